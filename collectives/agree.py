@@ -1,0 +1,59 @@
+"""Make sure that all ranks are about to do the same, before anything is sent.
+
+MPI does not notice when two ranks disagree: a shorter message, another type or another order gives garbage or a
+hang. So the ranks compare a few facts once, when a plan is made, and a rank whose arguments are bad tells the
+others: every rank raises the same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dear_mpi.collectives.errors import MismatchError
+from dear_mpi.collectives.transport import Transport
+
+__all__ = ["agree"]
+
+
+def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
+    """Collective: evaluate ``facts()`` on each rank and compare.
+
+    Args:
+        what: what is being set up, for the message.
+        facts: returns names and values that must be equal on all ranks, or raises ValueError.
+
+    Raises:
+        ValueError: ``facts`` raised it on some rank; all ranks raise, with the message and the rank's number.
+        MismatchError: a value differs; all ranks raise, with the value of each rank.
+    """
+    try:
+        mine: tuple[Mapping[str, Any], str | None] = (facts(), None)
+    except ValueError as error:
+        mine = ({}, str(error))
+    answers = transport.exchange(mine)
+    complaints = [message for _, message in answers]
+    if any(complaints):
+        raise ValueError(f"{what}: {by_rank(complaints)}")
+    for name in answers[0][0]:
+        values = [answer[name] for answer, _ in answers]
+        if any(value != values[0] for value in values):
+            raise MismatchError(f"{what}: {name} must be the same on all ranks, not {by_rank(values)}")
+
+
+def by_rank(values: list[Any]) -> str:
+    """Each value that is not None with the ranks that have it; just the value where all ranks do.
+
+    >>> by_rank([10, 10, 12])
+    '10 on ranks 0, 1; 12 on rank 2'
+    """
+    groups: dict[Any, list[int]] = {}
+    for rank, value in enumerate(values):
+        if value is not None:
+            groups.setdefault(value, []).append(rank)
+    if list(groups.values()) == [list(range(len(values)))]:
+        return str(next(iter(groups)))
+    return "; ".join(
+        f"{value} on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        for value, ranks in groups.items()
+    )

@@ -1,0 +1,44 @@
+"""The algorithms by name. To add one: write its file, add its line here; all else follows from the programs."""
+
+from __future__ import annotations
+
+from dear_mpi.collectives import naive, ring
+from dear_mpi.collectives.program import COLLECTIVES, Algorithm, Program
+from dear_mpi.kernels.choose import choose
+
+__all__ = ["ALGORITHMS", "find_algorithm", "programs"]
+
+ALGORITHMS: dict[str, dict[str, Algorithm]] = {
+    "naive": {
+        "reduce_scatter": naive.reduce_scatter,
+        "all_gather": naive.all_gather,
+        "all_reduce": naive.all_reduce,
+    },
+    "ring": {
+        "reduce_scatter": ring.reduce_scatter,
+        "all_gather": ring.all_gather,
+        "all_reduce": ring.all_reduce,
+    },
+}
+
+
+def find_algorithm(name: str, collective: str) -> Algorithm:
+    """The function of (rank, size) that writes the programs of this collective.
+
+    Raises:
+        ValueError: no such algorithm, or no such collective.
+    """
+    choose("collective", collective, dict.fromkeys(COLLECTIVES))
+    return choose(f"algorithm for {collective}", name, {key: row[collective] for key, row in ALGORITHMS.items()})
+
+
+def programs(name: str, collective: str, size: int) -> list[Program]:
+    """The programs of all ranks.
+
+    Raises:
+        ValueError: an unknown name, or a size below 1.
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    algorithm = find_algorithm(name, collective)
+    return [algorithm(rank, size) for rank in range(size)]

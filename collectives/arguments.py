@@ -1,0 +1,95 @@
+"""The arguments of a collective call, checked. Every message names the argument, what was given, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.collectives.algorithms import find_algorithm
+from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.dispatch import kernels_for
+from dear_mpi.kernels.dtypes import DTYPES, is_floating
+
+__all__ = ["SEGMENT_BYTES", "Call"]
+
+SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
+MESSAGE_BYTES = 1 << 30  # older MPI libraries count the bytes of a message in 31 bits
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a user asked for: one collective on one rank's arrays."""
+
+    collective: str
+    x: Array
+    out: Array | None
+    algorithm: str
+    op: str
+    segment_bytes: int
+
+    def check(self, rank: int, size: int) -> Mapping[str, Any]:
+        """What must be equal on all ranks.
+
+        Raises:
+            ValueError: an argument is not allowed.
+        """
+        if self.algorithm != "native":
+            find_algorithm(self.algorithm, self.collective)
+        for name, array in (("x", self.x), ("out", self.out)):
+            if array is not None:
+                check_array(name, array, written=array is (self.x if self.out is None else self.out))
+        self.check_out(rank, size)
+        check_op(self.op, self.x.dtype)
+        if not self.x.dtype.itemsize <= self.segment_bytes <= MESSAGE_BYTES:
+            allowed = f"{self.x.dtype.itemsize} (one element) to {MESSAGE_BYTES}"
+            raise ValueError(f"segment_bytes must be from {allowed}, not {self.segment_bytes}")
+        return {
+            "count": self.count,
+            "dtype": str(self.x.dtype),
+            "op": self.op,
+            "algorithm": self.algorithm,
+            "segment_bytes": self.segment_bytes,
+        }
+
+    @property
+    def count(self) -> int:
+        """Elements of the full buffer, which is ``out`` where an all_gather is out of place."""
+        return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
+
+    def check_out(self, rank: int, size: int) -> None:
+        """``out`` fits, and shares no memory with ``x``."""
+        if self.out is None:
+            return
+        if self.out.dtype != self.x.dtype:
+            raise ValueError(f"out must have the dtype of x, {self.x.dtype}, not {self.out.dtype}")
+        start, stop = chunk_bounds(self.count, size, rank)
+        x_count = stop - start if self.collective == "all_gather" else self.count
+        out_count = stop - start if self.collective == "reduce_scatter" else self.count
+        for name, array, count in (("x", self.x, x_count), ("out", self.out, out_count)):
+            if array.size != count:
+                raise ValueError(f"{name} must have {count} elements on rank {rank} of {size}, not {array.size}")
+        if array_module(self.x).may_share_memory(self.x, self.out):
+            raise ValueError("out must not share memory with x; leave it out to work in place")
+
+
+def check_array(name: str, array: Array, *, written: bool) -> None:
+    """A contiguous array of a known library and type, writable where results go into it."""
+    kernels_for(array)
+    if not (is_floating(array.dtype) or np.issubdtype(array.dtype, np.integer)):
+        raise ValueError(f"{name} must be of an integer type or one of {', '.join(DTYPES)}, not {array.dtype}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} must be contiguous, not of strides {array.strides}: pass a copy")
+    if written and not getattr(array.flags, "writeable", True):  # CuPy arrays always are, and do not say so
+        raise ValueError(f"{name} must be writable, because the result is stored there; it is read-only")
+
+
+def check_op(op: str, dtype: np.dtype[Any]) -> None:
+    """A known reduction that exists for this type."""
+    choose("op", op, dict.fromkeys(("sum", "prod", "min", "max", "average")))
+    if op == "average" and not is_floating(dtype):
+        raise ValueError(f"op 'average' needs one of {', '.join(DTYPES)}, not {dtype}: use 'sum'")

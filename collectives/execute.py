@@ -1,0 +1,121 @@
+"""Run one rank's program on one buffer: the script of a plan, compiled to prepared calls.
+
+Compiling makes every request and every view; a run then only starts, waits and combines. No array is sliced and
+nothing grows while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dear_mpi.collectives.messages import Message, messages
+from dear_mpi.collectives.program import Program
+from dear_mpi.collectives.script import WINDOW, Script, write_script
+from dear_mpi.collectives.transport import Request, Transport
+from dear_mpi.kernels.accumulate import accumulator, copier
+from dear_mpi.kernels.array import Array, array_module
+
+__all__ = ["Execution"]
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An ``Entry`` of the script with its requests and its bound call."""
+
+    waits: tuple[Request, ...]
+    fold: Call | None
+    starts: tuple[Request, ...]
+
+
+class Execution:
+    """A program on a flat buffer, in place.
+
+    Args:
+        program: what this rank does.
+        buffer: one-dimensional and contiguous; its memory must stay where it is until ``free``.
+        transport: where the peers are.
+        op: how ``combine`` receives are combined (``sum``, ``prod``, ``min``, ``max``).
+        segment: the largest number of elements in one message.
+
+    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine.
+    """
+
+    def __init__(
+        self, program: Program, buffer: Array, transport: Transport, *, op: str, segment: int, window: int = WINDOW
+    ) -> None:
+        self.buffer, self.transport, self.op = buffer, transport, op
+        self.tag = transport.next_tag()
+        self.position = self.waited = 0
+        script = write_script(messages(program, buffer.size, segment), window)
+        self.landings = self.landing_places(script)
+        self.requests = [self.request(number, message) for number, message in enumerate(script.messages)]
+        self.entries = [
+            Prepared(
+                tuple(self.requests[number] for number in entry.waits),
+                None if entry.fold is None else self.fold(entry.fold, script.messages[entry.fold]),
+                tuple(self.requests[number] for number in entry.starts),
+            )
+            for entry in script.entries
+        ]
+
+    def landing_places(self, script: Script) -> dict[int, Array]:
+        """Where receives land that do not land in the buffer: one array per slot, as long as its longest message."""
+        longest: dict[tuple[int, int], int] = {}
+        for number, slot in script.landing.items():
+            count = script.messages[number].stop - script.messages[number].start
+            longest[slot] = max(longest.get(slot, 0), count)
+        empty = array_module(self.buffer).empty
+        slots = {slot: empty(count, self.buffer.dtype) for slot, count in longest.items()}
+        lengths = {number: script.messages[number].stop - script.messages[number].start for number in script.landing}
+        return {number: slots[slot][: lengths[number]] for number, slot in script.landing.items()}
+
+    def request(self, number: int, message: Message) -> Request:
+        part = self.buffer[message.start : message.stop]
+        if message.incoming:
+            return self.transport.recv_init(self.landings.get(number, part), message.peer, self.tag)
+        return self.transport.send_init(part, message.peer, self.tag)
+
+    def fold(self, number: int, message: Message) -> Call:
+        part = self.buffer[message.start : message.stop]
+        landed = self.landings[number]
+        return accumulator(part, landed, self.op) if message.combine else copier(part, landed)
+
+    def start(self) -> None:
+        """Begin a run: post what depends on nothing."""
+        self.position = self.waited = 0
+        self.advance()
+
+    def advance(self) -> bool:
+        """Do what can be done without blocking; whether the run is over."""
+        while self.position < len(self.entries):
+            entry = self.entries[self.position]
+            while self.waited < len(entry.waits):
+                if not entry.waits[self.waited].Test():
+                    return False
+                self.waited += 1
+            self.finish(entry)
+        return True
+
+    def wait(self) -> None:
+        """Block until the run is over."""
+        while self.position < len(self.entries):
+            entry = self.entries[self.position]
+            for request in entry.waits[self.waited :]:
+                request.Wait()
+            self.finish(entry)
+
+    def finish(self, entry: Prepared) -> None:
+        if entry.fold is not None:
+            entry.fold()
+        for request in entry.starts:
+            request.Start()
+        self.position += 1
+        self.waited = 0
+
+    def free(self) -> None:
+        for request in self.requests:
+            request.Free()
+        self.requests, self.entries = [], []

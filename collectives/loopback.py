@@ -1,0 +1,146 @@
+"""Ranks as threads of one process: tests, tutorials and debuggers need no launcher.
+
+Sends are synchronous (over when received), which is the least that MPI promises: an order of messages that only
+works thanks to MPI's buffering hangs here at once. What ran over loopback ends with the same bits over MPI.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from dear_mpi.collectives.errors import TransportError
+from dear_mpi.collectives.transport import Request
+from dear_mpi.kernels.array import Array, array_module
+
+__all__ = ["LoopbackTransport", "run_loopback"]
+
+T = TypeVar("T")
+
+
+class Hub:
+    """What the ranks of one loopback group share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.changed = threading.Condition()
+        self.lines: dict[tuple[int, int, int], Line] = {}
+        self.values: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size)
+        self.failure: str | None = None
+
+    def line(self, source: int, dest: int, tag: int) -> Line:
+        with self.changed:
+            return self.lines.setdefault((source, dest, tag), Line())
+
+    def fail(self, message: str) -> None:
+        with self.changed:
+            self.failure = self.failure or message
+            self.changed.notify_all()
+        self.barrier.abort()
+
+
+class Line:
+    """Started sends and receives of one source, destination and tag that have not met yet."""
+
+    def __init__(self) -> None:
+        self.sends: deque[LoopbackRequest] = deque()
+        self.receives: deque[LoopbackRequest] = deque()
+
+    def match(self) -> bool:
+        """Copy the oldest send into the oldest receive, if there are both."""
+        if not (self.sends and self.receives):
+            return False
+        send, receive = self.sends.popleft(), self.receives.popleft()
+        if send.data.nbytes != receive.data.nbytes:
+            raise TransportError(f"{send.data.nbytes} bytes were sent where {receive.data.nbytes} are received")
+        array_module(send.data).copyto(receive.data, send.data)
+        send.active = receive.active = False
+        return True
+
+
+class LoopbackRequest:
+    """One end of a message; ``queue`` is where it waits for the other end."""
+
+    def __init__(self, hub: Hub, line: Line, data: Array, queue: deque[LoopbackRequest]) -> None:
+        self.hub, self.line, self.data, self.queue = hub, line, data, queue
+        self.active = False
+
+    def Start(self) -> None:
+        with self.hub.changed:
+            self.active = True
+            self.queue.append(self)
+            if self.line.match():
+                self.hub.changed.notify_all()
+
+    def Wait(self) -> None:
+        with self.hub.changed:
+            self.hub.changed.wait_for(lambda: self.Test())
+
+    def Test(self) -> bool:
+        if self.active and self.hub.failure is not None:
+            raise TransportError(self.hub.failure)
+        return not self.active
+
+    def Free(self) -> None:
+        self.data = self.data[:0]
+
+
+class LoopbackTransport:
+    """One rank of a hub."""
+
+    def __init__(self, hub: Hub, rank: int) -> None:
+        self.hub, self.rank, self.size = hub, rank, hub.size
+        self.name = "loopback (threads)"
+        self.tags = itertools.count(1)
+
+    def send_init(self, data: Array, peer: int, tag: int) -> Request:
+        line = self.hub.line(self.rank, peer, tag)
+        return LoopbackRequest(self.hub, line, data.view("u1"), line.sends)
+
+    def recv_init(self, data: Array, peer: int, tag: int) -> Request:
+        line = self.hub.line(peer, self.rank, tag)
+        return LoopbackRequest(self.hub, line, data.view("u1"), line.receives)
+
+    def next_tag(self) -> int:
+        return next(self.tags)
+
+    def exchange(self, value: Any) -> list[Any]:
+        try:
+            self.hub.values[self.rank] = value
+            self.hub.barrier.wait()
+            values = list(self.hub.values)
+            self.hub.barrier.wait()
+        except threading.BrokenBarrierError:
+            raise TransportError(self.hub.failure or "a rank ended early") from None
+        return values
+
+    def abort(self, message: str) -> None:
+        self.hub.fail(message)
+
+
+def run_loopback(size: int, function: Callable[[LoopbackTransport], T]) -> list[T]:
+    """Call ``function(transport)`` as each of ``size`` ranks, in threads; the results in rank order.
+
+    Raises:
+        Exception: the first that any rank raised; the other ranks are released, so nobody hangs.
+
+    >>> run_loopback(3, lambda transport: sum(transport.exchange(transport.rank)))
+    [3, 3, 3]
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    hub = Hub(size)
+    with ThreadPoolExecutor(size, thread_name_prefix="rank") as pool:
+        tasks = [pool.submit(function, LoopbackTransport(hub, rank)) for rank in range(size)]
+        done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+        failed = [task for task in tasks if task in done and task.exception() is not None]
+        if failed:
+            hub.fail(f"rank {tasks.index(failed[0])} failed: {failed[0].exception()}")
+    for task in failed:
+        task.result()
+    return [task.result() for task in tasks]

@@ -1,0 +1,71 @@
+"""The transport over MPI: persistent point-to-point requests on a communicator of its own.
+
+Bytes are sent, never typed elements: MPI has no bf16, and the reduction is ours. Buffers are handed to MPI as
+they are; nothing is copied here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from functools import cache
+from typing import Any
+
+from mpi4py import MPI
+
+from dear_mpi.collectives.transport import Request
+from dear_mpi.kernels.array import Array
+
+__all__ = ["MpiTransport", "world_communicator"]
+
+
+class MpiTransport:
+    """The ranks of an MPI communicator, on a duplicate of it, so that no message meets one of the user's.
+
+    Constructing is collective, over all ranks of ``comm``.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm.Dup()
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        self.name = "MPI"
+        upper: int | None = self.comm.Get_attr(MPI.TAG_UB)
+        self.tags = itertools.cycle(range(1, upper or 32767))
+
+    @classmethod
+    def of(cls, comm: MPI.Intracomm) -> MpiTransport:
+        """The one transport of a communicator, made at first use and kept as one of its MPI attributes."""
+        found = comm.Get_attr(keyval())
+        if isinstance(found, cls):
+            return found
+        transport = cls(comm)
+        comm.Set_attr(keyval(), transport)
+        return transport
+
+    def send_init(self, data: Array, peer: int, tag: int) -> Request:
+        return self.comm.Send_init([data.view("u1"), MPI.BYTE], peer, tag)
+
+    def recv_init(self, data: Array, peer: int, tag: int) -> Request:
+        return self.comm.Recv_init([data.view("u1"), MPI.BYTE], peer, tag)
+
+    def next_tag(self) -> int:
+        return next(self.tags)
+
+    def exchange(self, value: Any) -> list[Any]:
+        return self.comm.allgather(value)
+
+    def abort(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+        self.comm.Abort(1)
+
+
+@cache
+def keyval() -> int:
+    """The key under which a communicator keeps its transport; freeing the communicator frees the duplicate."""
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, transport: transport.comm.Free())
+
+
+def world_communicator() -> MPI.Intracomm:
+    """All processes of the job."""
+    return MPI.COMM_WORLD

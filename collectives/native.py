@@ -1,0 +1,76 @@
+"""The MPI library's own collectives behind the interface of a plan: the baseline that ours are held against.
+
+They are the blocking ones, which are the best that MPI libraries have; so a run makes no progress until it is
+waited for, and ``advance`` does all of it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+from mpi4py import MPI
+
+from dear_mpi.collectives.mpi_transport import MpiTransport
+from dear_mpi.collectives.partition import chunk_offsets
+from dear_mpi.collectives.transport import Transport
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.dtypes import DTYPES
+
+__all__ = ["NativeRun"]
+
+OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
+
+
+class NativeRun:
+    """MPI_Reduce_scatter, MPI_Allgatherv or MPI_Allreduce on a flat buffer, in place.
+
+    Raises:
+        ValueError: the transport is not MPI itself, or MPI has no such data type.
+    """
+
+    def __init__(self, collective: str, buffer: Array, transport: Transport, *, op: str) -> None:
+        if not isinstance(transport, MpiTransport):
+            raise ValueError(f"algorithm 'native' needs MPI, not the transport {transport.name!r}: use 'ring'")
+        if buffer.dtype == DTYPES["bf16"]:
+            raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
+        offsets = chunk_offsets(buffer.size, transport.size)
+        counts = [stop - start for start, stop in pairwise(offsets)]
+        shard = buffer[offsets[transport.rank] : offsets[transport.rank + 1]]
+        comm, combine = transport.comm, choose("op", op, OPS)
+        calls: dict[str, Callable[[], object]] = {
+            "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, buffer, combine),
+            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, [buffer, counts, offsets[:-1], typed(buffer)]),
+            "reduce_scatter": partial(reduce_scatter, comm, buffer, shard, counts, combine),
+        }
+        self.call = choose("collective", collective, calls)
+        self.pending = False
+
+    def start(self) -> None:
+        self.pending = True
+
+    def advance(self) -> bool:
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        if self.pending:
+            self.call()
+        self.pending = False
+
+    def free(self) -> None:
+        pass
+
+
+def typed(buffer: Array) -> MPI.Datatype:
+    """The MPI type of a NumPy type."""
+    return MPI._typedict[buffer.dtype.char]
+
+
+def reduce_scatter(comm: MPI.Intracomm, buffer: Array, shard: Array, counts: list[int], op: MPI.Op) -> None:
+    """Reduce in place, then move the shard home: MPI leaves it at the start of the buffer."""
+    comm.Reduce_scatter(MPI.IN_PLACE, buffer, counts, op)
+    if shard.size:
+        shard[...] = buffer[: shard.size].copy()

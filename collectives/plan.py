@@ -1,0 +1,103 @@
+"""A collective, prepared for one buffer and run many times: the shape of every use of this layer.
+
+Plan in the constructor, move data in the call. Between ``start`` and the end of a run the arrays belong to the
+plan. All ranks start their plans in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol
+
+from dear_mpi.collectives.errors import CollectiveError
+from dear_mpi.kernels.array import Array
+
+__all__ = ["Plan", "Runnable"]
+
+
+class Runnable(Protocol):
+    """What moves the data of a plan: our own programs, or the MPI library's collectives."""
+
+    def start(self) -> None: ...
+
+    def advance(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+    def free(self) -> None: ...
+
+
+class Plan:
+    """A prepared collective.
+
+    Args:
+        run: moves the data.
+        result: what a run returns; the same array each time.
+        before, after: what is copied or scaled around the run, where it is not in place or an average.
+
+    Attributes:
+        result: the array that holds the result when a run is over.
+    """
+
+    def __init__(
+        self,
+        run: Runnable,
+        result: Array,
+        *,
+        before: Sequence[Callable[[], object]],
+        after: Sequence[Callable[[], object]],
+    ) -> None:
+        self.run, self.result = run, result
+        self.before, self.after = tuple(before), tuple(after)
+        self.running = False
+
+    def start(self) -> None:
+        """Begin a run without waiting for anybody.
+
+        Raises:
+            CollectiveError: the last run is not over.
+        """
+        if self.running:
+            raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
+        self.running = True
+        for call in self.before:
+            call()
+        self.run.start()
+
+    def advance(self) -> bool:
+        """Do what can be done without blocking; whether the run is over."""
+        if self.running and self.run.advance():
+            self.finish()
+        return not self.running
+
+    def wait(self) -> Array:
+        """Block until the run is over, with the interpreter lock released; the result."""
+        if self.running:
+            self.run.wait()
+            self.finish()
+        return self.result
+
+    def finish(self) -> None:
+        for call in self.after:
+            call()
+        self.running = False
+
+    def __call__(self) -> Array:
+        """One whole run; the result."""
+        self.start()
+        return self.wait()
+
+    def free(self) -> None:
+        """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs."""
+        self.wait()
+        self.run.free()
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.free()

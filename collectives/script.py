@@ -1,0 +1,186 @@
+"""Order the messages of a rank: when each is started, waited for, and combined. The heart of a plan.
+
+A send may start as soon as the data it carries is final, which depends on single receives, not on whole steps:
+while segment k of a chunk is added, segment k+1 is on the wire, and the wire is never silent between steps.
+
+[Note: Why a script cannot deadlock]
+A script is a fixed sequence of entries "wait for these messages, combine, start those". Every message has a key
+(step, segment) that both of its ends agree on. An entry has a time, which is a key, and obeys two rules: it waits
+only for messages whose key is at most its time, and what it starts has a larger key than its time. Look at the
+unfinished message with the smallest key: whatever its sender and its receiver had to wait for before starting it
+has a smaller key, hence is finished; so both have started it, and it completes, even if sends are synchronous.
+
+[Note: The window]
+At most ``window`` messages to, and as many from, a peer are posted at a time: message m starts when message
+m - window is done. Posting all segments of a chunk at once makes MPI search long queues for every message (seen:
+64 MiB in 16 KiB segments, 80 times slower), and each posted receive that combines needs a landing place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dear_mpi.collectives.messages import Message
+
+__all__ = ["WINDOW", "Entry", "Script", "write_script"]
+
+WINDOW = 2
+
+Key = tuple[int, int]
+BEGIN: Key = (-1, 0)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Wait for messages, in this order; then fold in what the receive among them brought; then start messages.
+
+    Messages are numbers into ``Script.messages``. ``fold`` is a receive whose landing place must be emptied.
+    """
+
+    waits: tuple[int, ...]
+    fold: int | None
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a rank does in one run. ``landing`` gives, for a receive that does not land in the buffer itself, the
+    (peer, slot) of its landing place."""
+
+    messages: Sequence[Message]
+    entries: Sequence[Entry]
+    landing: dict[int, tuple[int, int]]
+
+
+def write_script(messages: Sequence[Message], window: int = WINDOW) -> Script:
+    """Order the messages of one rank.
+
+    Args:
+        messages: as ``messages()`` sorts them, the sends of a step before its receives.
+        window: the number of messages posted at a time in each direction between two ranks.
+    """
+    writer = Writer(messages, window)
+    for number, message in enumerate(messages):
+        if message.incoming:
+            writer.add_receive(number, message)
+        else:
+            writer.add_send(number, message)
+        writer.keep_lane(number, message)
+    return Script(messages, writer.entries(), writer.landing)
+
+
+class Cell:
+    """Who wrote a cell in the last step that did, who reads that since, and who wrote and read it before."""
+
+    def __init__(self) -> None:
+        self.step = -1
+        self.writers: set[int] = set()
+        self.readers: set[int] = set()
+        self.writers_before: set[int] = set()
+        self.readers_before: set[int] = set()
+
+    def read(self, send: int) -> set[int]:
+        """Note a send; the receives whose data it carries."""
+        self.readers.add(send)
+        return self.writers
+
+    def write(self, receive: int, *, step: int) -> None:
+        """Note a receive; those of one step combine with the same data, in any order."""
+        if step != self.step:
+            self.writers_before, self.readers_before = self.writers, self.readers
+            self.step, self.writers, self.readers = step, set(), set()
+        self.writers.add(receive)
+
+
+class Writer:
+    """Finds for each message when it may start, and which sends must be over before that."""
+
+    def __init__(self, messages: Sequence[Message], window: int) -> None:
+        self.messages = messages
+        self.window = window
+        self.cells: dict[int, Cell] = defaultdict(Cell)
+        self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
+        self.landing: dict[int, tuple[int, int]] = {}
+        self.fold_time: dict[int, Key] = {}  # of receives that land beside the buffer
+        self.start_time: dict[int, Key] = {}
+        self.start_after: dict[int, set[int]] = {}  # sends that must be over before a message starts
+        self.fold_after: dict[int, set[int]] = {}  # sends that must be over before a receive is folded in
+
+    def latest(self, numbers: Iterable[int]) -> Key:
+        """When the last of these messages is over, and folded in."""
+        return max((self.fold_time.get(number, self.messages[number].key) for number in numbers), default=BEGIN)
+
+    def add_send(self, number: int, message: Message) -> None:
+        """A send starts when the receives that wrote its cells, all of earlier steps, are folded in."""
+        sources = set().union(*(self.cells[cell].read(number) for cell in message.cells))
+        self.start_time[number], self.start_after[number] = self.latest(sources), set()
+
+    def add_receive(self, number: int, message: Message) -> None:
+        """A receive lands in the buffer if nobody reads there any more; else beside it, and is folded in later."""
+        cells = [self.cells[cell] for cell in message.cells]
+        for cell in cells:
+            cell.write(number, step=message.key[0])
+        readers = set().union(*(cell.readers_before for cell in cells))
+        writers = set().union(*(cell.writers_before for cell in cells))
+        if message.combine or any(self.messages[reader].key[0] == message.key[0] for reader in readers):
+            self.fold_time[number] = max(message.key, self.latest(readers))
+            # A landing place is used again when its message has been folded in; one that is late has its own.
+            late, lane = self.fold_time[number] > message.key, self.lanes[message.peer, True]
+            self.landing[number] = (message.peer, self.window + number if late else len(lane) % self.window)
+            self.start_time[number], self.start_after[number], self.fold_after[number] = BEGIN, set(), readers
+        else:
+            self.start_time[number] = self.latest(readers | writers)
+            self.start_after[number], self.fold_after[number] = readers, set()
+
+    def keep_lane(self, number: int, message: Message) -> None:
+        """Messages of a lane start in order, each when the one that is ``window`` before it is over."""
+        lane = self.lanes[message.peer, message.incoming]
+        if lane:
+            self.start_time[number] = max(self.start_time[number], self.start_time[lane[-1]])
+        if len(lane) >= self.window:
+            self.start_time[number] = max(self.start_time[number], self.messages[lane[-self.window]].key)
+            if not message.incoming:
+                self.start_after[number].add(lane[-self.window])
+        lane.append(number)
+
+    def entries(self) -> list[Entry]:
+        """All events in order of time: at each time what arrives is folded in first, then messages are started."""
+        receives = [number for number, message in enumerate(self.messages) if message.incoming]
+        arrivals = [(self.latest([number]), 0, number) for number in receives]
+        starts = [(time, 1, number) for number, time in self.start_time.items()]
+        pages = Pages()
+        for _, kind, number in sorted(arrivals + starts, key=lambda event: (event[:2], self.messages[event[2]].key)):
+            if kind == 0:
+                pages.fold(number, self.fold_after[number], lands_beside=number in self.landing)
+            else:
+                pages.start(number, self.start_after[number])
+        pages.finish(set(range(len(self.messages))) - set(receives))
+        return pages.entries
+
+
+class Pages:
+    """The entries written so far; no send is waited for twice."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.over: set[int] = set()
+
+    def fresh(self, numbers: set[int]) -> tuple[int, ...]:
+        fresh = tuple(sorted(numbers - self.over))
+        self.over.update(fresh)
+        return fresh
+
+    def fold(self, number: int, after: set[int], *, lands_beside: bool) -> None:
+        self.entries.append(Entry((number, *self.fresh(after)), number if lands_beside else None, ()))
+
+    def start(self, number: int, after: set[int]) -> None:
+        waits = self.fresh(after)
+        if waits or not self.entries:
+            self.entries.append(Entry(waits, None, ()))
+        last = self.entries[-1]
+        self.entries[-1] = Entry(last.waits, last.fold, (*last.starts, number))
+
+    def finish(self, sends: set[int]) -> None:
+        self.entries.append(Entry(self.fresh(sends), None, ()))

@@ -1,0 +1,1 @@
+"""Benchmarks: measured here, paired in one run, with medians and intervals; shown by ``table``."""

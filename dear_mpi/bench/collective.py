@@ -1,0 +1,168 @@
+"""Time collectives of several makers in one run: our plans, the MPI library, a prototype written by hand.
+
+The contestants take turns, on the same buffer, in place; so whatever else the machine does hits them alike. One
+sample is one call on its slowest rank, from a barrier to the end; connections are warmed up at every size, and each
+result is checked against the exact sum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.bench.prototype import PrototypeRing
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.kernels.array import Array
+from dear_mpi.stats import median
+from dear_mpi.world import World
+
+__all__ = ["Row", "bench_collective"]
+
+# Bytes over algbw that cross a rank's link: the definitions of nccl-tests, for sizes of the full buffer.
+BUS_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda size: 2 * (size - 1) / size,
+    "reduce_scatter": lambda size: (size - 1) / size,
+    "all_gather": lambda size: (size - 1) / size,
+}
+BUDGET_BYTES = 1.5e9  # per contestant and size; decides the number of samples
+SAMPLES = (15, 300)
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant at one size; ``wrong`` counts elements that differed from the exact result, over all ranks."""
+
+    collective: str
+    algorithm: str
+    backend: str
+    device: str
+    ranks: int
+    bytes: int
+    count: int
+    dtype: str
+    op: str
+    placement: str
+    segment_bytes: int
+    samples: int
+    min_us: float
+    p50_us: float
+    ci_low_us: float
+    ci_high_us: float
+    mean_us: float
+    p99_us: float
+    max_us: float
+    algbw_GBps: float
+    busbw_GBps: float
+    wrong: int
+
+
+def bench_collective(collective: str, sizes: Sequence[int], world: World, segment_bytes: int) -> list[Row]:
+    """Collective: a row per size and contestant, ``native`` first; fp32, sum, in place.
+
+    Args:
+        sizes: bytes of the full buffer; rounded down to whole elements, the same on every rank.
+    """
+    from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
+
+    comm = world_communicator()
+    return [row for nbytes in sizes for row in at_size(collective, nbytes, world, comm, segment_bytes)]
+
+
+def at_size(collective: str, nbytes: int, world: World, comm: Any, segment_bytes: int) -> list[Row]:
+    """All contestants, taking turns."""
+    x = np.zeros(nbytes // world.size // 4 * world.size, np.float32)  # the prototype needs equal chunks
+    plans = {
+        name: make_plan(collective, x, world.transport, algorithm=name, segment_bytes=segment_bytes)
+        for name in ("native", "ring")
+    }
+    calls: dict[str, Callable[[], object]] = dict(plans)
+    prototype = PrototypeRing(x, comm, segment_bytes) if collective == "all_reduce" else None
+    if prototype is not None:
+        calls["prototype"] = prototype
+    repeats = int(min(max(SAMPLES[0], BUDGET_BYTES / max(nbytes, 1)), SAMPLES[1]))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    wrong = dict.fromkeys(calls, 0)
+    for turn in range(WARM_UP + repeats):
+        for name, call in calls.items():
+            fill(x, collective, world, turn)
+            elapsed_s = timed(call, comm)
+            if turn >= WARM_UP:
+                samples[name].append(elapsed_s)
+            wrong[name] += errors(x, collective, world, turn)
+    for plan in plans.values():
+        plan.free()
+    if prototype is not None:
+        prototype.free()
+    return [summary(collective, name, x, world, segment_bytes, samples[name], wrong[name]) for name in calls]
+
+
+def timed(call: Callable[[], object], comm: Any) -> float:
+    """Seconds of one call on this rank, from a barrier on."""
+    comm.Barrier()
+    begin_s = time.perf_counter()
+    call()
+    return time.perf_counter() - begin_s
+
+
+def fill(x: Array, collective: str, world: World, turn: int) -> None:
+    """Data whose sum over ranks is exact in fp32, different on every rank, in every element and in every turn."""
+    x[...] = contribution(x.size, world.rank, turn)
+
+
+def contribution(count: int, rank: int, turn: int) -> Array:
+    """Small whole numbers."""
+    return (np.arange(count, dtype=np.float32) + 7 * rank + turn) % 31
+
+
+def errors(x: Array, collective: str, world: World, turn: int) -> int:
+    """Elements of this rank's result that are not the exact one."""
+    start, stop = chunk_bounds(x.size, world.size, world.rank)
+    if collective == "all_gather":
+        owners = range(world.size)
+        bounds = [chunk_bounds(x.size, world.size, owner) for owner in owners]
+        parts = [contribution(x.size, owner, turn)[slice(*bounds[owner])] for owner in owners]
+        return int((x != np.concatenate(parts)).sum())
+    total = np.sum([contribution(x.size, rank, turn) for rank in range(world.size)], axis=0)
+    if collective == "reduce_scatter":
+        return int((x[start:stop] != total[start:stop]).sum())
+    return int((x != total).sum())
+
+
+def summary(
+    collective: str, name: str, x: Array, world: World, segment_bytes: int, samples: list[float], wrong: int
+) -> Row:
+    """Collective: one row, from the slowest rank of each call."""
+    answers = world.transport.exchange((samples, wrong))
+    slowest_us = np.max([answer[0] for answer in answers], axis=0) * 1e6
+    middle = median(slowest_us.tolist())
+    algbw = x.nbytes / middle.value * 1e-3
+    return Row(
+        collective=collective,
+        algorithm=name,
+        backend=world.transport.name,
+        device="cpu",
+        ranks=world.size,
+        bytes=x.nbytes,
+        count=x.size,
+        dtype=str(x.dtype),
+        op="none" if collective == "all_gather" else "sum",
+        placement="in place",
+        segment_bytes=segment_bytes,
+        samples=len(samples),
+        min_us=float(slowest_us.min()),
+        p50_us=middle.value,
+        ci_low_us=middle.low,
+        ci_high_us=middle.high,
+        mean_us=float(slowest_us.mean()),
+        p99_us=float(np.quantile(slowest_us, 0.99)),
+        max_us=float(slowest_us.max()),
+        algbw_GBps=algbw,
+        busbw_GBps=algbw * BUS_FACTORS[collective](world.size),
+        wrong=sum(answer[1] for answer in answers),
+    )

@@ -1,0 +1,76 @@
+"""The least time that an iteration can take under each schedule, to hold every measurement against.
+
+Seconds of forward (ff) and backward (bp) compute, reduce-scatter (rs) and all-gather (ag), with perfect pipelining:
+
+    sequential   ff + bp + rs + ag
+    wfbp         ff + max(bp, rs + ag)
+    dear         max(ff, ag) + max(bp, rs)
+
+With bp = 2 ff and rs = ag, DeAR gains nothing over WFBP while rs + ag <= 2 ff, and at most 1.25, where rs + ag =
+4 ff. A larger gain means that the baseline is handicapped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dear_mpi.collectives import programs
+from dear_mpi.collectives.cost import Network, cost
+from dear_mpi.exchange import Exchange
+
+__all__ = ["BOUNDS", "Communication", "communication"]
+
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Seconds for all buckets one after the other, with no compute beside them."""
+
+    reduce_scatter_s: float
+    all_gather_s: float
+
+
+BOUNDS: dict[str, Callable[[float, float, float, float], float]] = {
+    "sequential": lambda ff, bp, rs, ag: ff + bp + rs + ag,
+    "wfbp": lambda ff, bp, rs, ag: ff + max(bp, rs + ag),
+    "dear": lambda ff, bp, rs, ag: max(ff, ag) + max(bp, rs),
+}
+
+
+def communication(exchange: Exchange) -> Communication:
+    """Collective: what the network needs for the buckets.
+
+    On an emulated link this is what the link allows, by the cost model; on a real one it is measured, the best of
+    three. To be called before training: it leaves nothing but zeros in the buckets.
+    """
+    times = modelled if exchange.world.link is not None else measured
+    return Communication(times(exchange, "reduce_scatter"), times(exchange, "all_gather"))
+
+
+def modelled(exchange: Exchange, collective: str) -> float:
+    """By the cost model, on the emulated link."""
+    link = exchange.world.link
+    assert link is not None, "only an emulated link has known parameters"
+    network = Network(alpha=link.latency_s, beta=1 / link.bandwidth)
+    written = programs(exchange.algorithm, collective, exchange.world.size)
+    return sum(
+        cost(written, bucket.plan.padded, bucket.plan.dtype.itemsize, network).time_s for bucket in exchange.buckets
+    )
+
+
+def measured(exchange: Exchange, collective: str) -> float:
+    """The best of a few runs of all buckets, each run as long as its slowest rank."""
+    exchange.prepare([collective])
+    best_s = float("inf")
+    for _ in range(REPEATS):
+        exchange.world.transport.exchange(None)
+        begin_s = time.perf_counter()
+        for handle in [exchange.start(collective, bucket) for bucket in exchange.buckets]:
+            handle.wait()
+        best_s = min(best_s, max(exchange.world.transport.exchange(time.perf_counter() - begin_s)))
+    for bucket in exchange.buckets:
+        bucket.buffer[...] = 0
+    return best_s

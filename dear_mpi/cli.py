@@ -1,0 +1,207 @@
+"""The command line. Every rank parses it; rank 0 alone prints. Bad input ends all ranks with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dear_mpi.bench.collective import bench_collective
+from dear_mpi.bench.table import show_bench
+from dear_mpi.collectives.arguments import SEGMENT_BYTES
+from dear_mpi.compare import compare as run_comparison
+from dear_mpi.config import Config
+from dear_mpi.demo import DEMO
+from dear_mpi.explain import explain_algorithm
+from dear_mpi.kernels.choose import choose
+from dear_mpi.show import comparison_progress, show_comparison, show_training, training_progress
+from dear_mpi.train import train as run_training
+from dear_mpi.trainer import TrainingError
+from dear_mpi.units import parse_bytes, parse_link
+from dear_mpi.world import World, launched_rank, run_world
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Run that many ranks as threads of this process, without MPI.")
+]
+LinkText = Annotated[str | None, typer.Option("--link", help="Emulate this link between ranks, e.g. 10gbit,50us.")]
+Model = Annotated[str | None, typer.Option(help="mlp, cnn, gpt, synthetic:resnet50 (densenet201, inceptionv4, ...).")]
+Fusion = Annotated[str | None, typer.Option(help="none, layers:4, buckets:8, or a size such as 25MB.")]
+Algorithm = Annotated[str | None, typer.Option(help="ring, naive, or native (the MPI library's own).")]
+Segment = Annotated[str | None, typer.Option(help="Largest message, e.g. 256KiB.")]
+ForwardTime = Annotated[float | None, typer.Option(help="Seconds of forward compute of a synthetic model.")]
+BackwardTime = Annotated[float | None, typer.Option(help="Seconds of its backward compute; twice that of forward.")]
+Compute = Annotated[str | None, typer.Option(help="How a synthetic model spends its time: sleep or spin.")]
+Iterations = Annotated[int | None, typer.Option(help="Passes of training.")]
+Seed = Annotated[int | None, typer.Option(help="Fixes the weights and the order of the data.")]
+Wire = Annotated[str | None, typer.Option(help="Type in which gradients travel: fp64, fp32, fp16 or bf16.")]
+
+
+def run(command: Callable[[World], Any], *, link: str | None = None, threads: int | None = None) -> None:
+    """Call ``command(world)`` as every rank. A rank that fails alone ends the job."""
+
+    def guarded(world: World) -> Any:
+        try:
+            return command(world)
+        except (ValueError, TrainingError):  # raised on all ranks alike
+            raise
+        except Exception:
+            world.transport.abort(f"rank {world.rank} failed:\n{traceback.format_exc()}")
+            raise
+
+    try:
+        run_world(guarded, link=None if link is None else parse_link(link), threads=threads)
+    except (ValueError, TrainingError) as error:
+        if threads is not None or launched_rank() == 0:
+            complain(error)
+        raise typer.Exit(2) from None
+
+
+def complain(error: Exception) -> None:
+    """Say what was wrong, on one line however long it is, so that it can be searched for."""
+    Console(stderr=True).print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+
+
+def save(world: World, path: Path | None, value: Any) -> None:
+    """Rank 0 writes the JSON file."""
+    if path is not None and world.rank == 0:
+        path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def config_of(given: dict[str, Any]) -> Config:
+    """Flags to configuration; those that were not given take the model's preset."""
+    segment = given.get("segment")
+    return Config.of(given | {"segment_bytes": None if segment is None else parse_bytes(segment)})
+
+
+@app.command()
+def train(
+    context: typer.Context,
+    model: Model = None,
+    data: Annotated[str | None, typer.Option(help="digits, FILE.npz (arrays x, y), or FILE.txt for gpt.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="sequential, wfbp or dear.")] = None,
+    fusion: Fusion = None,
+    algorithm: Algorithm = None,
+    segment: Segment = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.")] = None,
+    nesterov: Annotated[bool | None, typer.Option("--nesterov", help="Nesterov's form of momentum.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="L2 penalty.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Examples per iteration, of the whole job.")] = None,
+    iterations: Iterations = None,
+    dtype: Annotated[str | None, typer.Option(help="Type of the model: fp32 or fp64.")] = None,
+    wire: Wire = None,
+    device: Annotated[str, typer.Option(help="cpu.")] = "cpu",
+    seed: Seed = None,
+    window: Annotated[int | None, typer.Option("--context", help="Bytes of text that gpt sees at once.")] = None,
+    forward_time: ForwardTime = None,
+    backward_time: BackwardTime = None,
+    compute: Compute = None,
+    link: LinkText = None,
+    threads: Threads = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Train a model with a communication schedule.
+
+    mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear
+    """
+    flags = context.params | {"context": window}
+
+    def command(world: World) -> None:
+        choose("device", device, {"cpu": None})
+        config = config_of(flags)
+        with training_progress(world, config) as progress:
+            report = run_training(config, world, progress)
+        show_training(world, report)
+        save(world, json_file, report)
+
+    run(command, link=link, threads=threads)
+
+
+@app.command()
+def compare(
+    context: typer.Context,
+    model: Model = "synthetic:resnet50",
+    schedules: Annotated[str, typer.Option(help="Names, with commas; speed-ups are against the first.")] = "wfbp,dear",
+    data: Annotated[str | None, typer.Option(help="digits, FILE.npz (arrays x, y), or FILE.txt for gpt.")] = None,
+    fusion: Fusion = None,
+    algorithm: Algorithm = None,
+    segment: Segment = None,
+    batch: Annotated[int | None, typer.Option(help="Examples per iteration, of the whole job.")] = None,
+    iterations: Iterations = None,
+    wire: Wire = None,
+    seed: Seed = None,
+    forward_time: ForwardTime = None,
+    backward_time: BackwardTime = None,
+    compute: Compute = None,
+    link: LinkText = None,
+    threads: Threads = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Time one model under several schedules that take turns.
+
+    mpirun -n 4 dear-mpi compare --model synthetic:resnet50 --schedules sequential,wfbp,dear --link 1gbit,50us
+    """
+    flags = dict(context.params)
+
+    def command(world: World) -> None:
+        config = config_of(flags)
+        names = schedules.split(",")
+        with comparison_progress(world, config, names) as progress:
+            rows = run_comparison(config, world, names, progress)
+        show_comparison(world, rows)
+        save(world, json_file, rows)
+
+    run(command, link=link, threads=threads)
+
+
+@app.command()
+def demo(threads: Threads = None) -> None:
+    """A first look: train a classifier with DeAR, then hold DeAR against its peers. A minute on 4 ranks."""
+    for part in DEMO:
+        run(part.show, link=part.link, threads=threads)
+
+
+@app.command()
+def bench(
+    collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter or all_gather.")] = "all_reduce",
+    sizes: Annotated[str, typer.Option(help="Sizes of the buffer, with commas.")] = "256KiB,1MiB,4MiB,16MiB,64MiB",
+    segment: Segment = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Time our ring against the MPI library and a hand-written prototype, taking turns, in place."""
+    segment_bytes = SEGMENT_BYTES if segment is None else parse_bytes(segment)
+
+    def command(world: World) -> None:
+        rows = bench_collective(collective, [parse_bytes(size) for size in sizes.split(",")], world, segment_bytes)
+        show_bench(world, rows)
+        save(world, json_file, [asdict(row) for row in rows])
+
+    run(command)
+
+
+@app.command()
+def explain(
+    algorithm: Annotated[str, typer.Option(help="ring or naive.")] = "ring",
+    collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter or all_gather.")] = "all_reduce",
+    ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")] = 4,
+    check: Annotated[bool, typer.Option("--check", help="Prove it for this number of ranks and all below.")] = False,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it, as PNG, PDF or SVG.")] = None,
+) -> None:
+    """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds."""
+    try:
+        explain_algorithm(algorithm, collective, ranks, check=check, picture=picture)
+    except ValueError as error:
+        complain(error)
+        raise typer.Exit(2) from None

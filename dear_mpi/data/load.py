@@ -1,0 +1,84 @@
+"""Read a data set by the name that ``--data`` gives: ``digits``, ``FILE.npz`` or ``FILE.txt``."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.data.dataset import ArrayExamples, Dataset, TextExamples, split
+from dear_mpi.kernels.array import Array
+
+__all__ = ["load_data"]
+
+SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the same examples
+TEST_SHARE_OF_TEXT = 0.1
+
+
+def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
+    """Load a data set.
+
+    Args:
+        name: ``digits`` (1797 images of 8 x 8, needs scikit-learn), a ``.npz`` with arrays ``x`` (n, ...) and
+            ``y`` (n,) of labels from 0, or any other file, which is read as bytes of text.
+        dtype: the type of image inputs; text stays integer.
+        context: the number of bytes in a window of text.
+
+    Raises:
+        ValueError: the name is unknown, or the file is missing, malformed, or too small.
+    """
+    if name == "digits":
+        return load_digits(dtype)
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(f"data {name!r} is neither a file nor a known name. Allowed: digits, FILE.npz, FILE.txt")
+    return load_arrays(path, dtype) if path.suffix == ".npz" else load_text(path, context)
+
+
+def load_digits(dtype: np.dtype[Any]) -> Dataset:
+    """The handwritten digits of scikit-learn, scaled to 0..1."""
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise ValueError("data 'digits' needs scikit-learn: pip install 'dear-mpi[data]'") from None
+    images, labels = datasets.load_digits(return_X_y=True)
+    return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)
+
+
+def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
+    """A user's arrays ``x`` and ``y``."""
+    try:
+        with np.load(path) as archive:
+            missing = [key for key in ("x", "y") if key not in archive]
+            if missing:
+                raise ValueError(f"data {str(path)!r} has no array {missing[0]!r}; it has {', '.join(archive)}")
+            x, y = archive["x"], archive["y"]
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"data {str(path)!r} is no readable .npz file: {error}") from None
+    if len(x) != len(y):
+        raise ValueError(f"data {str(path)!r}: x and y must have the same length, not {len(x)} and {len(y)}")
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or len(y) < 2 or y.min() < 0:
+        raise ValueError(f"data {str(path)!r}: y must hold two or more labels from 0, not {y.dtype}{list(y.shape)}")
+    if not np.issubdtype(x.dtype, np.number) or x.ndim < 2 or not np.isfinite(x).all():
+        raise ValueError(f"data {str(path)!r}: x must hold finite numbers (n, ...), not {x.dtype}{list(x.shape)}")
+    return from_arrays(x.astype(dtype), y)
+
+
+def from_arrays(x: Array, y: Array) -> Dataset:
+    """Split labelled arrays."""
+    train, test = split(len(x), SPLIT_SEED)
+    y = y.astype(np.int64)
+    return Dataset(
+        ArrayExamples(x[train], y[train]), ArrayExamples(x[test], y[test]), tuple(x.shape[1:]), int(y.max()) + 1
+    )
+
+
+def load_text(path: Path, context: int) -> Dataset:
+    """A file as bytes; the last tenth is tested on."""
+    text = np.frombuffer(path.read_bytes(), np.uint8)
+    border = len(text) - max(context + 1, round(len(text) * TEST_SHARE_OF_TEXT))
+    if border < context + 1:
+        raise ValueError(f"data {str(path)!r} has {len(text)} bytes; a context of {context} needs {2 * context + 2}")
+    return Dataset(TextExamples(text[:border], context), TextExamples(text[border:], context), (context,), 256)

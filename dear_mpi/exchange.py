@@ -1,0 +1,79 @@
+"""What schedules drive: the buckets of a model, the collectives prepared for them, and the engine that runs those."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from dear_mpi.bucket import Bucket
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.arguments import SEGMENT_BYTES
+from dear_mpi.collectives.plan import Plan
+from dear_mpi.engine import Engine, Handle
+from dear_mpi.world import World
+
+__all__ = ["Exchange"]
+
+
+class Exchange:
+    """Starts and awaits the collectives of the buckets, in place in their buffers.
+
+    Attributes:
+        buckets: in forward order.
+        exposed_s: seconds in which the main thread has waited for communication so far.
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        world: World,
+        engine: Engine,
+        *,
+        algorithm: str = "ring",
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self.buckets, self.world, self.engine = tuple(buckets), world, engine
+        self.algorithm, self.segment_bytes = algorithm, segment_bytes
+        self.plans: dict[tuple[str, int], Plan] = {}
+        self.by_layer = {layer: bucket for bucket in buckets for layer in bucket.layers}
+        self.exposed_s = 0.0
+
+    def prepare(self, collectives: Iterable[str]) -> None:
+        """Collective: make the plans that are still missing. To be called while nothing is under way."""
+        for collective in collectives:
+            for bucket in self.buckets:
+                if (collective, bucket.index) not in self.plans:
+                    self.plans[collective, bucket.index] = make_plan(
+                        collective,
+                        bucket.buffer,
+                        self.world.transport,
+                        algorithm=self.algorithm,
+                        segment_bytes=self.segment_bytes,
+                    )
+
+    def bucket_of(self, layer: int) -> Bucket | None:
+        """The bucket with the layer's parameters; None where it has none."""
+        return self.by_layer.get(layer)
+
+    def completed_by(self, layer: int) -> Bucket | None:
+        """The bucket whose last gradient is this layer's, if there is one."""
+        bucket = self.by_layer.get(layer)
+        return bucket if bucket is not None and bucket.first_layer == layer else None
+
+    def start(self, collective: str, bucket: Bucket) -> Handle:
+        """Begin a collective on a bucket; what begins a reduction also packs it."""
+        if collective != "all_gather":
+            bucket.pack()
+        return self.engine.start(self.plans[collective, bucket.index], f"{collective} of {bucket}")
+
+    def wait(self, handle: Handle) -> None:
+        """Wait, and count the time as exposed communication."""
+        begin_s = time.perf_counter()
+        handle.wait()
+        self.exposed_s += time.perf_counter() - begin_s
+
+    def free(self) -> None:
+        """Give all plans back."""
+        for plan in self.plans.values():
+            plan.free()
+        self.plans.clear()

@@ -1,0 +1,86 @@
+"""Show an algorithm: its programs step by step, what every rank holds after each step, its cost, and a proof."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives.algorithms import find_algorithm
+from dear_mpi.collectives.cost import Network, cost
+from dear_mpi.collectives.program import Program
+from dear_mpi.collectives.verify import Row, names, replay
+from dear_mpi.picture import draw_steps
+
+__all__ = ["explain_algorithm"]
+
+
+def explain_algorithm(name: str, collective: str, size: int, *, check: bool, picture: Path | None) -> None:
+    """Print an algorithm for ``size`` ranks.
+
+    Args:
+        check: prove it for all numbers of ranks up to ``size``.
+        picture: draw it into this file.
+
+    Raises:
+        ValueError: a name is unknown, or the picture cannot be drawn.
+    """
+    console = Console(highlight=False)
+    written = programs(name, collective, size)
+    rows = replay(written)
+    lesson = inspect.getdoc(inspect.getmodule(find_algorithm(name, collective))) or ""
+    console.print(lesson, markup=False, soft_wrap=True)
+    console.print(f"\n{name} {collective} on {size} ranks", style="bold")
+    console.print("Below: the ranks whose contributions each chunk holds (- where it holds nothing of use).\n")
+    for number in range(len(rows[0])):
+        console.print(table(written, rows, number))
+    console.print(traffic(written), soft_wrap=True)
+    if check:
+        for ranks in range(1, size + 1):
+            verify(programs(name, collective, ranks))
+        console.print(
+            f"Proved for 1 to {size} ranks: every contribution arrives exactly once, and nobody waits for ever."
+        )
+    if picture is not None:
+        draw_steps(written, rows, picture)
+        console.print(f"Drawn into {picture}", markup=False)
+
+
+def table(written: Sequence[Program], rows: list[list[Row]], number: int) -> Table:
+    """What each rank holds before a step, chunk by chunk, and what it then sends."""
+    size, last = len(written), number == len(rows[0]) - 1
+    heading = "at the end" if last else f"before step {number}"
+    result = Table(title=heading, title_justify="left")
+    result.add_column("rank", justify="right")
+    for chunk in range(size):
+        result.add_column(f"chunk {chunk}")
+    if not last:
+        result.add_column(f"sends in step {number}")
+    for program, history in zip(written, rows, strict=True):
+        cells = [cell(mask, size, program.collective) for mask in history[number]]
+        sends = [] if last else ["; ".join(map(str, program.steps[number].sends)) or "nothing"]
+        result.add_row(str(program.rank), *cells, *sends)
+    return result
+
+
+def cell(mask: int, size: int, collective: str) -> str:
+    """The contributions in a chunk; bold where it is complete."""
+    complete = mask == (1 << size) - 1 or (collective == "all_gather" and mask)
+    text = names(mask).replace(", ", "+") if mask else "-"
+    return f"[bold green]{text}[/]" if complete else text
+
+
+def traffic(written: Sequence[Program]) -> str:
+    """Messages and bytes per rank, for a buffer of n bytes."""
+    unit = 1 << 20
+    counted = cost(written, unit * len(written), 1, Network())
+    shares = [nbytes / (unit * len(written)) for nbytes in counted.nbytes]
+    most = max(range(len(shares)), key=shares.__getitem__)
+    return (
+        f"{len(written[0].steps)} steps. For n bytes, rank {most} sends most: {counted.messages[most]} messages, "
+        f"{shares[most]:.4g} n bytes; all ranks together send {sum(shares):.4g} n bytes."
+    )

@@ -1,0 +1,139 @@
+"""A training job on one rank: model, data, buckets and exchange, from a ``Config``, the same on all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.bucket import Bucket
+from dear_mpi.collectives.agree import agree
+from dear_mpi.collectives.errors import CollectiveError
+from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.config import Config
+from dear_mpi.data import Batches
+from dear_mpi.engine import Engine
+from dear_mpi.exchange import Exchange
+from dear_mpi.fusion import fuse
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.layers.parameter import Layer, Parameter
+from dear_mpi.optimizer import Optimizer
+from dear_mpi.parts import make_parts
+from dear_mpi.schedules import SCHEDULES
+from dear_mpi.trainer import Trainer
+from dear_mpi.world import World
+
+__all__ = ["Job"]
+
+
+class Job:
+    """All that a trainer needs, built the same on every rank.
+
+    Constructing is collective.
+
+    Raises:
+        ValueError: something in ``config`` is not allowed here, on this rank or on another one.
+    """
+
+    def __init__(self, config: Config, world: World, engine: Engine) -> None:
+        self.config, self.world = config, world
+        agree(world.transport, "train", self.build)
+        self.exchange = Exchange(
+            self.buckets, world, engine, algorithm=config.algorithm, segment_bytes=config.segment_bytes
+        )
+
+    def build(self) -> dict[str, Any]:
+        """Make everything that needs no communication; what must be equal on all ranks."""
+        config, world = self.config, self.world
+        choose("schedule", config.schedule, SCHEDULES)
+        self.parts = make_parts(config)
+        self.batches = None
+        if self.parts.dataset is not None:
+            examples = self.parts.dataset.train
+            self.batches = Batches(examples, config.batch, rank=world.rank, size=world.size, seed=config.seed)
+        self.buckets = make_buckets(self.parts.layers, config, world.size)
+        return {"settings": astuple(config), "parameters": self.parameters_sha256(), "data": self.data_sha256()}
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return [parameter for layer in self.parts.layers for parameter in layer.parameters]
+
+    def trainer(self, schedule: str) -> Trainer:
+        """A trainer of this job's model; several may take turns on it."""
+        return Trainer(self.parts.layers, self.parts.loss, self.exchange, SCHEDULES[schedule](self.exchange))
+
+    def batch(self, iteration: int) -> tuple[Array, Array, float]:
+        """This rank's inputs and targets, and 1 / number of targets in the whole batch."""
+        if self.batches is None:
+            return np.zeros(0), np.zeros(0), 1.0
+        x, targets = self.batches.part(iteration)
+        return x, targets, 1 / (self.config.batch * int(np.prod(targets.shape[1:])))
+
+    def accuracy(self) -> float | None:
+        """Collective: the share of test targets that the model gets right; each rank tests a part."""
+        if self.parts.dataset is None:
+            return None
+        tests = self.parts.dataset.test
+        numbers = np.arange(*chunk_bounds(len(tests), self.world.size, self.world.rank))
+        right = total = 0
+        for start in range(0, len(numbers), 256):
+            x, targets = tests.take(numbers[start : start + 256])
+            for layer in self.parts.layers:
+                x = layer.forward(x)
+            right += int((x.argmax(-1) == targets).sum())
+            total += targets.size
+        counts = self.world.transport.exchange((right, total))
+        return float(np.divide(*np.sum(counts, axis=0)))
+
+    def agreed_sha256(self) -> str:
+        """Collective: the SHA-256 of the parameters' bytes, which is the same on all ranks.
+
+        Raises:
+            CollectiveError: it is not.
+        """
+        digests = self.world.transport.exchange(self.parameters_sha256())
+        for rank, digest in enumerate(digests):
+            if digest != digests[0]:
+                raise CollectiveError(f"parameters of rank {rank} differ from those of rank 0: {digest}, {digests[0]}")
+        return str(digests[0])
+
+    def parameters_sha256(self) -> str:
+        return sha256(parameter.value for parameter in self.parameters)
+
+    def data_sha256(self) -> str:
+        """Of the first and the last batch of examples: enough to notice that a rank reads another file."""
+        if self.parts.dataset is None:
+            return ""
+        train = self.parts.dataset.train
+        ends = np.unique(np.r_[: min(64, len(train)), max(0, len(train) - 64) : len(train)])
+        return sha256(train.take(ends)) + str(len(train))
+
+
+def sha256(arrays: Any) -> str:
+    """Of the bytes of some arrays, in order."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).view("u1").data)
+    return digest.hexdigest()
+
+
+def make_buckets(layers: list[Layer], config: Config, ranks: int) -> list[Bucket]:
+    """Fuse the layers' gradients."""
+    wire = choose("wire", config.wire or config.dtype, DTYPES)
+    optimizer = Optimizer(config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay)
+    nbytes = [sum(parameter.value.size for parameter in layer.parameters) * wire.itemsize for layer in layers]
+    return [
+        Bucket(
+            index,
+            group,
+            [parameter for layer in group for parameter in layers[layer].parameters],
+            wire=wire,
+            chunks=ranks,
+            optimizer=optimizer,
+        )
+        for index, group in enumerate(fuse(config.fusion, nbytes))
+    ]

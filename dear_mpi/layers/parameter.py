@@ -1,0 +1,49 @@
+"""What the trainer knows of a model: parameters, and layers that go forward and backward.
+
+The trainer never differentiates. A layer may be one of ours, an adapter over another framework, or a synthetic
+one that only takes time: it is enough that it has these three members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+
+__all__ = ["Layer", "Parameter"]
+
+
+@dataclass
+class Parameter:
+    """A tensor that is trained, and the place where its gradient is written.
+
+    ``grad`` has the shape and dtype of ``value``. The trainer rebinds ``grad`` to a view into a bucket, so that
+    packing costs nothing; a layer therefore writes *into* it (``grad[...] = g`` or ``out=grad``), never over it.
+    """
+
+    name: str
+    value: Array
+    grad: Array
+
+    @classmethod
+    def of(cls, name: str, value: Array) -> Parameter:
+        """A parameter with a gradient of zeros of the same shape, dtype and device."""
+        return cls(name, value, np.zeros_like(value))
+
+
+class Layer(Protocol):
+    """One stage of a model."""
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """The layer's own parameters, in a fixed order; empty where there is nothing to train."""
+
+    def forward(self, x: Array) -> Array:
+        """The layer's output; remembers what ``backward`` needs."""
+
+    def backward(self, dy: Array) -> Array:
+        """Write the gradient of every parameter for the last ``forward``; return the gradient of its input."""

@@ -1,0 +1,54 @@
+"""Optimisers by name: hyperparameters here, arithmetic in ``kernels/update.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.update import SGD, Adam, Rule
+
+__all__ = ["OPTIMIZERS", "Optimizer"]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimiser's name and hyperparameters. Adam uses lr and weight_decay, SGD all of them.
+
+    Raises:
+        ValueError: the name is unknown, or Nesterov is asked for without momentum.
+    """
+
+    name: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        choose("optimizer", self.name, OPTIMIZERS)
+        if not self.lr > 0:
+            raise ValueError(f"lr must be above zero, not {self.lr}")
+        if self.nesterov and not (self.name == "sgd" and self.momentum > 0):
+            raise ValueError("nesterov needs the optimizer sgd with a momentum above zero")
+
+    def rule(self, iteration: int) -> Rule:
+        """The update of this iteration, counted from 1."""
+        return OPTIMIZERS[self.name](self, iteration)
+
+    def new_slots(self, value: Array) -> list[Array]:
+        """State for one parameter, all zero."""
+        slots = 2 if self.name == "adam" else int(self.momentum > 0)
+        return [array_module(value).zeros_like(value) for _ in range(slots)]
+
+
+def sgd(optimizer: Optimizer, iteration: int) -> Rule:
+    return SGD(optimizer.lr, optimizer.momentum, optimizer.nesterov, optimizer.weight_decay)
+
+
+def adam(optimizer: Optimizer, iteration: int) -> Rule:
+    return Adam(optimizer.lr, iteration, weight_decay=optimizer.weight_decay)
+
+
+OPTIMIZERS: dict[str, Callable[[Optimizer, int], Rule]] = {"sgd": sgd, "adam": adam}

@@ -1,0 +1,51 @@
+"""Train a model with one schedule: the command ``dear-mpi train``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dear_mpi.bounds import communication
+from dear_mpi.config import Config
+from dear_mpi.engine import Engine
+from dear_mpi.job import Job
+from dear_mpi.report import describe, timing
+from dear_mpi.trainer import Times
+from dear_mpi.world import World
+
+__all__ = ["train"]
+
+
+def train(config: Config, world: World, progress: Callable[[int, float], object] | None = None) -> dict[str, Any]:
+    """Train, test, and report. Collective.
+
+    Args:
+        config: what the user chose.
+        world: the ranks.
+        progress: called after each iteration with its number, from 1, and the loss.
+
+    Returns:
+        The JSON object of ``dear-mpi train``, the same on all ranks.
+
+    Raises:
+        ValueError: something in ``config`` is not allowed.
+        TrainingError: the loss is infinite or not a number.
+    """
+    with Engine() as engine:
+        job = Job(config, world, engine)
+        network = communication(job.exchange)
+        trainer = job.trainer(config.schedule)
+        losses: list[float] = []
+        times: list[Times] = []
+        for iteration in range(config.iterations):
+            loss, spent = trainer.iteration(*job.batch(iteration))
+            losses.append(loss)
+            times.append(spent)
+            if progress is not None:
+                progress(iteration + 1, loss)
+        trainer.schedule.flush()
+        figures = timing(world.transport, config.schedule, [times], network)
+        report = describe(job, config.schedule, figures)
+        report |= {"loss": losses, "accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}
+        trainer.free()
+    return report

@@ -1,0 +1,58 @@
+"""Quantities as people write them on a command line: ``25MB``, ``256KiB``, ``10gbit,50us``.
+
+Sizes are binary, as in nccl-tests and in DeAR's own code: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as
+network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused, because it would be a guess.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dear_mpi.collectives.emulated import Link
+
+__all__ = ["format_bytes", "parse_bytes", "parse_link"]
+
+BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
+    """A non-negative number with one of the units."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in units:
+        lacks = "has no unit" if match and not match[2] else "is no such quantity"
+        raise ValueError(f"{what} {text!r} {lacks}: write it like {example}; units are {', '.join(units)}")
+    return float(match[1]) * units[match[2]]
+
+
+def parse_bytes(text: str) -> int:
+    """
+    >>> parse_bytes("25MB"), parse_bytes("1.5KiB")
+    (26214400, 1536)
+    """
+    return int(parse("size", text, BYTES, "25MB"))
+
+
+def format_bytes(nbytes: int) -> str:
+    """
+    >>> format_bytes(262144), format_bytes(1000)
+    ('256 KiB', '1000 B')
+    """
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= factor and nbytes % factor == 0:
+            return f"{nbytes // factor} {unit}"
+    return f"{nbytes} B"
+
+
+def parse_link(text: str) -> Link:
+    """A bandwidth per direction and, after a comma, a latency; without one the latency is 0.
+
+    >>> str(parse_link("10gbit,50us"))
+    '10 Gbit/s, 50 us'
+    """
+    bandwidth, _, latency = text.partition(",")
+    bits_per_s = parse("bandwidth", bandwidth, BANDWIDTH, "10gbit,50us")
+    if bits_per_s <= 0:
+        raise ValueError(f"bandwidth {bandwidth!r} must be above zero")
+    return Link(bits_per_s / 8, parse("latency", latency, SECONDS, "10gbit,50us") if latency else 0.0)

@@ -1,0 +1,29 @@
+"""Which array library an array belongs to.
+
+The kernels are called with NumPy or CuPy arrays and never ask the caller which: the array's own type says it.
+CuPy is imported only when a CuPy array is seen, so a machine without CUDA never looks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Array", "array_module"]
+
+# A CuPy array has the same interface; the annotation says NumPy because that is what type checkers know.
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def array_module(array: Array) -> ModuleType:
+    """The library (``numpy`` or ``cupy``) whose functions take this array.
+
+    >>> array_module(np.zeros(3)).__name__
+    'numpy'
+    """
+    root = type(array).__module__.partition(".")[0]
+    return importlib.import_module("cupy") if root == "cupy" else np

@@ -1,0 +1,54 @@
+"""Gather tensors into a flat bucket, and scatter a bucket back: the copy-in and copy-out of tensor fusion.
+
+    pack:    tensors --cast, scale--> bucket        unpack:  bucket --cast, scale--> tensors
+
+Bytes moved per element: the itemsize of the tensor plus that of the bucket (fp32 to fp32 8, fp32 to bf16 6).
+Where tensors already *are* views into the bucket (``PackPlan.views``) neither is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dispatch import kernels_for
+from dear_mpi.kernels.pack_plan import PackPlan
+
+__all__ = ["pack", "unpack"]
+
+
+def pack(
+    tensors: Sequence[Array], bucket: Array, plan: PackPlan, *, scale: float = 1.0, finite: Array | None = None
+) -> None:
+    """Write every tensor, times ``scale``, at its place in ``bucket``; the padding is not touched.
+
+    Args:
+        tensors: arrays of the plan's shapes, of any floating type.
+        bucket: flat array of ``plan.padded`` elements of ``plan.dtype``.
+        scale: multiplied in fp32 (in fp64 where one side is fp64) before the cast.
+        finite: a boolean array of one element, set to False where a packed value is infinite or not a number
+            (after the cast: an overflow of fp16 counts), and left as it is otherwise.
+
+    Raises:
+        ValueError: a shape differs from the plan's.
+    """
+    kernels = kernels_for(bucket)
+    for view, tensor in zip(matching(plan, bucket, tensors), tensors, strict=True):
+        kernels.copy_scaled(view, tensor, scale)
+        if finite is not None and not kernels.all_finite(view):
+            finite[...] = False
+
+
+def unpack(bucket: Array, tensors: Sequence[Array], plan: PackPlan, *, scale: float = 1.0) -> None:
+    """Write every tensor from its place in ``bucket``, times ``scale``: the mirror image of ``pack``."""
+    kernels = kernels_for(bucket)
+    for view, tensor in zip(matching(plan, bucket, tensors), tensors, strict=True):
+        kernels.copy_scaled(tensor, view, scale)
+
+
+def matching(plan: PackPlan, bucket: Array, tensors: Sequence[Array]) -> list[Array]:
+    """The plan's views into ``bucket``, after a check that ``tensors`` have the same shapes."""
+    shapes = tuple(tensor.shape for tensor in tensors)
+    if shapes != plan.shapes:
+        raise ValueError(f"tensors must have the shapes of the plan, {plan.shapes}, not {shapes}")
+    return plan.views(bucket)

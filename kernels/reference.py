@@ -1,0 +1,58 @@
+"""The NumPy version of every kernel: the CPU backend, and the oracle that every other backend is tested against.
+
+Large arrays are walked in blocks that stay in the second-level cache, so that a fused operation reads and writes
+main memory once, as its CUDA counterpart does with registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.dtypes import compute_dtype
+from dear_mpi.kernels.update import Rule
+
+__all__ = ["OPS", "all_finite", "combiner", "copy_scaled", "update"]
+
+BLOCK = 1 << 14  # elements: four fp32 arrays of one block are 256 KiB
+
+# NumPy's minimum and maximum pass a NaN on, so a poisoned contribution is seen by every rank.
+OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def spans(count: int) -> Iterator[slice]:
+    """The blocks of an array of ``count`` elements."""
+    return (slice(start, start + BLOCK) for start in range(0, count, BLOCK))
+
+
+def copy_scaled(dst: Array, src: Array, scale: float) -> None:
+    """dst = src * scale, cast to dst's type; the product is formed in fp32 (fp64 where one side is fp64)."""
+    if scale == 1:
+        np.copyto(dst, src, casting="unsafe")
+    else:
+        dtype = compute_dtype(dst.dtype, src.dtype)
+        np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
+
+
+def all_finite(array: Array) -> bool:
+    """Whether no element is infinite or not a number."""
+    return bool(np.isfinite(array).all())
+
+
+def combiner(dst: Array, src: Array, op: str) -> Callable[[], object]:
+    """A call without arguments that does dst = dst op src, with the dispatch already done."""
+    return partial(choose("op", op, OPS), dst, src, out=dst)
+
+
+def update(value: Array, grad: Array, slots: Sequence[Array], rule: Rule, scale: float) -> None:
+    """Apply an optimiser's rule to one tensor: value and slots change, grad is only read."""
+    flat_value, flat_grad = value.reshape(-1), grad.reshape(-1)
+    flat_slots = [slot.reshape(-1) for slot in slots]
+    for span in spans(flat_value.size):
+        scaled = np.empty_like(flat_value[span])
+        copy_scaled(scaled, flat_grad[span], scale)
+        rule(flat_value[span], scaled, *[slot[span] for slot in flat_slots])

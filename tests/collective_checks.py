@@ -1,0 +1,221 @@
+"""What must hold of every collective, on any transport: run by loopback threads and under mpirun alike.
+
+Data are small whole numbers, so that every result is exact in every type and errors cannot hide in a tolerance.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from dear_mpi.collectives import ALGORITHMS, all_gather, all_reduce, chunk_bounds, make_plan, reduce_scatter
+from dear_mpi.kernels.dtypes import DTYPES
+
+OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
+LARGE = 1_000_003
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. ``count`` is a function of the number of ranks."""
+
+    collective: str
+    algorithm: str
+    count: str
+    dtype: str
+    op: str
+    in_place: bool
+    segment_elements: int
+
+    def elements(self, size: int) -> int:
+        return {"0": 0, "1": 1, "size-1": size - 1, "size": size, "odd": 37, "large": LARGE}[self.count]
+
+    def segment_bytes(self, dtype: np.dtype) -> int:
+        # A million elements in segments of one would be a million messages: large buffers get large segments.
+        return dtype.itemsize * self.segment_elements * (20_000 if self.count == "large" else 1)
+
+
+def cases(algorithms=tuple(ALGORITHMS), counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DTYPES, "int32")):
+    """Any call."""
+    return st.builds(
+        Case,
+        collective=st.sampled_from(["reduce_scatter", "all_gather", "all_reduce"]),
+        algorithm=st.sampled_from(algorithms),
+        count=st.sampled_from(counts),
+        dtype=st.sampled_from(dtypes),
+        op=st.sampled_from(sorted(OPS)),
+        in_place=st.booleans(),
+        segment_elements=st.sampled_from([1, 3, 8, 1000]),
+    )
+
+
+def contribution(rank: int, count: int, dtype: np.dtype) -> np.ndarray:
+    """A rank's data: 1, 2, or 3, so that a product over five ranks is exact even in bf16 (at most 243)."""
+    return (np.random.default_rng([rank, count]).integers(1, 4, count)).astype(dtype)
+
+
+def check_case(transport, case: Case) -> None:
+    """The collective gives the exact result, leaves its input alone where it must, and fails on no rank."""
+    rank, size = transport.rank, transport.size
+    dtype = DTYPES.get(case.dtype, np.dtype("int32"))
+    count = case.elements(size)
+    segment_bytes = case.segment_bytes(dtype)
+    start, stop = chunk_bounds(count, size, rank)
+    parts = np.array([contribution(other, count, dtype).astype(np.float64) for other in range(size)])
+    x = contribution(rank, count, dtype)
+    if case.collective == "all_gather":
+        owner = np.concatenate([np.full(b - a, r) for r in range(size) for a, b in [chunk_bounds(count, size, r)]])
+        expected = parts[owner.astype(int), np.arange(count)]
+        out = None if case.in_place else np.empty(count, dtype)
+        given = x if case.in_place else x[start:stop].copy()
+        result = all_gather(given, transport, out=out, algorithm=case.algorithm, segment_bytes=segment_bytes)
+    else:
+        expected = OPS[case.op](parts, axis=0)
+        call = all_reduce if case.collective == "all_reduce" else reduce_scatter
+        if case.collective == "reduce_scatter":
+            expected = expected[start:stop]
+        out = None if case.in_place else np.empty(expected.shape, dtype)
+        given = x
+        result = call(x, transport, out=out, algorithm=case.algorithm, op=case.op, segment_bytes=segment_bytes)
+    np.testing.assert_array_equal(result.astype(np.float64), expected)
+    if case.in_place:
+        assert result.size == 0 or np.shares_memory(result, given)
+    else:
+        assert result is out
+        before = contribution(rank, count, dtype)
+        np.testing.assert_array_equal(given, before[start:stop] if case.collective == "all_gather" else before)
+
+
+def check_average(transport, dtype: str) -> None:
+    """An average is a sum that is scaled once, in fp32 for two-byte types, and has the same bits everywhere."""
+    x = contribution(transport.rank, 37, DTYPES[dtype])
+    total = sum(contribution(rank, 37, DTYPES[dtype]).astype(np.float64) for rank in range(transport.size))
+    wide = np.float64 if dtype == "fp64" else np.float32
+    expected = (total.astype(wide) * wide(1 / transport.size)).astype(DTYPES[dtype])
+    result = all_reduce(x, transport, op="average")
+    assert result.tobytes() == expected.tobytes()
+
+
+def check_same_bits(transport, algorithm: str, dtype: str) -> None:
+    """Sums of numbers that are no whole ones: equal to the last bit on all ranks, and close to the exact sum."""
+    data = [np.random.default_rng(rank).standard_normal(1003).astype(DTYPES[dtype]) for rank in range(transport.size)]
+    x = data[transport.rank].copy()
+    all_reduce(x, transport, algorithm=algorithm, segment_bytes=512)
+    assert len(set(transport.exchange(x.tobytes()))) == 1
+    exact = np.sum([part.astype(np.float64) for part in data], axis=0)
+    unit = {"fp64": 2**-53, "fp32": 2**-24, "fp16": 2**-11, "bf16": 2**-8}[dtype]
+    bound = transport.size * unit * np.sum([np.abs(part.astype(np.float64)) for part in data], axis=0)
+    assert (np.abs(x.astype(np.float64) - exact) <= bound).all()
+
+
+def check_plan_is_reusable(transport, drive) -> None:
+    """A plan gives the right answer each time; ``drive`` runs it, waiting or polling."""
+    x = np.zeros(1000, np.float32)
+    with make_plan("all_reduce", x, transport, segment_bytes=256) as plan:
+        for turn in range(5):
+            x[:] = np.arange(1000) + transport.rank * turn
+            assert drive(plan) is x
+            ranks = sum(range(transport.size))
+            np.testing.assert_array_equal(x, np.arange(1000, dtype=np.float32) * transport.size + ranks * turn)
+
+
+def blocking(plan):
+    return plan()
+
+
+def polling(plan):
+    plan.start()
+    while not plan.advance():
+        pass
+    return plan.wait()
+
+
+def mixed(plan):
+    plan.start()
+    plan.advance()
+    return plan.wait()
+
+
+DRIVES = [blocking, polling, mixed]
+
+
+def check_plans_in_flight(transport) -> None:
+    """Several plans of one transport may be under way at the same time, and end in another order."""
+    arrays = [np.full(300 + 100 * number, float(transport.rank + number)) for number in range(3)]
+    plans = [make_plan("all_reduce", x, transport, segment_bytes=128) for x in arrays]
+    for plan in plans:
+        plan.start()
+    while not all([plan.advance() for plan in plans]):
+        pass
+    for number, (plan, x) in enumerate(zip(plans, arrays, strict=True)):
+        plan.free()
+        assert (x == sum(rank + number for rank in range(transport.size))).all()
+
+
+def check_error(transport, kind, message, make) -> None:
+    """Bad input raises the same readable error on every rank, and the transport still works afterwards."""
+    try:
+        make(transport)
+        said = None
+    except (ValueError, TypeError) as error:
+        said = (type(error), str(error))
+    answers = transport.exchange(said)
+    assert all(answer == answers[0] for answer in answers), answers
+    assert answers[0] is not None, "no error was raised"
+    assert issubclass(answers[0][0], kind)
+    assert message in answers[0][1], answers[0][1]
+    if make in (strided_call, read_only_call) and transport.size > 1:
+        assert answers[0][1].endswith(" on rank 0")
+    assert (all_reduce(np.ones(3), transport) == transport.size).all()
+
+
+def strided_call(transport):
+    """Rank 0 alone passes a view with gaps."""
+    all_reduce(np.zeros((4, 4))[:, ::2] if transport.rank == 0 else np.zeros(8), transport)
+
+
+def read_only_call(transport):
+    """Rank 0 alone passes an array that must not be written."""
+    x = np.zeros(4)
+    x.flags.writeable = transport.rank != 0
+    all_reduce(x, transport)
+
+
+# (what is wrong, type of the error, part of its message, the call that makes it)
+BAD_CALLS = [
+    ("count", ValueError, "all_reduce: count must be the same on all ranks, not 5 on rank 0",
+     lambda t: all_reduce(np.zeros(5 + t.rank), t)),
+    ("dtype", ValueError, "dtype must be the same on all ranks, not float32 on rank 0; float64 on rank",
+     lambda t: all_reduce(np.zeros(5, np.float64 if t.rank else np.float32), t)),
+    ("op of ranks", ValueError, "op must be the same on all ranks, not sum on rank 0; max on rank",
+     lambda t: all_reduce(np.zeros(5), t, op="max" if t.rank else "sum")),
+    ("op", ValueError, "op 'smu' is unknown: did you mean 'sum'?",
+     lambda t: all_reduce(np.zeros(5), t, op="smu")),
+    ("algorithm", ValueError, "algorithm for all_gather 'rnig' is unknown: did you mean 'ring'?",
+     lambda t: all_gather(np.zeros(5), t, algorithm="rnig")),
+    ("collective", ValueError, "collective 'allreduce' is unknown: did you mean 'all_reduce'?",
+     lambda t: make_plan("allreduce", np.zeros(5), t)),
+    ("contiguous", ValueError, "x must be contiguous, not of strides (32, 16): pass a copy",
+     strided_call),
+    ("read-only", ValueError, "x must be writable, because the result is stored there; it is read-only",
+     read_only_call),
+    ("type", ValueError, "x must be of an integer type or one of fp64, fp32, fp16, bf16, not complex64",
+     lambda t: all_reduce(np.zeros(5, np.complex64), t)),
+    ("list", ValueError, "array library 'builtins' is unknown",
+     lambda t: all_reduce([1.0, 2.0], t)),
+    ("average", ValueError, "op 'average' needs one of fp64, fp32, fp16, bf16, not int64",
+     lambda t: all_reduce(np.zeros(5, np.int64), t, op="average")),
+    ("segment", ValueError, "segment_bytes must be from 8 (one element) to 1073741824, not 7",
+     lambda t: all_reduce(np.zeros(5), t, segment_bytes=7)),
+    ("out count", ValueError, "out must have 5 elements on rank 0",
+     lambda t: all_reduce(np.zeros(5), t, out=np.zeros(6))),
+    ("out dtype", ValueError, "out must have the dtype of x, float64, not float32",
+     lambda t: all_reduce(np.zeros(5), t, out=np.zeros(5, np.float32))),
+    ("overlap", ValueError, "out must not share memory with x; leave it out to work in place",
+     lambda t: (lambda x: all_reduce(x, t, out=x))(np.zeros(5))),
+    ("shard", ValueError, "x must have",
+     lambda t: all_gather(np.zeros(9), t, out=np.zeros(5))),
+    ("comm", TypeError, "comm must be an mpi4py communicator or a Transport, not int",
+     lambda t: all_reduce(np.zeros(5), 3)),
+]  # fmt: skip
+NEEDS_PEERS = {"count", "dtype", "op of ranks"}

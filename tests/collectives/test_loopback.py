@@ -1,0 +1,92 @@
+"""The collectives over threads of this process; tests/mpi/test_collectives.py runs the same checks under mpirun."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from dear_mpi.collectives import ALGORITHMS, TransportError, all_reduce
+from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.kernels.dtypes import DTYPES
+from tests import collective_checks as checks
+
+SIZES = [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@settings(max_examples=60)
+@given(case=checks.cases())
+def test_any_call_is_exact(size, case):
+    run_loopback(size, lambda transport: checks.check_case(transport, case))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@settings(max_examples=6)
+@given(case=checks.cases(counts=("large",), dtypes=("fp32", "bf16", "fp64")))
+def test_large_calls_are_exact(size, case):
+    run_loopback(size, lambda transport: checks.check_case(transport, case))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_average(size, dtype):
+    run_loopback(size, lambda transport: checks.check_average(transport, dtype))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_same_bits_on_all_ranks(size, dtype, algorithm):
+    run_loopback(size, lambda transport: checks.check_same_bits(transport, algorithm, dtype))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("drive", checks.DRIVES)
+def test_plan_is_reusable(size, drive):
+    run_loopback(size, lambda transport: checks.check_plan_is_reusable(transport, drive))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_plans_in_flight(size):
+    run_loopback(size, checks.check_plans_in_flight)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    ("what", "kind", "message", "make"), checks.BAD_CALLS, ids=[row[0] for row in checks.BAD_CALLS]
+)
+def test_bad_call(size, what, kind, message, make):
+    if size == 1 and what in checks.NEEDS_PEERS:
+        size = 2
+    run_loopback(size, lambda transport: checks.check_error(transport, kind, message, make))
+
+
+def test_a_rank_that_fails_releases_the_others():
+    """The others wait for a message of rank 1 that never comes."""
+
+    def body(transport):
+        if transport.rank == 1:
+            time.sleep(0.05)
+            raise KeyError("rank 1 gives up")
+        all_reduce(np.zeros(10), transport)
+
+    before = threading.active_count()
+    with pytest.raises(KeyError, match="rank 1 gives up"):
+        run_loopback(3, body)
+    assert threading.active_count() == before
+
+
+def test_messages_of_another_length_are_refused():
+    """MPI would say nothing."""
+
+    def body(transport):
+        data = np.zeros(3 + transport.rank, np.uint8)
+        make = transport.recv_init if transport.rank else transport.send_init
+        request = make(data, 1 - transport.rank, transport.next_tag())
+        request.Start()
+        request.Wait()
+
+    with pytest.raises(TransportError, match="3 bytes were sent where 4 are received"):
+        run_loopback(2, body)

@@ -1,0 +1,98 @@
+"""The collectives over MPI: the same checks as tests/collectives/test_loopback.py, on as many ranks as there are."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from dear_mpi.collectives import ALGORITHMS, all_reduce, make_plan, transport_of
+from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.kernels.dtypes import DTYPES
+from tests import collective_checks as checks
+
+pytestmark = pytest.mark.mpi
+
+NATIVE = (*ALGORITHMS, "native")
+
+
+@pytest.fixture(scope="session")
+def transport(comm):
+    return transport_of(comm)
+
+
+@settings(max_examples=100)
+@given(case=checks.cases())
+def test_any_call_is_exact(transport, case):
+    checks.check_case(transport, case)
+
+
+@settings(max_examples=8)
+@given(case=checks.cases(counts=("large",), dtypes=("fp32", "bf16", "fp64")))
+def test_large_calls_are_exact(transport, case):
+    checks.check_case(transport, case)
+
+
+@settings(max_examples=40)
+@given(case=checks.cases(algorithms=("native",), dtypes=("fp64", "fp32", "int32")))
+def test_native_is_exact(transport, case):
+    """The baseline obeys the same rules."""
+    checks.check_case(transport, case)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_average(transport, dtype):
+    checks.check_average(transport, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_same_bits_on_all_ranks(transport, dtype, algorithm):
+    checks.check_same_bits(transport, algorithm, dtype)
+
+
+@pytest.mark.parametrize("drive", checks.DRIVES)
+def test_plan_is_reusable(transport, drive):
+    checks.check_plan_is_reusable(transport, drive)
+
+
+def test_plans_in_flight(transport):
+    checks.check_plans_in_flight(transport)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "message", "make"), checks.BAD_CALLS, ids=[row[0] for row in checks.BAD_CALLS]
+)
+def test_bad_call(transport, what, kind, message, make):
+    if transport.size > 1 or what not in checks.NEEDS_PEERS:
+        checks.check_error(transport, kind, message, make)
+
+
+def test_native_refuses_what_mpi_has_not(transport):
+    message = "algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'"
+    checks.check_error(
+        transport, ValueError, message, lambda t: all_reduce(np.zeros(3, DTYPES["bf16"]), t, algorithm="native")
+    )
+
+
+def test_same_bits_as_loopback(transport):
+    """What ran over threads ends with the same bits over MPI."""
+
+    def body(transport):
+        x = np.random.default_rng(transport.rank).standard_normal(5000).astype(np.float32)
+        return all_reduce(x, transport, segment_bytes=1024).tobytes()
+
+    assert body(transport) == run_loopback(transport.size, body)[0]
+
+
+def test_a_communicator_has_one_transport(comm):
+    assert transport_of(comm) is transport_of(comm)
+
+
+def test_many_plans_free_what_they_took(comm):
+    """MPICH would complain at the end of the job; tags are not used up."""
+    own = comm.Dup()
+    x = np.ones(10)
+    for _ in range(50):
+        with make_plan("all_reduce", x, own) as plan:
+            plan()
+    own.Free()
+    assert (x == float(comm.size) ** 50).all()

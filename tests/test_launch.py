@@ -1,0 +1,171 @@
+"""The promises of tests/conftest.py and tests/launch.py, on real jobs: a failing or hanging rank ends its job soon."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+CALL = """
+import pytest
+
+@pytest.mark.mpi
+def test_one(comm):
+    print("said before")
+    assert comm.rank != 1, "on purpose"
+    comm.Barrier()
+"""
+
+SETUP = """
+import pytest
+
+@pytest.fixture
+def fragile(comm):
+    assert comm.rank != 1, "on purpose"
+
+@pytest.mark.mpi
+def test_one(comm, fragile):
+    comm.Barrier()
+"""
+
+TEARDOWN = """
+import pytest
+
+@pytest.fixture
+def fragile(comm):
+    yield
+    assert comm.rank != 1, "on purpose"
+
+@pytest.mark.mpi
+def test_one(comm, fragile):
+    pass
+"""
+
+IMPORT = """
+import pytest
+from mpi4py import MPI
+
+assert MPI.COMM_WORLD.rank != 1, "on purpose"
+
+@pytest.mark.mpi
+def test_one(comm):
+    comm.Barrier()
+"""
+
+ONE_RANK_HANGS = """
+import time
+
+import pytest
+
+@pytest.mark.mpi
+def test_one(comm):
+    if comm.rank == 1:
+        time.sleep(1000)
+    comm.Barrier()
+"""
+
+AGREE = """
+import pytest
+
+@pytest.mark.mpi
+def test_one(comm, agree):
+    agree(comm.rank != 1, "on purpose")
+"""
+
+FAILURES = {"call": CALL, "setup": SETUP, "teardown": TEARDOWN, "import": IMPORT, "agree": AGREE}
+
+ALL_PASS = """
+import pytest
+from hypothesis import given, strategies
+
+@pytest.mark.mpi(min_size=3)
+def test_one(comm, agree):
+    agree(comm.size == 3)
+
+@pytest.mark.mpi
+@given(count=strategies.integers(0, 1000))
+def test_same_examples(comm, agree, count):
+    agree(count == comm.bcast(count))
+"""
+
+
+def launch(*arguments):
+    """Runs tests/launch.py; returns its exit status, all that it wrote, and the seconds it took."""
+    started = time.monotonic()
+    command = [sys.executable, TESTS / "launch.py", "--limit", "60", *arguments]
+    # pytest inside pytest: without what the outer one put into the environment.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    job = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150, check=False
+    )
+    return job.returncode, job.stdout, time.monotonic() - started
+
+
+def launch_tests(folder, text, *options, limit_s=20):
+    """Runs pytest on a file with this text, on 3 ranks; returns the status, the output of each launch, their mean time.
+
+    A launch is expected to fail: it is the first MPI at hand alone, unless the options say --keep-going.
+    """
+    (folder / "conftest.py").write_bytes((TESTS / "conftest.py").read_bytes())
+    (folder / "test_it.py").write_text(text)
+    pytest_options = ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", folder, "-o", f"mpi_limit_s={limit_s}"]
+    status, output, seconds = launch(
+        "--ranks", "3", *options, "--", "-m", "pytest", *pytest_options, "--only-mpi", folder
+    )
+    outputs = re.split("^== .*: python .*$", output, flags=re.MULTILINE)[1:]
+    assert outputs, f"no launch at all: {output}"
+    return status, outputs, seconds / len(outputs)
+
+
+def test_passing_job_is_reported_by_rank_0(tmp_path):
+    status, outputs, _ = launch_tests(tmp_path, ALL_PASS)
+    assert status == 0, outputs
+    for output in outputs:
+        assert output.count("mpi: 3 rank(s)") == output.count("2 passed") == 1, output
+        assert "[rank " not in output
+
+
+@pytest.mark.parametrize("phase", FAILURES)
+def test_failing_rank_ends_the_job(tmp_path, phase):
+    status, outputs, seconds = launch_tests(tmp_path, FAILURES[phase], *(["--keep-going"] if phase == "call" else []))
+    assert status not in (0, 124), outputs
+    assert seconds < 15, outputs
+    for output in outputs:
+        assert "[rank 1 of 3] FAILED" in output
+        assert "on purpose" in output
+        assert ("said before" in output) == (phase == "call")
+
+
+def test_hanging_rank_ends_the_job(tmp_path):
+    status, outputs, seconds = launch_tests(tmp_path, ONE_RANK_HANGS, "--keep-going", limit_s=3)
+    assert status not in (0, 124), outputs
+    assert seconds < 20, outputs
+    for output in outputs:
+        assert "[rank 1 of 3] TIME OVER" in output
+        assert "time.sleep(1000)" in output
+
+
+def test_launch_stops_at_the_first_failure():
+    status, output, _ = launch("--ranks", "1", "2", "--", "-c", "import sys; sys.exit(3)")
+    assert status == 3
+    assert "1 rank(s)" in output
+    assert "2 rank(s)" not in output
+
+
+def test_launch_that_takes_too_long_is_ended_and_fails():
+    code = "import time; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); time.sleep(1000)"
+    status, output, seconds = launch("--limit", "3", "--keep-going", "--ranks", "2", "--", "-c", code)
+    assert status == 124, output
+    assert output.count("FAILED with status 124") == output.count("2 rank(s): python"), output
+    assert seconds < 40, output
+
+
+def test_missing_mpi_is_an_error():
+    status, output, _ = launch("--mpi", "none such", "--", "-c", "pass")
+    assert status == 2
+    assert "no mpirun" in output

@@ -1,0 +1,42 @@
+"""The engine runs plans in order, on its own thread, and tells the main thread what went wrong."""
+
+import threading
+
+import pytest
+
+from dear_mpi.collectives.errors import CollectiveError
+from dear_mpi.engine import Engine
+
+
+def test_plans_run_in_order_on_another_thread():
+    log = []
+    with Engine() as engine:
+        handles = [engine.start(lambda n=n: log.append((n, threading.current_thread().name)), f"{n}") for n in range(5)]
+        handles[-1].wait()
+    assert log == [(n, "engine") for n in range(5)]
+
+
+def test_leaving_finishes_what_was_started_and_ends_the_thread():
+    log, gate = [], threading.Event()
+    with Engine() as engine:
+        engine.start(gate.wait, "gate")
+        engine.start(lambda: log.append("done"), "last")
+        gate.set()
+    assert log == ["done"]
+    assert not engine.thread.is_alive()
+
+
+def test_a_failure_is_raised_where_it_is_awaited_and_stops_what_follows():
+    def fail():
+        raise ZeroDivisionError("no such chunk")
+
+    log = []
+    with Engine() as engine:
+        engine.start(lambda: log.append("before"), "before").wait()
+        failed = engine.start(fail, "reduce_scatter of bucket 3")
+        after = engine.start(lambda: log.append("after"), "all_gather of bucket 3")
+        with pytest.raises(CollectiveError, match="reduce_scatter of bucket 3 failed: no such chunk"):
+            failed.wait()
+        with pytest.raises(CollectiveError, match="all_gather of bucket 3 failed: no such chunk"):
+            after.wait()
+    assert log == ["before"]

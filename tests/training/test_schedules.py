@@ -1,0 +1,151 @@
+"""Schedules differ in when they communicate, never in what is computed."""
+
+import numpy as np
+import pytest
+
+from dear_mpi.bucket import Bucket
+from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.config import Config
+from dear_mpi.engine import Engine
+from dear_mpi.exchange import Exchange
+from dear_mpi.job import Job
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.layers.parameter import Parameter
+from dear_mpi.optimizer import Optimizer
+from dear_mpi.schedules import SCHEDULES
+from dear_mpi.train import train
+from dear_mpi.world import World, run_world
+from tests.training_checks import SCHEDULE_CASES, settings
+
+
+def digest(threads, **choices):
+    return run_world(lambda world: train(Config.of(settings(**choices)), world), threads=threads)["params_sha256"]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("choices", SCHEDULE_CASES, ids=str)
+def test_same_bits_under_every_schedule(threads, choices):
+    assert len({digest(threads, schedule=schedule, **choices) for schedule in SCHEDULES}) == 1
+
+
+def test_same_bits_when_repeated_and_others_with_another_seed():
+    first, second, other = (digest(3, schedule="dear", seed=seed) for seed in (1, 1, 2))
+    assert first == second != other
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4, 5])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_number_of_ranks_does_not_change_what_is_computed(threads, schedule):
+    """In float64, unequal parts of batches included (10 examples on 3 ranks), to 1e-10 of one process alone."""
+
+    def parameters(world):
+        with Engine() as engine:
+            job = Job(Config.of(settings(dtype="fp64", schedule=schedule, batch=10)), world, engine)
+            trainer = job.trainer(schedule)
+            for iteration in range(30):
+                trainer.iteration(*job.batch(iteration))
+            trainer.schedule.flush()
+            trainer.free()
+        return np.concatenate([parameter.value.ravel() for parameter in job.parameters])
+
+    alone, together = (run_world(parameters, threads=number) for number in (1, threads))
+    assert np.abs(together - alone).max() <= 1e-10 * np.abs(alone).max()
+
+
+class Recorder:
+    """An engine that only writes down what it is given."""
+
+    def __init__(self):
+        self.log = []
+
+    def start(self, plan, label):
+        self.log.append(f"{plan}")
+        return self
+
+    def wait(self):
+        self.log.append("wait")
+
+
+def recorded(schedule):
+    """What a schedule does with three buckets of layers 0, (1, 2), 3 in two iterations and a flush."""
+    engine = Recorder()
+    parameters = [Parameter.of(str(layer), np.zeros(4)) for layer in range(4)]
+    groups = [[0], [1, 2], [3]]
+    buckets = [
+        Bucket(i, group, [parameters[layer] for layer in group], wire=DTYPES["fp64"], chunks=1, optimizer=Optimizer())
+        for i, group in enumerate(groups)
+    ]
+    for bucket in buckets:
+        bucket.update = lambda index=bucket.index: engine.log.append(f"update {index}")
+    exchange = Exchange(buckets, None, engine)
+    exchange.plans = {
+        (c, b.index): f"{c} {b.index}" for c in ("all_reduce", "reduce_scatter", "all_gather") for b in buckets
+    }
+    hooks = SCHEDULES[schedule](exchange)
+    for _ in range(2):
+        for layer in range(4):
+            hooks.before_forward(layer)
+            engine.log.append(f"forward {layer}")
+        for layer in reversed(range(4)):
+            engine.log.append(f"backward {layer}")
+            hooks.after_backward(layer)
+        hooks.end_backward()
+    hooks.flush()
+    return engine.log
+
+
+FORWARD = ["forward 0", "forward 1", "forward 2", "forward 3"]
+REDUCED = ["wait", "update 2", "wait", "update 1", "wait", "update 0"]
+
+
+def test_sequential_communicates_after_backward():
+    iteration = [*FORWARD, "backward 3", "backward 2", "backward 1", "backward 0"]
+    iteration += ["all_reduce 2", "all_reduce 1", "all_reduce 0", *REDUCED]
+    assert recorded("sequential") == 2 * iteration
+
+
+def test_wfbp_communicates_during_backward():
+    iteration = [*FORWARD, "backward 3", "all_reduce 2", "backward 2", "backward 1", "all_reduce 1"]
+    iteration += ["backward 0", "all_reduce 0", *REDUCED]
+    assert recorded("wfbp") == 2 * iteration
+
+
+def test_dear_reduces_during_backward_and_gathers_during_forward():
+    backward = ["backward 3", "reduce_scatter 2", "backward 2", "backward 1", "reduce_scatter 1", "backward 0"]
+    backward += ["reduce_scatter 0", "all_gather 0", "all_gather 1", "all_gather 2"]
+    forward = ["wait", "update 0", "forward 0", "wait", "update 1", "forward 1", "forward 2", "wait", "update 2"]
+    flush = ["wait", "update 0", "wait", "update 1", "wait", "update 2"]
+    assert recorded("dear") == [*FORWARD, *backward, *forward, "forward 3", *backward, *flush]
+
+
+def test_dear_gathers_in_the_order_of_first_use():
+    """Where the forward pass needs its buckets in another order than the model lists them, that order counts."""
+    engine = Recorder()
+    parameters = [Parameter.of(str(layer), np.zeros(4)) for layer in range(2)]
+    buckets = [Bucket(i, [i], [parameters[i]], wire=DTYPES["fp64"], chunks=1, optimizer=Optimizer()) for i in range(2)]
+    exchange = Exchange(buckets, None, engine)
+    exchange.plans = {(c, i): f"{c} {i}" for c in ("reduce_scatter", "all_gather") for i in range(2)}
+    hooks = SCHEDULES["dear"](exchange)
+    for layer in (1, 0):
+        hooks.before_forward(layer)
+    hooks.end_backward()
+    assert engine.log == ["all_gather 1", "all_gather 0"]
+
+
+@pytest.mark.parametrize("wire", ["fp16", "bf16", "fp64"])
+def test_gradients_may_travel_in_another_type(wire):
+    report = run_world(lambda world: train(Config.of(settings(wire=wire, iterations=40)), world), threads=3)
+    assert report["wire"] == wire
+    assert report["loss"][-1] < report["loss"][0]
+
+
+def test_exposed_communication_is_what_the_main_thread_waits_for():
+    """With nobody to talk to there is nothing to wait for but the engine's thread."""
+    report = run_world(lambda world: train(Config.of(settings()), world), threads=1)
+    assert 0 <= report["exposed_comm_s"] < max(report["iteration_s"])
+    assert report["bound_s"] > 0
+
+
+def test_world_without_link_says_so():
+    (link,) = run_loopback(1, lambda transport: World.over(transport).link is None)
+    assert link
