@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dear_mpi.collectives import naive, ring
-from dear_mpi.collectives.program import COLLECTIVES, Algorithm, Program
+from dear_mpi.collectives.program import Algorithm, Program
 from dear_mpi.kernels.choose import choose
 
-__all__ = ["ALGORITHMS", "find_algorithm", "programs"]
+__all__ = ["ALGORITHMS", "NATIVE", "check_algorithm", "find_algorithm", "programs"]
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "naive": {
@@ -21,6 +21,17 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     },
 }
 
+NATIVE = "native"  # the MPI library's own collectives: no program, see native.py
+
+
+def check_algorithm(name: str) -> None:
+    """Programs and the MPI library alike.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    choose("algorithm", name, dict.fromkeys((*ALGORITHMS, NATIVE)))
+
 
 def find_algorithm(name: str, collective: str) -> Algorithm:
     """The function of (rank, size) that writes the programs of this collective.
@@ -28,8 +39,7 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
     Raises:
         ValueError: no such algorithm, or no such collective.
     """
-    choose("collective", collective, dict.fromkeys(COLLECTIVES))
-    return choose(f"algorithm for {collective}", name, {key: row[collective] for key, row in ALGORITHMS.items()})
+    return choose("collective", collective, choose("algorithm", name, ALGORITHMS))
 
 
 def programs(name: str, collective: str, size: int) -> list[Program]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms import find_algorithm
+from dear_mpi.collectives.algorithms import check_algorithm
 from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.collectives.program import COLLECTIVES
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dispatch import kernels_for
@@ -38,8 +39,8 @@ class Call:
         Raises:
             ValueError: an argument is not allowed.
         """
-        if self.algorithm != "native":
-            find_algorithm(self.algorithm, self.collective)
+        choose("collective", self.collective, dict.fromkeys(COLLECTIVES))
+        check_algorithm(self.algorithm)
         for name, array in (("x", self.x), ("out", self.out)):
             if array is not None:
                 check_array(name, array, written=array is (self.x if self.out is None else self.out))

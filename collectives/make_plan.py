@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear_mpi.collectives.agree import agree
-from dear_mpi.collectives.algorithms import find_algorithm
+from dear_mpi.collectives.algorithms import NATIVE, find_algorithm
 from dear_mpi.collectives.arguments import SEGMENT_BYTES, Call
 from dear_mpi.collectives.execute import Execution
 from dear_mpi.collectives.partition import chunk_bounds
@@ -72,7 +72,7 @@ def transport_of(comm: Any) -> Transport:
 def compiled(call: Call, buffer: Array, transport: Transport) -> Runnable:
     """What moves the data: one of our programs, or the MPI library's collective."""
     op = "sum" if call.op == "average" else call.op
-    if call.algorithm == "native":
+    if call.algorithm == NATIVE:
         from dear_mpi.collectives.native import NativeRun  # imports, and so starts, MPI
 
         return NativeRun(call.collective, buffer, transport, op=op)

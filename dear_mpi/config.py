@@ -13,11 +13,12 @@ __all__ = ["PRESETS", "Config"]
 
 # What trains each model well on the data it is meant for; flags override it.
 PRESETS: dict[str, dict[str, Any]] = {
-    "mlp": {"optimizer": "adam", "lr": 2e-3, "batch": 64, "iterations": 300},
-    "cnn": {"optimizer": "adam", "lr": 2e-3, "batch": 64, "iterations": 300},
-    "gpt": {"optimizer": "adam", "lr": 3e-3, "batch": 16, "iterations": 500},
-    "synthetic": {"optimizer": "sgd", "lr": 1e-2, "batch": 64, "iterations": 10},
+    "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300},
+    "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300},
+    "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600},
+    "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10},
 }
+LEARNING_RATES = {"sgd": 0.1, "adam": 3e-3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,9 @@ class Config:
         model = given.get("model") or cls.model
         preset = choose("model", model.partition(":")[0], PRESETS)
         known = {field.name for field in fields(cls)}
-        config = cls(**preset | {key: value for key, value in given.items() if key in known and value is not None})
+        chosen = preset | {key: value for key, value in given.items() if key in known and value is not None}
+        lr = choose("optimizer", chosen["optimizer"], LEARNING_RATES)
+        config = cls(**{"lr": lr} | chosen)
         config.check()
         return config
 

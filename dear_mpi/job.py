@@ -10,6 +10,7 @@ import numpy as np
 
 from dear_mpi.bucket import Bucket
 from dear_mpi.collectives.agree import agree
+from dear_mpi.collectives.algorithms import check_algorithm
 from dear_mpi.collectives.errors import CollectiveError
 from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.config import Config
@@ -50,6 +51,7 @@ class Job:
         """Make everything that needs no communication; what must be equal on all ranks."""
         config, world = self.config, self.world
         choose("schedule", config.schedule, SCHEDULES)
+        check_algorithm(config.algorithm)
         self.parts = make_parts(config)
         self.batches = None
         if self.parts.dataset is not None:

@@ -73,22 +73,27 @@ def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     """Schedules side by side."""
     first = rows[0]
     title = f"{first['model']}, {first['ranks']} ranks, {first['buckets']} buckets ({first['fusion']})"
-    caption = "milliseconds: median over iterations of the slowest rank, [95 % interval]; compute and exposed likewise"
+    caption = "ms: medians over iterations of the slowest rank; ± reaches to the farther end of the 95 % interval"
     table = Table(title=f"{title}\n{first['transport']}", caption=caption)
-    heads = ("iteration", "compute", "exposed comm.", "ideal bound", "over bound", f"speed-up over {first['schedule']}")
+    heads = ("iteration", "compute", "exposed", "bound", "over it", f"speed-up on {first['schedule']}")
     for head in ("schedule", *heads):
         table.add_column(head, justify="left" if head == "schedule" else "right")
     for row in rows:
         table.add_row(
             row["schedule"],
-            f"{row['median_s'] * 1e3:.0f} [{row['median_low_s'] * 1e3:.0f}, {row['median_high_s'] * 1e3:.0f}]",
+            interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, 0),
             f"{row['compute_s'] * 1e3:.0f}",
             f"{row['exposed_comm_s'] * 1e3:.0f}",
             f"{row['bound_s'] * 1e3:.0f}",
             f"{row['median_s'] / row['bound_s']:.3f}",
-            f"{row['speedup']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
+            interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3),
         )
     console(world).print(table)
+
+
+def interval(value: float, low: float, high: float, unit: float, digits: int) -> str:
+    """A value with the reach of its interval."""
+    return f"{value * unit:.{digits}f} ±{max(value - low, high - value) * unit:.{digits}f}"
 
 
 def milliseconds(seconds: float) -> str:

@@ -191,7 +191,7 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5), t, op="max" if t.rank else "sum")),
     ("op", ValueError, "op 'smu' is unknown: did you mean 'sum'?",
      lambda t: all_reduce(np.zeros(5), t, op="smu")),
-    ("algorithm", ValueError, "algorithm for all_gather 'rnig' is unknown: did you mean 'ring'?",
+    ("algorithm", ValueError, "algorithm 'rnig' is unknown: did you mean 'ring'?",
      lambda t: all_gather(np.zeros(5), t, algorithm="rnig")),
     ("collective", ValueError, "collective 'allreduce' is unknown: did you mean 'all_reduce'?",
      lambda t: make_plan("allreduce", np.zeros(5), t)),

@@ -157,6 +157,8 @@ def agree(comm):
 
 @pytest.fixture(autouse=True)
 def _barrier_after_mpi_test(request):
+    under_mpi = request.node.get_closest_marker("mpi") and request.config.pluginmanager.has_plugin(PLUGIN)
+    comm = request.getfixturevalue("comm") if under_mpi else None
     yield
-    if request.node.get_closest_marker("mpi") and request.config.pluginmanager.has_plugin(PLUGIN):
-        request.getfixturevalue("comm").Barrier()
+    if comm is not None:
+        comm.Barrier()

@@ -1,0 +1,106 @@
+"""The arithmetic inside a reduction: every result is the exact one, rounded once to the arrays' type."""
+
+import operator
+from itertools import product
+
+import numpy as np
+import pytest
+
+from dear_mpi.kernels.accumulate import accumulate, accumulator, copier
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
+from dear_mpi.kernels.reference import OPS
+
+TYPES = {**DTYPES, "int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
+EXACT = {"sum": operator.add, "prod": operator.mul, "min": min, "max": max}  # of Python's numbers
+
+
+def some(dtype, seed, shape=(101,)):
+    """Fractions, or for integer types numbers that fp64 could not hold."""
+    rng = np.random.default_rng(seed)
+    if is_floating(dtype):
+        return (rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape)).astype(dtype)
+    top = 8 * dtype.itemsize - 2
+    return rng.integers(-(2**top), 2**top, shape, dtype)
+
+
+def numbers(array):
+    return array.astype(np.float64).tolist() if is_floating(array.dtype) else array.tolist()
+
+
+@pytest.mark.parametrize("op", EXACT)
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+def test_every_op_and_type(op, dtype):
+    """Rounding fp64's result once more is harmless: fp64 has more than twice the bits of the narrower types."""
+    dst, src = some(dtype, 1), some(dtype, 2)
+    if op == "prod" and not is_floating(dtype):
+        dst, src = dst % 1000, src % 1000  # the products of the others would wrap
+    before = src.copy()
+    expected = [EXACT[op](a, b) for a, b in zip(numbers(dst), numbers(src), strict=True)]
+    accumulate(dst, src, op)
+    assert dst.tobytes() == np.array(expected).astype(dtype).tobytes()
+    assert src.tobytes() == before.tobytes()
+
+
+def test_every_op_is_tested():
+    assert EXACT.keys() == OPS.keys()
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_nan_passes_through_min_and_max(op, dtype):
+    dst, src = (np.array(values, dtype) for values in ([np.nan, 1, np.nan, 1], [1, np.nan, np.nan, 1]))
+    with np.errstate(invalid="ignore"):
+        accumulate(dst, src, op)
+    assert np.isnan(dst).tolist() == [True, True, True, False]
+
+
+def test_sum_is_the_default_and_works_in_place_on_a_view():
+    whole = np.arange(10.0)
+    accumulate(whole[2:5], np.ones(3))
+    np.testing.assert_array_equal(whole, [0, 1, 3, 4, 5, 5, 6, 7, 8, 9])
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_any_shape(shape):
+    dst = np.full(shape, 2.0)
+    accumulate(dst, np.full(shape, 3.0), "prod")
+    np.testing.assert_array_equal(dst, np.full(shape, 6.0))
+
+
+def test_a_bound_call_reads_its_arrays_anew_each_time():
+    dst, src = np.zeros(3), np.zeros(3)
+    call = accumulator(dst, src, "max")
+    for values in ([1, 5, 2], [3, 4, 2]):
+        src[:] = values
+        call()
+    np.testing.assert_array_equal(dst, [3, 5, 2])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1 / 3, -2.0])
+@pytest.mark.parametrize(("source", "target"), list(product(DTYPES, DTYPES)))
+def test_copier_multiplies_in_the_wider_type(source, target, scale):
+    src, dst = some(DTYPES[source], 3), np.zeros(101, DTYPES[target])
+    wide = compute_dtype(src.dtype, dst.dtype)
+    call = copier(dst, src, scale)
+    for _ in range(2):
+        call()
+        expected = (src.astype(wide) * wide.type(scale)).astype(dst.dtype)
+        assert dst.tobytes() == expected.tobytes()
+        src[:] = src[::-1].copy()
+
+
+ERRORS = {
+    "op 'smu' is unknown: did you mean 'sum'? Allowed: sum, prod, min, max": (np.zeros(3), np.zeros(3), "smu"),
+    "same shape and dtype, not float64[4] and float64[3]": (np.zeros(3), np.zeros(4), "sum"),
+    "same shape and dtype, not float64[1] and float64[3]": (np.zeros(3), np.zeros(1), "sum"),
+    "same shape and dtype, not float32[3] and float64[3]": (np.zeros(3), np.zeros(3, np.float32), "sum"),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    dst, src, op = ERRORS[message]
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
+        accumulate(dst, src, op)
+    assert message in str(error.value)
+    assert not dst.any()

@@ -1,0 +1,130 @@
+"""Which implementation runs follows from the array's type, and a new one joins with a line in a table."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from dear_mpi.kernels import reference
+from dear_mpi.kernels.accumulate import accumulate, copier
+from dear_mpi.kernels.array import array_module
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.dispatch import BACKENDS, kernels_for
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.pack import pack, unpack
+from dear_mpi.kernels.pack_plan import PackPlan
+from dear_mpi.kernels.update import SGD, unpack_update
+
+LIBRARY = "standin_library"
+PLAN = PackPlan.of([(3,)], DTYPES["fp32"], 1)
+
+
+@pytest.fixture
+def foreign():
+    """A function that gives an array the type of another library."""
+    kind = type("Foreign", (np.ndarray,), {"__module__": f"{LIBRARY}.core"})
+    return lambda array: array.view(kind)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """A backend for that library: the reference, with a note of each kernel that is asked for."""
+    noted = []
+
+    def noting(name):
+        return lambda *arguments: noted.append(name) or getattr(reference, name)(*arguments)
+
+    backend = types.ModuleType("standin_backend")
+    for name in ("all_finite", "combiner", "copy_scaled", "update"):
+        setattr(backend, name, noting(name))
+    monkeypatch.setitem(sys.modules, "standin_backend", backend)
+    monkeypatch.setitem(BACKENDS, LIBRARY, "standin_backend")
+    return noted
+
+
+def run_pack(bucket):
+    finite = np.array([True])
+    pack([np.arange(3.0)], bucket, PLAN, finite=finite)
+    assert (bucket[:3].tolist(), finite[0]) == ([0, 1, 2], True)
+
+
+def run_unpack(bucket):
+    tensor = np.full(3, np.nan)
+    unpack(bucket, [tensor], PLAN)
+    assert tensor.tolist() == [1, 1, 1]
+
+
+def run_accumulate(bucket):
+    accumulate(bucket, np.ones_like(bucket))
+    assert (bucket == 2).all()
+
+
+def run_copier(bucket):
+    copier(bucket, np.ones_like(bucket), 3.0)()
+    assert (bucket == 3).all()
+
+
+def run_update(bucket):
+    value = np.ones(3, np.float32)
+    unpack_update(bucket, PLAN, [value], [[]], SGD(0.5))
+    assert value.tolist() == [0.5, 0.5, 0.5]
+
+
+USES = {
+    run_pack: ["copy_scaled", "all_finite"],
+    run_unpack: ["copy_scaled"],
+    run_accumulate: ["combiner"],
+    run_copier: ["copy_scaled"],
+    run_update: ["update"],
+}
+
+
+def ones():
+    return np.ones(PLAN.padded, np.float32)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_new_backend_is_used_without_a_change_of_the_callers(use, foreign, calls):
+    use(foreign(ones()))
+    assert calls == USES[use]
+    use(ones())
+    assert calls == USES[use], "NumPy's arrays stay with NumPy"
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_unknown_library_is_refused(use, foreign):
+    with pytest.raises(ValueError, match="array library 'standin_library' is unknown: Allowed: numpy"):
+        use(foreign(ones()))
+
+
+def test_numpy():
+    assert kernels_for(np.zeros(3)) is reference
+    assert array_module(np.zeros(3)) is np
+
+
+def test_cupy_is_imported_for_cupy_arrays(monkeypatch):
+    cupy = types.ModuleType("cupy")
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    kind = type("ndarray", (), {"__module__": "cupy._core.core"})
+    assert array_module(kind()) is cupy
+
+
+def test_choose_gives_what_the_table_has():
+    assert choose("op", "sum", {"sum": 1, "max": 2}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("smu", "op 'smu' is unknown: did you mean 'sum'? Allowed: sum, minimum, maximum"),
+        ("Sum", "op 'Sum' is unknown: did you mean 'sum'?"),
+        ("mximum", "op 'mximum' is unknown: did you mean 'maximum' or 'minimum'?"),
+        ("xyz", "op 'xyz' is unknown: Allowed: sum, minimum, maximum"),
+        ("", "op '' is unknown: Allowed: sum"),
+    ],
+)
+def test_choose_helps_who_mistyped(name, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
+        choose("op", name, {"sum": 1, "minimum": 2, "maximum": 3})
+    assert str(error.value).startswith(message)

@@ -1,0 +1,77 @@
+"""Training under mpirun: what tests/training/test_schedules.py proves over threads holds for processes too."""
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives import MismatchError
+from dear_mpi.config import Config
+from dear_mpi.schedules import SCHEDULES
+from dear_mpi.train import train
+from dear_mpi.trainer import TrainingError
+from dear_mpi.units import parse_link
+from dear_mpi.world import run_world
+from tests.training_checks import SCHEDULE_CASES, settings
+
+pytestmark = pytest.mark.mpi
+
+
+def trained(threads=None, link=None, **choices):
+    config = Config.of(settings(**choices))
+    return run_world(lambda world: train(config, world), threads=threads, link=link)
+
+
+@pytest.mark.parametrize("choices", SCHEDULE_CASES, ids=str)
+def test_same_bits_under_every_schedule_when_repeated_and_over_threads(comm, choices):
+    digests = {trained(schedule=schedule, **choices)["params_sha256"] for schedule in (*SCHEDULES, "dear")}
+    digests.add(trained(schedule="dear", threads=comm.size, **choices)["params_sha256"])
+    digests.update(*comm.allgather(digests))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_same_bits_over_an_emulated_link(schedule):
+    slow, fast = (trained(schedule=schedule, link=link) for link in (parse_link("10gbit,10us"), None))
+    assert slow["params_sha256"] == fast["params_sha256"]
+    assert slow["transport"].startswith("EMULATED")
+    assert slow["emulated_link"] == "10 Gbit/s, 10 us"
+    assert fast["emulated_link"] is None
+
+
+def test_native_collectives_train_too():
+    """Their sums may differ in the last bit; the accuracy of the classifier does not."""
+    assert trained(algorithm="native", iterations=100)["accuracy"] > 0.9
+
+
+def test_digits_are_learnt():
+    """The main job, at its defaults: at least 97 % of the test digits are read, on any number of ranks."""
+    report = run_world(lambda world: train(Config.of({"model": "cnn", "fusion": "layers:2"}), world))
+    assert report["accuracy"] >= 0.97
+    assert report["loss"][-1] < 0.1 < report["loss"][0]
+
+
+def test_report_has_the_keys_that_scripts_depend_on(comm):
+    report = trained()
+    promised = "schedule algorithm fusion buckets ranks device emulated_link iterations iteration_s compute_s"
+    promised += " exposed_comm_s bound_s loss accuracy params_sha256"
+    assert set(promised.split()) <= set(report)
+    assert report["ranks"] == comm.size
+    assert len(report["iteration_s"]) == len(report["loss"]) == report["iterations"] == 8
+    assert all(answer == report for answer in comm.allgather(report))
+
+
+def test_a_loss_that_is_no_number_ends_all_ranks_with_the_same_error():
+    with np.errstate(all="ignore"), pytest.raises(TrainingError, match=r"the loss is (nan|inf) in iteration \d+"):
+        trained(optimizer="sgd", lr=1e20, iterations=50)
+
+
+def test_ranks_that_were_asked_for_different_things_all_say_so(comm):
+    """Rank 0 alone has another seed."""
+    if comm.size > 1:
+        with pytest.raises(MismatchError, match="train: settings must be the same on all ranks"):
+            trained(seed=int(comm.rank == 0))
+
+
+def test_a_batch_smaller_than_the_ranks_is_refused(comm):
+    if comm.size > 1:
+        with pytest.raises(ValueError, match=f"batch must be at least the number of ranks, {comm.size}, not 1"):
+            trained(batch=1)

@@ -1,0 +1,137 @@
+"""The command line, as people use it: a process of its own, whose exit code and last words count."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli import app
+from dear_mpi.collectives.program import COLLECTIVES
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """A file with the arrays that it is told to have."""
+
+    def write(**content):
+        np.savez(tmp_path / "mine.npz", **content)
+        return tmp_path / "mine.npz"
+
+    return write
+
+
+def test_train_writes_its_report(tmp_path):
+    file = tmp_path / "run.json"
+    result = run("train", "--threads", 3, "--fusion", "none", "--iterations", 5, "--json", file)
+    assert result.exit_code == 0, result.output
+    report = json.loads(file.read_text())
+    assert (report["ranks"], report["iterations"], report["buckets"]) == (3, 5, 3)
+    assert "test accuracy" in result.stdout
+    assert "3 ranks over loopback" in result.stdout
+
+
+def test_compare_writes_a_row_per_schedule(tmp_path):
+    file = tmp_path / "rows.json"
+    result = run(
+        *("compare", "--threads", 2, "--model", "mlp", "--schedules", "wfbp,dear", "--fusion", "none"),
+        *("--iterations", 3, "--link", "10gbit,1us", "--json", file),
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads(file.read_text())
+    assert [row["schedule"] for row in rows] == ["wfbp", "dear"]
+    assert rows[0]["speedup"] == 1
+    assert all(row["ci_low"] <= row["speedup"] <= row["ci_high"] for row in rows)
+    assert "EMULATED" in result.stdout
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "naive"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_explain_shows_and_proves(algorithm, collective, tmp_path):
+    picture = tmp_path / "steps.png"
+    result = run(
+        *("explain", "--algorithm", algorithm, "--collective", collective, "--ranks", 3),
+        *("--check", "--picture", picture),
+    )
+    assert result.exit_code == 0, result.output
+    assert "Proved for 1 to 3 ranks" in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_explain_follows_the_chunks():
+    result = run("explain", "--collective", "reduce_scatter", "--ranks", 2)
+    table = result.stdout.split("at the end")[1]
+    assert [line.split("│")[1:4] for line in table.splitlines() if "│" in line] == [
+        ["    0 ", " 0+1     ", " 0       "],
+        ["    1 ", " 1       ", " 0+1     "],
+    ]
+
+
+BAD = [
+    (["--model", "cmn"], "model 'cmn' is unknown: did you mean 'cnn'?"),
+    (["--model", "synthetic:resnet5"], "synthetic model 'resnet5' is unknown: did you mean 'resnet50'?"),
+    (["--schedule", "daer"], "schedule 'daer' is unknown: did you mean 'dear'?"),
+    (["--algorithm", "rnig"], "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring, native"),
+    (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
+    (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam'?"),
+    (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),
+    (["--wire", "bf61"], "wire 'bf61' is unknown: did you mean 'bf16'"),
+    (["--device", "cuda"], "device 'cuda' is unknown: Allowed: cpu"),
+    (["--fusion", "25"], "size '25' has no unit: write it like 25MB"),
+    (["--fusion", "buckets:40"], "fusion buckets:40 asks for more buckets than the 3 layers with parameters"),
+    (["--segment", "256"], "size '256' has no unit"),
+    (["--link", "10"], "bandwidth '10' has no unit: write it like 10gbit,50us"),
+    (["--link", "10gbit,50"], "latency '50' has no unit"),
+    (["--data", "nowhere.npz"], "data 'nowhere.npz' is neither a file nor a known name. Allowed: digits, FILE.npz"),
+    (["--batch", 1], "batch must be at least the number of ranks, 2, not 1"),
+    (["--batch", 0], "batch must be at least 1, not 0"),
+    (["--iterations", 0], "iterations must be at least 1, not 0"),
+    (["--lr", 0], "lr must be above zero, not 0.0"),
+    (["--nesterov"], "nesterov needs the optimizer sgd with a momentum above zero"),
+    (["--model", "gpt"], "model 'gpt' cannot be trained on data 'digits': gpt takes text alone"),
+    (["--optimizer", "sgd", "--lr", 1e30, "--iterations", 50], "try a lower learning rate (--lr)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda value: " ".join(map(str, value))[:40])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_bad_input(arguments, message):
+    result = run("train", "--threads", 2, *arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_bad_arrays(arrays):
+    file = arrays(x=np.zeros((10, 4)), y=np.zeros(9, int))
+    result = run("train", "--threads", 2, "--data", file)
+    assert result.exit_code == 2
+    assert "x and y must have the same length, not 10 and 9" in result.stderr
+
+
+def test_good_arrays(arrays):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    file = arrays(x=rng.standard_normal((300, 5)) + 4 * y[:, None], y=y)
+    result = run("train", "--threads", 2, "--data", file, "--iterations", 60, "--batch", 30)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("arguments", [["--algorithm", "rnig"], ["--collective", "allreduce"], ["--picture", "x.abc"]])
+def test_explain_refuses(arguments):
+    result = run("explain", *arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+
+
+def test_python_m_runs_the_same_command_line():
+    command = [sys.executable, "-m", "dear_mpi", "train", "--threads", "2", "--model", "mpl"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert "did you mean 'mlp'?" in result.stderr

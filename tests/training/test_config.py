@@ -1,0 +1,249 @@
+"""What a user chooses, and what is computed from it: settings, optimisers, model tables, pace, statistics, bounds."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dear_mpi.bounds import BOUNDS
+from dear_mpi.config import LEARNING_RATES, PRESETS, Config
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.update import SGD, Adam
+from dear_mpi.layers import synthetic
+from dear_mpi.optimizer import Optimizer
+from dear_mpi.paper_models import Module, load_modules, synthetic_layers
+from dear_mpi.stats import median, ratio
+
+
+@pytest.mark.parametrize("name", [*PRESETS, "synthetic:resnet50"])
+def test_preset_then_override(name):
+    preset = PRESETS[name.partition(":")[0]]
+    lr = LEARNING_RATES[preset["optimizer"]]
+    assert Config.of({"model": name, "seed": None}) == Config(**{"model": name, "lr": lr} | preset)
+    assert Config.of({"model": name, "lr": 7.0, "batch": 5, "verbose": 1}).lr == 7.0
+    assert Config.of({"model": name, "optimizer": "sgd"}).lr == LEARNING_RATES["sgd"]
+    assert Config.of({}) == Config.of({"model": None}) == Config.of({"model": Config.model})
+
+
+BAD_SETTINGS = {
+    "model 'gtp' is unknown: did you mean 'gpt'?": {"model": "gtp"},
+    "model 'sinthetic' is unknown: did you mean 'synthetic'?": {"model": "sinthetic:resnet50"},
+    "batch must be at least 1, not 0": {"batch": 0},
+    "iterations must be at least 1, not -2": {"iterations": -2},
+    "context must be at least 1, not 0": {"context": 0},
+    "forward_time must not be negative, as -0.1 is": {"forward_time": -0.1},
+    "backward_time must not be negative, as -1 is": {"backward_time": -1},
+    "momentum must not be negative, as -0.9 is": {"momentum": -0.9},
+    "weight_decay must not be negative, as -1 is": {"weight_decay": -1},
+    "seed must not be negative, as -1 is": {"seed": -1},
+}
+BAD_OPTIMIZERS = {
+    "optimizer 'adma' is unknown: did you mean 'adam'? Allowed: sgd, adam": {"name": "adma"},
+    "lr must be above zero, not 0": {"lr": 0},
+    "lr must be above zero, not -0.1": {"lr": -0.1},
+    "lr must be above zero, not nan": {"lr": math.nan},
+    "nesterov needs the optimizer sgd with a momentum above zero": {"nesterov": True},
+    "the optimizer sgd with a momentum above zero": {"name": "adam", "nesterov": True, "momentum": 0.9},
+}
+
+
+@pytest.mark.parametrize("message", [*BAD_SETTINGS, *BAD_OPTIMIZERS])
+def test_bad_choices(message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
+        Config.of(BAD_SETTINGS[message]) if message in BAD_SETTINGS else Optimizer(**BAD_OPTIMIZERS[message])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rule", "slots"),
+    [
+        (Optimizer(lr=0.2, weight_decay=0.1), SGD(0.2, weight_decay=0.1), 0),
+        (Optimizer("sgd", 0.2, 0.9, True, 0.1), SGD(0.2, 0.9, True, 0.1), 1),
+        (Optimizer("adam", 0.2, weight_decay=0.1), Adam(0.2, 3, weight_decay=0.1), 2),
+    ],
+)
+def test_optimizers(optimizer, rule, slots):
+    assert optimizer.rule(3) == rule
+    state = optimizer.new_slots(np.ones((2, 3), np.float32))
+    assert [(slot.shape, slot.dtype, slot.any()) for slot in state] == [((2, 3), np.float32, False)] * slots
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "tensors", "parameters"),
+    [
+        ("resnet50", 107, 161, 25_557_032),
+        ("densenet201", 402, 604, 20_013_928),
+        ("inceptionv4", 299, 449, 42_679_816),
+        ("bert_base", 105, 206, 110_111_042),
+        ("bert_large", 201, 398, 336_232_258),
+    ],
+)
+def test_totals_of_the_papers_models(name, modules, tensors, parameters):
+    table = load_modules(name)
+    counts = [count for module in table for count in module.counts]
+    assert (len(table), len(counts), sum(counts)) == (modules, tensors, parameters)
+
+
+ROW = {"name": "a", "params": [3, 4], "fwd_flops": 10}
+
+
+def write(tmp_path, content):
+    path = tmp_path / "table.json"
+    path.write_text(content)
+    return str(path)
+
+
+def test_a_users_table(tmp_path):
+    rows = [ROW, {"name": "b", "params": [], "fwd_flops": 2.5}]
+    modules = [Module("a", (3, 4), 10.0), Module("b", (), 2.5)]
+    assert load_modules(write(tmp_path, json.dumps({"modules": rows}))) == modules
+    called = [row | {"fwd_call": -number} for number, row in enumerate(rows)]
+    assert load_modules(write(tmp_path, json.dumps({"modules": called}))) == modules[::-1], "the order of forward"
+
+
+NEEDS = "a module needs name, params and fwd_flops"
+BAD_TABLES = {
+    "no JSON": ("{", "is no readable JSON file"),
+    "no modules": (json.dumps({"layers": [ROW]}), NEEDS),
+    "a list": (json.dumps([ROW]), NEEDS),
+    "no row": (json.dumps({"modules": [3]}), NEEDS),
+    "empty": (json.dumps({"modules": []}), "some module must have params"),
+    "no parameters": (json.dumps({"modules": [ROW | {"params": []}]}), "some module must have params"),
+    "negative FLOPs": (json.dumps({"modules": [ROW | {"fwd_flops": -1}]}), "none negative fwd_flops"),
+    "FLOPs not a number": (json.dumps({"modules": [ROW | {"fwd_flops": math.nan}]}), "synthetic model"),
+    "FLOPs of text": (json.dumps({"modules": [ROW | {"fwd_flops": "many"}]}), NEEDS),
+    **{
+        f"count {value!r}": (json.dumps({"modules": [ROW | {"params": [1, value]}]}), f"above zero, not {value!r}")
+        for value in (-3, 0, 1.5, "7", None)
+    },
+    **{
+        f"no {key}": (json.dumps({"modules": [{k: v for k, v in ROW.items() if k != key}]}), f"KeyError('{key}')")
+        for key in ROW
+    },
+}
+
+
+@pytest.mark.parametrize("what", BAD_TABLES)
+def test_bad_tables(tmp_path, what):
+    content, message = BAD_TABLES[what]
+    path = write(tmp_path, content)
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
+        load_modules(path)
+    assert str(error.value).startswith(f"synthetic model {path!r}")
+    assert message in str(error.value)
+
+
+UNKNOWN = {
+    "missing.json": (load_modules, "synthetic model 'missing.json' is no readable JSON file"),
+    "resnet5": (load_modules, "synthetic model 'resnet5' is unknown: did you mean 'resnet50'"),
+    "slep": (synthetic.Pace, "compute 'slep' is unknown: did you mean 'sleep'"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_names(name):
+    call, message = UNKNOWN[name]
+    with pytest.raises(ValueError, match=message):
+        call(name)
+
+
+class Clock:
+    """Stands for the module time: nothing sleeps. Every look takes ``look_s``, every sleep ``late_s`` too long."""
+
+    def __init__(self, look_s=0.0, late_s=0.0):
+        self.now_s, self.look_s, self.late_s, self.slept = 0.0, look_s, late_s, []
+
+    def perf_counter(self):
+        self.now_s += self.look_s
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now_s += seconds + self.late_s
+
+
+CLOCKS = {"exact": Clock(), "late": Clock(0, 3e-3), "slow and late": Clock(1e-6, 3e-3), "spin": Clock(1e-5)}
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+@given(times=st.lists(st.floats(0, 0.02), max_size=30))
+def test_pace_keeps_the_sum_of_the_times(name, times):
+    """To what is too short to sleep for, and the last sleep's lateness."""
+    clock = CLOCKS[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic, "time", clock)
+        pace, begin_s = synthetic.Pace("spin" if name == "spin" else "sleep"), clock.now_s
+        for seconds in times:
+            pace.spend(seconds, clock.perf_counter())
+    assert clock.now_s - begin_s == pytest.approx(sum(times), abs=1e-3 + clock.late_s + 1e-4)
+
+
+def test_pace_saves_up_short_times_and_counts_what_was_computed(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(synthetic, "time", clock)
+    pace = synthetic.Pace()
+    for _ in range(8):
+        pace.spend(0.25e-3, clock.now_s)
+    assert clock.slept == pytest.approx([1.25e-3])
+    pace.spend(5e-3, clock.now_s - 2e-3)
+    assert clock.slept == pytest.approx([1.25e-3, 0.75e-3 + 3e-3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_synthetic_layers(dtype, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(synthetic, "time", clock)
+    modules = [Module("a", (30, 4), 30.0), Module("relu", (), 0.0), Module("b", (50,), 10.0)]
+    rng = np.random.default_rng(0)
+    layers = synthetic_layers(modules, forward_s=4.0, backward_s=8.0, dtype=dtype, rng=rng)
+    parameters = [parameter for layer in layers for parameter in layer.parameters]
+    assert [(p.name, p.value.shape) for p in parameters] == [("a.0", (30,)), ("a.1", (4,)), ("b.0", (50,))]
+    x, places = np.zeros(0), [parameter.grad for parameter in parameters]
+    assert all(layer.forward(x) is x for layer in layers)
+    assert clock.slept == pytest.approx([3, 1])
+    assert all(layer.backward(x) is x for layer in reversed(layers))
+    assert clock.slept == pytest.approx([3, 1, 2, 6])
+    for parameter, place in zip(parameters, places, strict=True):
+        assert parameter.grad is place, "a bucket may lie there"
+        assert place.dtype == dtype
+        assert (place != 0).all()
+
+
+@pytest.mark.parametrize(("count", "low", "high"), [(20, 5, 16), (100, 40, 61), *((n, 1, n) for n in range(1, 7))])
+def test_median_and_the_ranks_of_its_interval(count, low, high):
+    samples = np.random.default_rng(0).permutation(np.arange(1, count + 1)).astype(float).tolist()
+    result = median(samples)
+    assert (result.value, result.low, result.high) == ((count + 1) / 2, low, high)
+
+
+@given(samples=st.lists(st.floats(1, 100), min_size=1, max_size=20), factor=st.sampled_from([0.5, 1, 4]))
+def test_ratio_of_the_same_samples(samples, factor):
+    result = ratio([factor * sample for sample in samples], samples)
+    assert result.value == factor
+    assert result.low <= factor <= result.high
+
+
+def test_ratio_finds_a_difference():
+    result = ratio(np.linspace(1.9, 2.1), np.linspace(0.95, 1.05))
+    assert 1.8 < result.low < 2 < result.high < 2.2
+
+
+@given(all_reduce_s=st.floats(0, 100))
+def test_gain_of_dear_over_wfbp(all_reduce_s):
+    """Where forward takes 1 s: none up to 2 s, most at 4 s."""
+
+    def gain(seconds):
+        return BOUNDS["wfbp"](1, 2, seconds / 2, seconds / 2) / BOUNDS["dear"](1, 2, seconds / 2, seconds / 2)
+
+    assert 1 <= gain(all_reduce_s) <= gain(4) == 1.25
+    assert gain(min(all_reduce_s, 2)) == 1
+
+
+@given(times=st.tuples(*[st.floats(0, 100)] * 4))
+def test_bounds_lie_between_the_longer_of_compute_and_communication_and_their_sum(times):
+    least = max(times[0] + times[1], times[2] + times[3])
+    for name, bound in BOUNDS.items():
+        assert least * (1 - 1e-12) <= bound(*times) <= sum(times) * (1 + 1e-12), name

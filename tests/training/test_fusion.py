@@ -1,0 +1,146 @@
+"""Which layers share a bucket: properties of every policy, and the groups of the paper's models."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dear_mpi.fusion import by_bytes, by_layers, equal_buckets, fuse
+from dear_mpi.paper_models import load_modules
+
+SIZES = st.lists(st.integers(0, 40), max_size=20)
+COUNTS = st.integers(1, 8)
+
+
+def trained(nbytes):
+    return [layer for layer, size in enumerate(nbytes) if size]
+
+
+def totals(groups, nbytes):
+    return [sum(nbytes[layer] for layer in group) for group in groups]
+
+
+def policies(nbytes):
+    """Every policy that these layers allow."""
+    counts = [f"{kind}:{count}" for kind in ("layers", "buckets") for count in range(1, len(trained(nbytes)) + 1)]
+    return ["none", "0b", "1b", "17b", "40b", "1e3b", *counts]
+
+
+@given(nbytes=SIZES)
+def test_every_policy_keeps_the_trained_layers_in_order(nbytes):
+    for policy in policies(nbytes):
+        groups = fuse(policy, nbytes)
+        assert [layer for group in groups for layer in group] == trained(nbytes), policy
+        assert all(groups), f"{policy}: an empty bucket"
+
+
+@given(nbytes=SIZES, limit=st.integers(0, 60))
+def test_by_bytes_fills_a_bucket_to_strictly_below_the_limit(nbytes, limit):
+    groups = by_bytes(limit, nbytes)
+    for group, total in zip(groups, totals(groups, nbytes), strict=True):
+        assert total < limit or len(group) == 1
+    for total, following in zip(totals(groups, nbytes), groups[1:], strict=False):
+        assert total + nbytes[following[0]] >= limit, "the layer would have fitted into the bucket before"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "groups"),
+    [
+        ([5, 4, 1], [[0, 1], [2]]),
+        ([5, 5, 1], [[0], [1, 2]]),
+        ([10, 1, 1], [[0], [1, 2]]),
+        ([1, 99, 1, 1], [[0], [1], [2, 3]]),
+        ([0, 5, 0, 4, 0], [[1, 3]]),
+        ([0, 0], []),
+        ([], []),
+    ],
+)
+def test_by_bytes_with_a_limit_of_10(nbytes, groups):
+    assert by_bytes(10, nbytes) == groups
+
+
+@given(nbytes=SIZES, count=COUNTS)
+def test_by_layers_fills_all_buckets_but_the_last(nbytes, count):
+    lengths = [len(group) for group in by_layers(count, nbytes)]
+    assert all(length == count for length in lengths[:-1])
+    assert all(1 <= length <= count for length in lengths)
+
+
+@given(nbytes=st.lists(st.integers(1, 40), min_size=1, max_size=20), data=st.data())
+def test_equal_buckets_makes_exactly_that_many(nbytes, data):
+    count = data.draw(st.integers(1, len(nbytes)))
+    assert len(equal_buckets(count, nbytes)) == count
+
+
+@given(count=COUNTS, layers=COUNTS, size=st.integers(1, 10**9))
+def test_equal_buckets_of_equal_layers_are_equal(count, layers, size):
+    groups = equal_buckets(count, [size] * (count * layers))
+    assert [len(group) for group in groups] == [layers] * count
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "groups"),
+    [
+        ([90, 1, 1, 1], [[0], [1], [2, 3]]),
+        ([1, 1, 1, 90], [[0, 1], [2], [3]]),
+        ([3, 0, 3, 6, 6], [[0, 2], [3], [4]]),
+        ([1, 2, 3], [[0], [1], [2]]),
+    ],
+)
+def test_three_equal_buckets(nbytes, groups):
+    """Small layers beside a large one still give the number of buckets that was asked for."""
+    assert equal_buckets(3, nbytes) == groups
+
+
+def test_policies_by_name():
+    nbytes = [8, 0, 8, 8, 8]
+    assert fuse("none", nbytes) == fuse("layers:1", nbytes) == fuse("buckets:4", nbytes) == [[0], [2], [3], [4]]
+    assert fuse("layers:3", nbytes) == [[0, 2, 3], [4]]
+    assert fuse("buckets:2", nbytes) == [[0, 2], [3, 4]]
+    assert fuse("24b", nbytes) == [[0, 2], [3, 4]]
+    assert fuse("25 B", nbytes) == [[0, 2, 3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "groups"),
+    [
+        ("resnet50", "25MB", 5),
+        ("resnet50", "5MB", 19),
+        ("resnet50", "1MB", 65),
+        ("densenet201", "25MB", 4),
+        ("densenet201", "5MB", 16),
+        ("inceptionv4", "25MB", 7),
+        ("inceptionv4", "5MB", 37),
+        ("inceptionv4", "64MB", 3),
+        ("bert_base", "25MB", 16),
+        ("bert_large", "25MB", 50),
+    ],
+)
+def test_groups_of_the_papers_models(model, policy, groups):
+    """Computed independently, with the rule of DeAR's code on fp32 gradients."""
+    assert len(fuse(policy, [4 * sum(module.counts) for module in load_modules(model)])) == groups
+
+
+ALLOWED = "Allowed: none, layers:K, buckets:N, or a size"
+ERRORS = {
+    "25": f"fusion '25': size '25' has no unit: write it like 25MB; units are b, kb, mb, gb, kib, mib, gib. {ALLOWED}",
+    "nonsense": "fusion 'nonsense': size 'nonsense' is no such quantity",
+    "": "fusion '': size '' is no such quantity",
+    "25MB:2": "fusion '25MB:2': size '25MB:2' is no such quantity",
+    "none:2": "fusion 'none:2': size 'none:2' is no such quantity",
+    "-5MB": "fusion '-5MB': size '-5MB' is no such quantity",
+    "1e400MB": "fusion '1e400MB': size '1e400MB'",
+    "layers:0": "fusion 'layers:0' needs a whole number above zero after the colon, as in layers:4",
+    "layers:x": "fusion 'layers:x' needs a whole number above zero after the colon, as in layers:4",
+    "layers:²": "fusion 'layers:²' needs a whole number above zero after the colon, as in layers:4",
+    "layers": "fusion 'layers' needs a whole number above zero after the colon, as in layers:4",
+    "buckets:-1": "fusion 'buckets:-1' needs a whole number above zero after the colon, as in buckets:4",
+    "buckets:1.5": "fusion 'buckets:1.5' needs a whole number above zero after the colon, as in buckets:4",
+    "buckets:3": "fusion buckets:3 asks for more buckets than the 2 layers with parameters",
+}
+
+
+@pytest.mark.parametrize("policy", ERRORS)
+def test_errors(policy):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
+        fuse(policy, [8, 0, 8])
+    assert str(error.value).startswith(ERRORS[policy])

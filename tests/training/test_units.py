@@ -1,0 +1,87 @@
+"""Sizes and links as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dear_mpi.units import format_bytes, parse_bytes, parse_link
+
+FACTORS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+BITS_PER_S = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
+SPELLINGS = st.sampled_from([str, str.lower, str.upper, str.title])
+SPACES = st.sampled_from(["", " ", "  "])
+
+
+@given(number=st.integers(0, 2**20), unit=st.sampled_from(list(FACTORS)), spelling=SPELLINGS, space=SPACES)
+def test_sizes_are_binary_in_any_spelling(number, unit, spelling, space):
+    text = f"{space}{number}{space}{spelling(unit)}{space}"
+    assert parse_bytes(text) == number * FACTORS[unit]
+
+
+@given(nbytes=st.integers(0, 2**50))
+def test_a_written_size_reads_as_itself(nbytes):
+    assert parse_bytes(format_bytes(nbytes)) == nbytes
+
+
+@pytest.mark.parametrize(("power", "unit"), [(10, "KiB"), (20, "MiB"), (30, "GiB")])
+@given(number=st.integers(1, 1023))
+def test_a_written_size_has_the_largest_unit_without_a_fraction(power, unit, number):
+    assert format_bytes(number << power) == f"{number} {unit}"
+    assert format_bytes((number << power) + 1).endswith(" B")
+
+
+@pytest.mark.parametrize(("text", "nbytes"), [("1.5KiB", 1536), (".5kb", 512), ("1e3b", 1000), ("2.5e-1 kb", 256)])
+def test_fractions(text, nbytes):
+    assert parse_bytes(text) == nbytes
+
+
+@given(
+    number=st.integers(1, 10**6),
+    unit=st.sampled_from(list(BITS_PER_S)),
+    delay=st.integers(0, 10**6),
+    time_unit=st.sampled_from(list(SECONDS)),
+)
+def test_links_are_decimal_and_in_bits(number, unit, delay, time_unit):
+    link = parse_link(f"{number}{unit}, {delay}{time_unit}")
+    assert link.bandwidth == pytest.approx(number * BITS_PER_S[unit] / 8)
+    assert link.latency_s == pytest.approx(delay * SECONDS[time_unit])
+
+
+def test_latency_may_be_left_out():
+    assert parse_link("10gbit") == parse_link("10 Gbit,0us")
+
+
+UNITS = "units are b, kb, mb, gb, kib, mib, gib"
+ERRORS = {
+    parse_bytes: {
+        "25": f"size '25' has no unit: write it like 25MB; {UNITS}",
+        " 7 ": "size ' 7 ' has no unit",
+        "": f"size '' is no such quantity: write it like 25MB; {UNITS}",
+        "MB": "size 'MB' is no such quantity",
+        "-1MB": "size '-1MB' is no such quantity",
+        "1,5MB": "size '1,5MB' is no such quantity",
+        "1MB2": "size '1MB2' is no such quantity",
+        "nanMB": "size 'nanMB' is no such quantity",
+        "10gbit": "size '10gbit' is no such quantity",
+        "1e400MB": "size '1e400MB'",
+    },
+    parse_link: {
+        "10": "bandwidth '10' has no unit: write it like 10gbit,50us; units are kbit, mbit, gbit, tbit",
+        "": "bandwidth '' is no such quantity",
+        ",50us": "bandwidth '' is no such quantity",
+        "25MB": "bandwidth '25MB' is no such quantity",
+        "0gbit": "bandwidth '0gbit' must be above zero",
+        "10gbit,50": "latency '50' has no unit: write it like 10gbit,50us; units are ns, us, ms, s",
+        "10gbit,-5us": "latency '-5us' is no such quantity",
+        "10gbit,50us,3us": "latency '50us,3us' is no such quantity",
+        "1e400gbit": "bandwidth '1e400gbit'",
+    },
+}
+
+
+@pytest.mark.parametrize(("parse", "text"), [(parse, text) for parse, texts in ERRORS.items() for text in texts])
+def test_errors(parse, text):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
+        parse(text)
+    assert str(error.value).startswith(ERRORS[parse][text])
