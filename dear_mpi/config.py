@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -74,5 +75,5 @@ class Config:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("forward_time", "backward_time", "momentum", "weight_decay", "seed"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} must not be negative, as {value} is")
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, not {value}")

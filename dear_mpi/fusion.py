@@ -29,10 +29,10 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
     [[0, 2], [3]]
     """
     kind, _, argument = policy.partition(":")
-    if kind == "none" and not argument:
+    if policy == "none":
         return by_layers(1, nbytes)
     if kind in ("layers", "buckets"):
-        if not argument.isdigit() or int(argument) < 1:
+        if not argument.isdecimal() or int(argument) < 1:
             raise ValueError(f"fusion {policy!r} needs a whole number above zero after the colon, as in {kind}:4")
         return (by_layers if kind == "layers" else equal_buckets)(int(argument), nbytes)
     try:
@@ -69,7 +69,7 @@ def by_bytes(limit: int, nbytes: Sequence[int]) -> Groups:
 
 
 def equal_buckets(count: int, nbytes: Sequence[int]) -> Groups:
-    """Exactly ``count`` buckets of bytes as equal as whole layers in a row allow."""
+    """Exactly ``count`` buckets; each border is put where the bytes before it are nearest to their equal share."""
     layers = trained(nbytes)
     if count > len(layers):
         raise ValueError(f"fusion buckets:{count} asks for more buckets than the {len(layers)} layers with parameters")

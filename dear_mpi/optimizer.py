@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.update import SGD, Adam, Rule
 
 __all__ = ["OPTIMIZERS", "Optimizer"]
@@ -32,6 +33,8 @@ class Optimizer:
             raise ValueError(f"lr must be above zero, not {self.lr}")
         if self.nesterov and not (self.name == "sgd" and self.momentum > 0):
             raise ValueError("nesterov needs the optimizer sgd with a momentum above zero")
+        if self.momentum and self.name != "sgd":
+            raise ValueError(f"momentum is for the optimizer sgd, not {self.name}")
 
     def rule(self, iteration: int) -> Rule:
         """The update of this iteration, counted from 1."""
@@ -40,7 +43,8 @@ class Optimizer:
     def new_slots(self, value: Array) -> list[Array]:
         """State for one parameter, all zero."""
         slots = 2 if self.name == "adam" else int(self.momentum > 0)
-        return [array_module(value).zeros_like(value) for _ in range(slots)]
+        dtype = compute_dtype(value.dtype)
+        return [array_module(value).zeros(value.shape, dtype) for _ in range(slots)]
 
 
 def sgd(optimizer: Optimizer, iteration: int) -> Rule:

@@ -9,6 +9,7 @@ paper's batch size, and when the forward pass calls it. A user's own table has t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -49,8 +50,10 @@ def load_modules(name: str) -> list[Module]:
         modules = [Module(str(row["name"]), tuple(map(count, row["params"])), float(row["fwd_flops"])) for row in rows]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"synthetic model {name!r}: a module needs name, params and fwd_flops ({error!r})") from None
-    if not any(module.counts for module in modules) or min(module.flops for module in modules) < 0:
-        raise ValueError(f"synthetic model {name!r}: some module must have params, and none negative fwd_flops")
+    if not any(module.counts for module in modules):
+        raise ValueError(f"synthetic model {name!r}: some module must have params")
+    if not all(0 <= module.flops < math.inf for module in modules):
+        raise ValueError(f"synthetic model {name!r}: fwd_flops must be finite and not negative")
     return modules
 
 
@@ -64,7 +67,7 @@ def read_table(path: Path) -> Any:
 
 def count(value: Any) -> int:
     """A number of elements."""
-    if not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise ValueError(f"params must be whole numbers above zero, not {value!r}")
     return value
 

@@ -6,6 +6,7 @@ network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused
 
 from __future__ import annotations
 
+import math
 import re
 
 from dear_mpi.collectives.emulated import Link
@@ -23,7 +24,10 @@ def parse(what: str, text: str, units: dict[str, float] | dict[str, int], exampl
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "is no such quantity"
         raise ValueError(f"{what} {text!r} {lacks}: write it like {example}; units are {', '.join(units)}")
-    return float(match[1]) * units[match[2]]
+    value = float(match[1]) * units[match[2]]
+    if not math.isfinite(value):
+        raise ValueError(f"{what} {text!r} is too large")
+    return value
 
 
 def parse_bytes(text: str) -> int:

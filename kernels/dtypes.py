@@ -1,6 +1,7 @@
 """The floating-point formats that the kernels know, by the names used on the command line.
 
-bf16 comes from ``ml_dtypes``: NumPy has no such type, MPI has none either. Sums and casts round to nearest even.
+bf16 comes from ``ml_dtypes``: NumPy has no such type, MPI has none either. Sums and casts round to nearest even; only
+fp64 to bf16 goes through fp32, and so rounds twice.
 """
 
 from __future__ import annotations

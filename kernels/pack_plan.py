@@ -66,7 +66,8 @@ class PackPlan:
 
     def views(self, bucket: Array) -> list[Array]:
         """One view per tensor, of the tensor's shape, into ``bucket``."""
-        if bucket.shape != (self.padded,):
-            raise ValueError(f"bucket must have shape {(self.padded,)}, not {bucket.shape}")
+        if (bucket.shape, bucket.dtype) != ((self.padded,), self.dtype):
+            given = f"{bucket.dtype}{list(bucket.shape)}"
+            raise ValueError(f"bucket must be {self.dtype}[{self.padded}], not {given}")
         spans = zip(self.shapes, self.offsets, strict=True)
         return [bucket[offset : offset + math.prod(shape)].reshape(shape) for shape, offset in spans]

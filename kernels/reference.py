@@ -31,11 +31,12 @@ def spans(count: int) -> Iterator[slice]:
 
 def copy_scaled(dst: Array, src: Array, scale: float) -> None:
     """dst = src * scale, cast to dst's type; the product is formed in fp32 (fp64 where one side is fp64)."""
-    if scale == 1:
-        np.copyto(dst, src, casting="unsafe")
-    else:
-        dtype = compute_dtype(dst.dtype, src.dtype)
-        np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
+    dtype = compute_dtype(dst.dtype, src.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told by the finite flag
+        if scale == 1:
+            np.copyto(dst, src, casting="unsafe")
+        else:
+            np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
 
 
 def all_finite(array: Array) -> bool:
@@ -49,10 +50,18 @@ def combiner(dst: Array, src: Array, op: str) -> Callable[[], object]:
 
 
 def update(value: Array, grad: Array, slots: Sequence[Array], rule: Rule, scale: float) -> None:
-    """Apply an optimiser's rule to one tensor: value and slots change, grad is only read."""
+    """Apply an optimiser's rule to one tensor: value and slots change, grad is only read.
+
+    The rule works in fp32 (fp64 for fp64 parameters), in which the slots are kept as well.
+    """
+    wide = compute_dtype(value.dtype)
     flat_value, flat_grad = value.reshape(-1), grad.reshape(-1)
     flat_slots = [slot.reshape(-1) for slot in slots]
     for span in spans(flat_value.size):
-        scaled = np.empty_like(flat_value[span])
+        narrow = flat_value[span]
+        block = narrow.astype(wide, copy=False)
+        scaled = np.empty_like(block)
         copy_scaled(scaled, flat_grad[span], scale)
-        rule(flat_value[span], scaled, *[slot[span] for slot in flat_slots])
+        rule(block, scaled, *[slot[span] for slot in flat_slots])
+        if block is not narrow:
+            narrow[...] = block

@@ -94,7 +94,7 @@ def unpack_update(
     Args:
         bucket: the reduced gradients, flat, laid out by ``plan``; only read.
         values: the parameters, C-contiguous, of the plan's shapes.
-        slots: for each parameter, the rule's state arrays, of the parameter's shape and type.
+        slots: for each parameter, the rule's state arrays, of the parameter's shape; fp32, or fp64 for fp64.
     """
     kernels = kernels_for(bucket)
     for value, grad, state in zip(values, plan.views(bucket), slots, strict=True):

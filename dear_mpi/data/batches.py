@@ -4,9 +4,8 @@
     |---- batch 0 ----|---- batch 1 ----|---- batch 2 ----| ...        batches run on across epochs
     | rank 0 | rank 1 |
 
-The order depends on the seed alone. So the number of ranks changes who computes what, not what is computed; no
-two ranks see the same example in a batch, every example is seen once per epoch, and all ranks take the same number
-of steps.
+The order depends on the seed alone. So the number of ranks changes who computes what, not what is computed; every
+example is seen once per epoch, by one rank, and all ranks take the same number of steps.
 """
 
 from __future__ import annotations

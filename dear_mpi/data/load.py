@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +51,34 @@ def load_digits(dtype: np.dtype[Any]) -> Dataset:
 def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
     """A user's arrays ``x`` and ``y``."""
     try:
-        with np.load(path) as archive:
-            missing = [key for key in ("x", "y") if key not in archive]
-            if missing:
-                raise ValueError(f"data {str(path)!r} has no array {missing[0]!r}; it has {', '.join(archive)}")
+        x, y = read_arrays(path)
+        if len(x) != len(y):
+            raise ValueError(f"x and y must have the same length, not {len(x)} and {len(y)}")
+        if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) < 2 or y.min() < 0:
+            raise ValueError(f"y must hold two or more labels from 0, not {y.dtype}{list(y.shape)}")
+        with np.errstate(over="ignore"):
+            cast = x.astype(dtype) if x.dtype.kind in "iuf" else None
+        if cast is None or x.ndim < 2 or not np.isfinite(cast).all():
+            raise ValueError(f"x must hold finite numbers (n, ...), not {x.dtype}{list(x.shape)}")
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
+        raise ValueError(f"data {str(path)!r} is no good: {error}") from None
+    return from_arrays(cast, y)
+
+
+def read_arrays(path: Path) -> tuple[Array, Array]:
+    """The two arrays, as they are."""
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is no .npz file, as numpy.savez writes it")
+        file.seek(0)
+        with np.load(file) as archive:
+            for key in ("x", "y"):
+                if key not in archive:
+                    raise ValueError(f"it has no array {key!r}, but {', '.join(archive)}")
             x, y = archive["x"], archive["y"]
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"data {str(path)!r} is no readable .npz file: {error}") from None
-    if len(x) != len(y):
-        raise ValueError(f"data {str(path)!r}: x and y must have the same length, not {len(x)} and {len(y)}")
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer) or len(y) < 2 or y.min() < 0:
-        raise ValueError(f"data {str(path)!r}: y must hold two or more labels from 0, not {y.dtype}{list(y.shape)}")
-    if not np.issubdtype(x.dtype, np.number) or x.ndim < 2 or not np.isfinite(x).all():
-        raise ValueError(f"data {str(path)!r}: x must hold finite numbers (n, ...), not {x.dtype}{list(x.shape)}")
-    return from_arrays(x.astype(dtype), y)
+    if not x.ndim or not y.ndim:
+        raise ValueError("x and y must have an axis")
+    return x, y
 
 
 def from_arrays(x: Array, y: Array) -> Dataset:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.pack import pack
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import BLOCK
@@ -43,7 +43,7 @@ def formula(rule, value, grad, slots):
 
 def slots_of(name, value):
     count = 2 if "adam" in name else int("momentum" in name or "nesterov" in name)
-    return [np.zeros_like(value) for _ in range(count)]
+    return [np.zeros(value.shape, compute_dtype(value.dtype)) for _ in range(count)]
 
 
 def start(shapes, dtype):
@@ -83,9 +83,9 @@ def expected(name, shapes, *, dtype="fp32", wire="fp32", scale=1.0):
 
 def check(name, shapes, rtol, **choices):
     got, wanted = train(name, shapes, **choices), expected(name, shapes, **choices)
+    assert {value.dtype for value in got[0]} == {DTYPES[choices.get("dtype", "fp32")]}
     for got_arrays, wanted_arrays in [(got[0], wanted[0]), *zip(got[1], wanted[1], strict=True)]:
         for array, reference in zip(got_arrays, wanted_arrays, strict=True):
-            assert array.dtype == DTYPES[choices.get("dtype", "fp32")]
             np.testing.assert_allclose(array.astype(np.float64), reference, rtol=rtol, atol=rtol)
 
 

@@ -34,11 +34,11 @@ BAD_SETTINGS = {
     "batch must be at least 1, not 0": {"batch": 0},
     "iterations must be at least 1, not -2": {"iterations": -2},
     "context must be at least 1, not 0": {"context": 0},
-    "forward_time must not be negative, as -0.1 is": {"forward_time": -0.1},
-    "backward_time must not be negative, as -1 is": {"backward_time": -1},
-    "momentum must not be negative, as -0.9 is": {"momentum": -0.9},
-    "weight_decay must not be negative, as -1 is": {"weight_decay": -1},
-    "seed must not be negative, as -1 is": {"seed": -1},
+    "forward_time must be finite and not negative, not -0.1": {"forward_time": -0.1},
+    "backward_time must be finite and not negative, not -1": {"backward_time": -1},
+    "momentum must be finite and not negative, not -0.9": {"momentum": -0.9},
+    "weight_decay must be finite and not negative, not -1": {"weight_decay": -1},
+    "seed must be finite and not negative, not -1": {"seed": -1},
 }
 BAD_OPTIMIZERS = {
     "optimizer 'adma' is unknown: did you mean 'adam'? Allowed: sgd, adam": {"name": "adma"},
@@ -112,7 +112,7 @@ BAD_TABLES = {
     "no row": (json.dumps({"modules": [3]}), NEEDS),
     "empty": (json.dumps({"modules": []}), "some module must have params"),
     "no parameters": (json.dumps({"modules": [ROW | {"params": []}]}), "some module must have params"),
-    "negative FLOPs": (json.dumps({"modules": [ROW | {"fwd_flops": -1}]}), "none negative fwd_flops"),
+    "negative FLOPs": (json.dumps({"modules": [ROW | {"fwd_flops": -1}]}), "fwd_flops must be finite and not negative"),
     "FLOPs not a number": (json.dumps({"modules": [ROW | {"fwd_flops": math.nan}]}), "synthetic model"),
     "FLOPs of text": (json.dumps({"modules": [ROW | {"fwd_flops": "many"}]}), NEEDS),
     **{

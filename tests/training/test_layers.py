@@ -9,7 +9,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.array import array_module
 from dear_mpi.layers import (
     CausalSelfAttention,
     Conv2d,
@@ -161,23 +160,6 @@ def test_a_batch_may_be_split_in_any_way(case):
         assert not of_parts[0].any()
         np.testing.assert_allclose(sum(of_parts), grad, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(np.concatenate([part[0] for part in parts]), dx, rtol=1e-12, atol=1e-13)
-
-
-def test_moved_layers_stay_on_their_gpu():
-    cupy = pytest.importorskip("cupy")
-    if not cupy.is_available():
-        pytest.skip("no GPU")
-    for name, case in CASES.items():
-        layer, x = make(case)
-        y = layer.forward(x)
-        dx, grads = gradients(layer, x, np.ones_like(y))
-        for parameter in layer.parameters:
-            parameter.value, parameter.grad = cupy.asarray(parameter.value), cupy.asarray(parameter.grad)
-        moved_y = layer.forward(cupy.asarray(x))
-        moved = [moved_y, layer.backward(cupy.ones_like(moved_y)), *(parameter.grad for parameter in layer.parameters)]
-        for got, expected in zip(moved, [y, dx, *grads], strict=True):
-            assert array_module(got) is cupy, name
-            np.testing.assert_allclose(cupy.asnumpy(got), expected, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("conv")])
