@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dear_mpi.collectives.errors import MismatchError
+from dear_mpi.collectives.errors import ArgumentError, MismatchError
 from dear_mpi.collectives.transport import Transport
 
 __all__ = ["agree"]
@@ -21,24 +21,27 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
 
     Args:
         what: what is being set up, for the message.
-        facts: returns names and values that must be equal on all ranks, or raises ValueError.
+        facts: returns names and values that must be equal on all ranks, or raises.
 
     Raises:
-        ValueError: ``facts`` raised it on some rank; all ranks raise, with the message and the rank's number.
+        ArgumentError: ``facts`` raised on some rank; all ranks raise, with the message and the rank's number.
         MismatchError: a value differs; all ranks raise, with the value of each rank.
     """
     try:
-        mine: tuple[Mapping[str, Any], str | None] = (facts(), None)
+        mine: tuple[str, Mapping[str, Any], str | None] = (what, facts(), None)
     except ValueError as error:
-        mine = ({}, str(error))
-    answers = transport.exchange(mine)
-    complaints = [message for _, message in answers]
+        mine = (what, {}, str(error))
+    except Exception as error:  # whatever it is: a rank that left here would leave the others waiting
+        mine = (what, {}, f"{type(error).__name__}: {error}")
+    answers = transport.gather_values(mine)
+    place = answers[0][0]  # rank 0's, so that all say the same
+    complaints = [message for _, _, message in answers]
     if any(complaints):
-        raise ValueError(f"{what}: {by_rank(complaints)}")
-    for name in answers[0][0]:
-        values = [answer[name] for answer, _ in answers]
+        raise ArgumentError(f"{place}: {by_rank(complaints)}")
+    for name in answers[0][1]:
+        values = [facts_there.get(name) for _, facts_there, _ in answers]
         if any(value != values[0] for value in values):
-            raise MismatchError(f"{what}: {name} must be the same on all ranks, not {by_rank(values)}")
+            raise MismatchError(f"{place}: {name} must be the same on all ranks, not {by_rank(values)}")
 
 
 def by_rank(values: list[Any]) -> str:

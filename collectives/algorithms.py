@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dear_mpi.collectives import naive, ring
 from dear_mpi.collectives.program import Algorithm, Program
+from dear_mpi.collectives.transport import Transport
 from dear_mpi.kernels.choose import choose
 
 __all__ = ["ALGORITHMS", "NATIVE", "check_algorithm", "find_algorithm", "programs"]
@@ -24,13 +25,15 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
 NATIVE = "native"  # the MPI library's own collectives: no program, see native.py
 
 
-def check_algorithm(name: str) -> None:
-    """Programs and the MPI library alike.
+def check_algorithm(name: str, transport: Transport) -> None:
+    """See that there is such an algorithm, and that it can run on this transport.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name, or ``native`` where there is no MPI.
     """
     choose("algorithm", name, dict.fromkeys((*ALGORITHMS, NATIVE)))
+    if name == NATIVE and not transport.native:
+        raise ValueError(f"algorithm 'native' needs MPI, not the transport {transport.name!r}: use 'ring'")
 
 
 def find_algorithm(name: str, collective: str) -> Algorithm:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms import check_algorithm
+from dear_mpi.collectives.algorithms import NATIVE, check_algorithm
 from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.collectives.program import COLLECTIVES
+from dear_mpi.collectives.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dispatch import kernels_for
@@ -33,23 +34,26 @@ class Call:
     op: str
     segment_bytes: int
 
-    def check(self, rank: int, size: int) -> Mapping[str, Any]:
+    def check(self, transport: Transport) -> Mapping[str, Any]:
         """What must be equal on all ranks.
 
         Raises:
             ValueError: an argument is not allowed.
         """
         choose("collective", self.collective, dict.fromkeys(COLLECTIVES))
-        check_algorithm(self.algorithm)
+        check_algorithm(self.algorithm, transport)
         for name, array in (("x", self.x), ("out", self.out)):
             if array is not None:
                 check_array(name, array, written=array is (self.x if self.out is None else self.out))
-        self.check_out(rank, size)
-        check_op(self.op, self.x.dtype)
+        self.check_out(transport.rank, transport.size)
+        check_op(self.op, self.x.dtype, self.collective)
+        if self.algorithm == NATIVE and self.x.dtype == DTYPES["bf16"] and self.collective != "all_gather":
+            raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
         if not self.x.dtype.itemsize <= self.segment_bytes <= MESSAGE_BYTES:
             allowed = f"{self.x.dtype.itemsize} (one element) to {MESSAGE_BYTES}"
             raise ValueError(f"segment_bytes must be from {allowed}, not {self.segment_bytes}")
         return {
+            "collective": self.collective,
             "count": self.count,
             "dtype": str(self.x.dtype),
             "op": self.op,
@@ -81,7 +85,8 @@ class Call:
 def check_array(name: str, array: Array, *, written: bool) -> None:
     """A contiguous array of a known library and type, writable where results go into it."""
     kernels_for(array)
-    if not (is_floating(array.dtype) or np.issubdtype(array.dtype, np.integer)):
+    known = is_floating(array.dtype) or np.issubdtype(array.dtype, np.integer)
+    if not known or not array.dtype.isnative:
         raise ValueError(f"{name} must be of an integer type or one of {', '.join(DTYPES)}, not {array.dtype}")
     if not array.flags.c_contiguous:
         raise ValueError(f"{name} must be contiguous, not of strides {array.strides}: pass a copy")
@@ -89,8 +94,10 @@ def check_array(name: str, array: Array, *, written: bool) -> None:
         raise ValueError(f"{name} must be writable, because the result is stored there; it is read-only")
 
 
-def check_op(op: str, dtype: np.dtype[Any]) -> None:
+def check_op(op: str, dtype: np.dtype[Any], collective: str) -> None:
     """A known reduction that exists for this type."""
     choose("op", op, dict.fromkeys(("sum", "prod", "min", "max", "average")))
+    if collective == "all_gather" and op != "sum":
+        raise ValueError(f"op must be left out for all_gather, which combines nothing, not {op!r}")
     if op == "average" and not is_floating(dtype):
         raise ValueError(f"op 'average' needs one of {', '.join(DTYPES)}, not {dtype}: use 'sum'")

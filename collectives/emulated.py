@@ -43,7 +43,7 @@ class EmulatedTransport:
 
     def __init__(self, below: Transport, link: Link) -> None:
         self.below, self.link = below, link
-        self.rank, self.size = below.rank, below.size
+        self.rank, self.size, self.native = below.rank, below.size, False  # who could slow the library's own?
         self.name = f"EMULATED link of {link} over {below.name}"
         self.port = Port(link)
 
@@ -56,8 +56,8 @@ class EmulatedTransport:
     def next_tag(self) -> int:
         return self.below.next_tag()
 
-    def exchange(self, value: Any) -> list[Any]:
-        return self.below.exchange(value)
+    def gather_values(self, value: Any) -> list[Any]:
+        return self.below.gather_values(value)
 
     def abort(self, message: str) -> None:
         self.below.abort(message)

@@ -6,9 +6,11 @@ nothing grows while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from dear_mpi.collectives.errors import TransportError
 from dear_mpi.collectives.messages import Message, messages
 from dear_mpi.collectives.program import Program
 from dear_mpi.collectives.script import WINDOW, Script, write_script
@@ -18,15 +20,16 @@ from dear_mpi.kernels.array import Array, array_module
 
 __all__ = ["Execution"]
 
-Call = Callable[[], object]
+Action = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An ``Entry`` of the script with its requests and its bound call."""
+    """An ``Entry`` of the script with its requests and its bound call; ``awaited`` says what the waits are for."""
 
     waits: tuple[Request, ...]
-    fold: Call | None
+    awaited: tuple[Message, ...]
+    fold: Action | None
     starts: tuple[Request, ...]
 
 
@@ -39,15 +42,24 @@ class Execution:
         transport: where the peers are.
         op: how ``combine`` receives are combined (``sum``, ``prod``, ``min``, ``max``).
         segment: the largest number of elements in one message.
+        tag: marks the messages of this plan, the same on all ranks.
 
-    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine.
+    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine; more only where a
+    step sends and receives the same chunks in other portions, which none of our algorithms does.
     """
 
     def __init__(
-        self, program: Program, buffer: Array, transport: Transport, *, op: str, segment: int, window: int = WINDOW
+        self,
+        program: Program,
+        buffer: Array,
+        transport: Transport,
+        *,
+        op: str,
+        segment: int,
+        tag: int,
+        window: int = WINDOW,
     ) -> None:
-        self.buffer, self.transport, self.op = buffer, transport, op
-        self.tag = transport.next_tag()
+        self.buffer, self.transport, self.op, self.tag = buffer, transport, op, tag
         self.position = self.waited = 0
         script = write_script(messages(program, buffer.size, segment), window)
         self.landings = self.landing_places(script)
@@ -55,6 +67,7 @@ class Execution:
         self.entries = [
             Prepared(
                 tuple(self.requests[number] for number in entry.waits),
+                tuple(script.messages[number] for number in entry.waits),
                 None if entry.fold is None else self.fold(entry.fold, script.messages[entry.fold]),
                 tuple(self.requests[number] for number in entry.starts),
             )
@@ -78,7 +91,7 @@ class Execution:
             return self.transport.recv_init(self.landings.get(number, part), message.peer, self.tag)
         return self.transport.send_init(part, message.peer, self.tag)
 
-    def fold(self, number: int, message: Message) -> Call:
+    def fold(self, number: int, message: Message) -> Action:
         part = self.buffer[message.start : message.stop]
         landed = self.landings[number]
         return accumulator(part, landed, self.op) if message.combine else copier(part, landed)
@@ -90,22 +103,43 @@ class Execution:
 
     def advance(self) -> bool:
         """Do what can be done without blocking; whether the run is over."""
-        while self.position < len(self.entries):
-            entry = self.entries[self.position]
-            while self.waited < len(entry.waits):
-                if not entry.waits[self.waited].Test():
-                    return False
-                self.waited += 1
-            self.finish(entry)
+        with self.naming_the_peer():
+            while self.position < len(self.entries):
+                entry = self.entries[self.position]
+                while self.waited < len(entry.waits):
+                    if not entry.waits[self.waited].Test():
+                        return False
+                    self.waited += 1
+                self.finish(entry)
         return True
 
     def wait(self) -> None:
-        """Block until the run is over."""
-        while self.position < len(self.entries):
-            entry = self.entries[self.position]
-            for request in entry.waits[self.waited :]:
-                request.Wait()
-            self.finish(entry)
+        """Block until the run is over.
+
+        Raises:
+            TransportError: a message did not get through; it names the step and the peer.
+        """
+        with self.naming_the_peer():
+            while self.position < len(self.entries):
+                entry = self.entries[self.position]
+                while self.waited < len(entry.waits):
+                    entry.waits[self.waited].Wait()
+                    self.waited += 1
+                self.finish(entry)
+
+    @contextmanager
+    def naming_the_peer(self) -> Iterator[None]:
+        """Say of any error which message it struck."""
+        try:
+            yield
+        except Exception as error:
+            place = f"rank {self.transport.rank}, after message {self.position}"
+            awaited = self.entries[self.position].awaited[self.waited :]
+            if awaited:
+                (step, segment), peer = awaited[0].key, awaited[0].peer
+                verb = "receiving from" if awaited[0].incoming else "sending to"
+                place = f"rank {self.transport.rank}, step {step}, segment {segment}, {verb} rank {peer}"
+            raise TransportError(f"{place}: {error}") from error
 
     def finish(self, entry: Prepared) -> None:
         if entry.fold is not None:

@@ -28,7 +28,7 @@ class Hub:
     def __init__(self, size: int) -> None:
         self.size = size
         self.changed = threading.Condition()
-        self.lines: dict[tuple[int, int, int], Line] = {}
+        self.lines: dict[tuple[int, int, int], Line] = {}  # by source, destination and tag
         self.values: list[Any] = [None] * size
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
@@ -66,8 +66,10 @@ class Line:
 class LoopbackRequest:
     """One end of a message; ``queue`` is where it waits for the other end."""
 
-    def __init__(self, hub: Hub, line: Line, data: Array, queue: deque[LoopbackRequest]) -> None:
-        self.hub, self.line, self.data, self.queue = hub, line, data, queue
+    def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
+        self.hub, self.key, self.data = hub, key, data
+        self.line = hub.line(*key)
+        self.queue = self.line.sends if sends else self.line.receives
         self.active = False
 
     def Start(self) -> None:
@@ -87,29 +89,28 @@ class LoopbackRequest:
         return not self.active
 
     def Free(self) -> None:
-        self.data = self.data[:0]
+        with self.hub.changed:
+            self.hub.lines.pop(self.key, None)
 
 
 class LoopbackTransport:
     """One rank of a hub."""
 
     def __init__(self, hub: Hub, rank: int) -> None:
-        self.hub, self.rank, self.size = hub, rank, hub.size
+        self.hub, self.rank, self.size, self.native = hub, rank, hub.size, False
         self.name = "loopback (threads)"
         self.tags = itertools.count(1)
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
-        line = self.hub.line(self.rank, peer, tag)
-        return LoopbackRequest(self.hub, line, data.view("u1"), line.sends)
+        return LoopbackRequest(self.hub, (self.rank, peer, tag), data.view("u1"), sends=True)
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
-        line = self.hub.line(peer, self.rank, tag)
-        return LoopbackRequest(self.hub, line, data.view("u1"), line.receives)
+        return LoopbackRequest(self.hub, (peer, self.rank, tag), data.view("u1"), sends=False)
 
     def next_tag(self) -> int:
         return next(self.tags)
 
-    def exchange(self, value: Any) -> list[Any]:
+    def gather_values(self, value: Any) -> list[Any]:
         try:
             self.hub.values[self.rank] = value
             self.hub.barrier.wait()
@@ -129,7 +130,7 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T]) -> list[
     Raises:
         Exception: the first that any rank raised; the other ranks are released, so nobody hangs.
 
-    >>> run_loopback(3, lambda transport: sum(transport.exchange(transport.rank)))
+    >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]
     """
     if size < 1:

@@ -1,4 +1,11 @@
-"""From what a user asks for to a plan: check, compare with the other ranks, choose buffers, compile."""
+"""From what a user asks for to a plan.
+
+Call        (arguments.py)  checks the arguments on this rank
+agree       (agree.py)      compares them with those of the other ranks
+Place       (here)          says which buffer is worked on in place, and what is copied around that
+Execution   (execute.py)    compiles the algorithm's program for that buffer; or NativeRun (native.py)
+Plan        (plan.py)       is all of it together, to be run many times
+"""
 
 from __future__ import annotations
 
@@ -42,14 +49,15 @@ def make_plan(
         segment_bytes: the largest message.
 
     Raises:
-        ValueError: an argument is not allowed, on this rank or on another one; all ranks raise the same.
+        ArgumentError: an argument is not allowed, on this rank or on another one; all ranks raise the same.
         MismatchError: the ranks do not agree.
     """
     transport = transport_of(comm)
+    tag = transport.next_tag()
     call = Call(collective, x, out, algorithm, op, segment_bytes)
-    agree(transport, collective, lambda: call.check(transport.rank, transport.size))
+    agree(transport, collective, lambda: {**call.check(transport), "number of the plan": tag})
     place = placed(call, transport.rank, transport.size)
-    run = compiled(call, place.buffer, transport)
+    run = compiled(call, place.buffer, transport, tag)
     return Plan(run, place.result, before=place.before, after=place.after)
 
 
@@ -69,7 +77,7 @@ def transport_of(comm: Any) -> Transport:
     return MpiTransport.of(comm)
 
 
-def compiled(call: Call, buffer: Array, transport: Transport) -> Runnable:
+def compiled(call: Call, buffer: Array, transport: Transport, tag: int) -> Runnable:
     """What moves the data: one of our programs, or the MPI library's collective."""
     op = "sum" if call.op == "average" else call.op
     if call.algorithm == NATIVE:
@@ -77,7 +85,7 @@ def compiled(call: Call, buffer: Array, transport: Transport) -> Runnable:
 
         return NativeRun(call.collective, buffer, transport, op=op)
     program = find_algorithm(call.algorithm, call.collective)(transport.rank, transport.size)
-    return Execution(program, buffer, transport, op=op, segment=call.segment_bytes // call.x.dtype.itemsize)
+    return Execution(program, buffer, transport, op=op, segment=call.segment_bytes // call.x.dtype.itemsize, tag=tag)
 
 
 @dataclass(frozen=True)

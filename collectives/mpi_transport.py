@@ -29,7 +29,8 @@ class MpiTransport:
         self.comm = comm.Dup()
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        self.name = "MPI"
+        self.native = True
+        self.name = "{} {}.{}.{}".format(MPI.get_vendor()[0], *MPI.get_vendor()[1])
         upper: int | None = self.comm.Get_attr(MPI.TAG_UB)
         self.tags = itertools.cycle(range(1, upper or 32767))
 
@@ -52,7 +53,7 @@ class MpiTransport:
     def next_tag(self) -> int:
         return next(self.tags)
 
-    def exchange(self, value: Any) -> list[Any]:
+    def gather_values(self, value: Any) -> list[Any]:
         return self.comm.allgather(value)
 
     def abort(self, message: str) -> None:
@@ -67,5 +68,11 @@ def keyval() -> int:
 
 
 def world_communicator() -> MPI.Intracomm:
-    """All processes of the job."""
+    """All processes of the job.
+
+    Raises:
+        RuntimeError: MPI was started for one thread only, while our engine calls it from a second one.
+    """
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise RuntimeError("MPI's thread level must be at least MPI_THREAD_SERIALIZED, for the engine's thread")
     return MPI.COMM_WORLD

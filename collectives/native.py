@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from mpi4py import MPI
 
@@ -17,7 +18,6 @@ from dear_mpi.collectives.partition import chunk_offsets
 from dear_mpi.collectives.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.choose import choose
-from dear_mpi.kernels.dtypes import DTYPES
 
 __all__ = ["NativeRun"]
 
@@ -25,24 +25,17 @@ OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 
 
 class NativeRun:
-    """MPI_Reduce_scatter, MPI_Allgatherv or MPI_Allreduce on a flat buffer, in place.
-
-    Raises:
-        ValueError: the transport is not MPI itself, or MPI has no such data type.
-    """
+    """MPI_Reduce_scatter, MPI_Allgatherv or MPI_Allreduce on a flat buffer, in place (``Call`` checks that it can)."""
 
     def __init__(self, collective: str, buffer: Array, transport: Transport, *, op: str) -> None:
-        if not isinstance(transport, MpiTransport):
-            raise ValueError(f"algorithm 'native' needs MPI, not the transport {transport.name!r}: use 'ring'")
-        if buffer.dtype == DTYPES["bf16"]:
-            raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
+        assert isinstance(transport, MpiTransport), "check_algorithm lets no other transport pass"
         offsets = chunk_offsets(buffer.size, transport.size)
         counts = [stop - start for start, stop in pairwise(offsets)]
         shard = buffer[offsets[transport.rank] : offsets[transport.rank + 1]]
         comm, combine = transport.comm, choose("op", op, OPS)
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, buffer, combine),
-            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, [buffer, counts, offsets[:-1], typed(buffer)]),
+            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, in_bytes(buffer, counts, offsets)),
             "reduce_scatter": partial(reduce_scatter, comm, buffer, shard, counts, combine),
         }
         self.call = choose("collective", collective, calls)
@@ -64,9 +57,11 @@ class NativeRun:
         pass
 
 
-def typed(buffer: Array) -> MPI.Datatype:
-    """The MPI type of a NumPy type."""
-    return MPI._typedict[buffer.dtype.char]
+def in_bytes(buffer: Array, counts: list[int], offsets: tuple[int, ...]) -> list[Any]:
+    """MPI's description of a buffer cut into chunks; as bytes, because MPI does not have all of our types."""
+    itemsize = buffer.dtype.itemsize
+    places = [offset * itemsize for offset in offsets[:-1]]
+    return [buffer.view("u1"), [count * itemsize for count in counts], places, MPI.BYTE]
 
 
 def reduce_scatter(comm: MPI.Intracomm, buffer: Array, shard: Array, counts: list[int], op: MPI.Op) -> None:

@@ -50,14 +50,16 @@ class Plan:
     ) -> None:
         self.run, self.result = run, result
         self.before, self.after = tuple(before), tuple(after)
-        self.running = False
+        self.running = self.freed = False
 
     def start(self) -> None:
         """Begin a run without waiting for anybody.
 
         Raises:
-            CollectiveError: the last run is not over.
+            CollectiveError: the last run is not over, or the plan was freed.
         """
+        if self.freed:
+            raise CollectiveError("start() on a plan that was freed: make another one")
         if self.running:
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
         self.running = True
@@ -91,7 +93,9 @@ class Plan:
     def free(self) -> None:
         """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs."""
         self.wait()
-        self.run.free()
+        if not self.freed:
+            self.run.free()
+        self.freed = True
 
     def __enter__(self) -> Plan:
         return self
@@ -99,5 +103,6 @@ class Plan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        """Free the plan; after an error only if it is not under way, for then the peers may never answer."""
+        if error is None or not self.running:
             self.free()

@@ -1,11 +1,12 @@
 """A collective algorithm as data: what one rank sends and receives, step by step.
 
 An algorithm is a function of (rank, size) that returns a ``Program``. Whoever reads programs (``verify``, ``cost``,
-``explain``, ``Plan``) knows no algorithm by name, and whoever writes one needs nothing but these three classes.
+``explain``, ``messages``) knows no algorithm by name, and whoever writes one needs nothing but these four classes.
 
 Meaning. The buffer has ``size`` chunks. All sends of a step read what the buffer held when the step began; a
 receive either replaces chunks or combines what arrives with what is there. Between one pair of ranks, messages
-are matched in program order. A rank enters a step when its previous one is complete; nothing else synchronises.
+are matched in program order. Both ends of a message are in the same step, and all ranks have equally many steps (some
+may be empty). A rank enters a step when its previous one is complete; nothing else synchronises.
 """
 
 from __future__ import annotations

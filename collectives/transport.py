@@ -46,6 +46,10 @@ class Transport(Protocol):
     def name(self) -> str:
         """What carries the bytes, for reports: it says so where something is emulated."""
 
+    @property
+    def native(self) -> bool:
+        """Whether the MPI library's own collectives work on it."""
+
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, whose memory must stay where it is until ``Free``."""
 
@@ -53,9 +57,9 @@ class Transport(Protocol):
         """Prepare to receive into a contiguous array."""
 
     def next_tag(self) -> int:
-        """A tag that no plan of this transport uses; all ranks ask in the same order."""
+        """Another tag than that of the last thousands of plans; all ranks ask in the same order."""
 
-    def exchange(self, value: Any) -> list[Any]:
+    def gather_values(self, value: Any) -> list[Any]:
         """Collective: the (picklable) values of all ranks, in rank order. For set-up and reports, not for speed."""
 
     def abort(self, message: str) -> None:

@@ -2,9 +2,9 @@
 
 Each chunk at each rank is represented by the set of ranks whose contributions it holds. Sends are taken to be
 synchronous (complete only when received), the least that MPI promises, so an order that works only thanks to
-buffering is reported as a deadlock. What is checked: every send has its receive, with the same chunks; nothing
-undefined is sent; no contribution is combined twice; no two receives of a step touch one chunk unless both
-combine; every rank finishes; the collective's promise holds at the end. Each error names rank, step and chunk.
+buffering is reported as a deadlock. What is checked: every send has its receive, in the same step and with the same
+chunks; nothing undefined is sent; no contribution is combined twice; no two receives of a step touch one chunk unless
+both combine; every rank finishes; the collective's promise holds at the end. Errors name rank, step and chunk.
 
 The idea is that of msccl-tools' ``Algorithm.check_implements``. Time O(total number of chunks sent).
 """
@@ -30,7 +30,7 @@ def verify(programs: Sequence[Program]) -> None:
         ProgramError: naming the rank, the step, and the chunk or peer that break the collective.
     """
     for rank, program in enumerate(programs):
-        check_shape(program, rank, programs[0].collective, len(programs))
+        check_shape(program, rank, programs[0], len(programs))
     for rank, rows in enumerate(replay(programs)):
         for chunk, expected in enumerate(promised(programs[0].collective, rank, len(programs))):
             if expected is not None and rows[-1][chunk] != expected:
@@ -125,10 +125,15 @@ def transfer(sender: Runner, receiver: Runner, send: Send) -> None:
     first = next(other for other in sender.sends if other.peer == send.peer)
     if receive is None or first is not send:
         return
+    if sender.number != receiver.number:
+        raise ProgramError(
+            f"rank {rank}, step {receiver.number}: receives from rank {source} what that sends in its step "
+            f"{sender.number}; both ends of a message must be in the same step"
+        )
     if receive.chunks != send.chunks:
         raise ProgramError(
             f"rank {rank}, step {receiver.number}: expects {label(receive.chunks)} from rank {source}, "
-            f"which sends {label(send.chunks)} in its step {sender.number}"
+            f"which sends {label(send.chunks)}"
         )
     sender.sends.remove(send)
     receiver.receives.remove(receive)
@@ -151,10 +156,12 @@ def fault(held: int, arriving: int, receive: Receive) -> str | None:
     return None
 
 
-def check_shape(program: Program, rank: int, collective: str, size: int) -> None:
-    """Ranks, peers and chunks are in range, and no two receives of a step race for a chunk."""
-    if (program.rank, program.size, program.collective) != (rank, size, collective):
+def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
+    """Ranks, steps, peers and chunks are in range, and no two receives of a step race for a chunk."""
+    if (program.rank, program.size, program.collective) != (rank, size, first.collective):
         raise ProgramError(f"program {rank} is of rank {program.rank} of {program.size}, {program.collective}")
+    if len(program.steps) != len(first.steps):
+        raise ProgramError(f"rank {rank} has {len(program.steps)} steps, rank 0 has {len(first.steps)}: add empty ones")
     for number, step in enumerate(program.steps):
         place = f"rank {rank}, step {number}"
         for transfer in step.sends + step.receives:

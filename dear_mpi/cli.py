@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import traceback
-from collections.abc import Callable
-from dataclasses import asdict
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +15,14 @@ from rich.console import Console
 
 from dear_mpi.bench.collective import bench_collective
 from dear_mpi.bench.table import show_bench
-from dear_mpi.collectives.arguments import SEGMENT_BYTES
+from dear_mpi.collectives.agree import agree
+from dear_mpi.collectives.errors import AgreedError
 from dear_mpi.compare import compare as run_comparison
 from dear_mpi.config import Config
 from dear_mpi.demo import DEMO
 from dear_mpi.explain import explain_algorithm
-from dear_mpi.kernels.choose import choose
 from dear_mpi.show import comparison_progress, show_comparison, show_training, training_progress
 from dear_mpi.train import train as run_training
-from dear_mpi.trainer import TrainingError
 from dear_mpi.units import parse_bytes, parse_link
 from dear_mpi.world import World, launched_rank, run_world
 
@@ -44,44 +44,46 @@ BackwardTime = Annotated[float | None, typer.Option(help="Seconds of its backwar
 Compute = Annotated[str | None, typer.Option(help="How a synthetic model spends its time: sleep or spin.")]
 Iterations = Annotated[int | None, typer.Option(help="Passes of training.")]
 Seed = Annotated[int | None, typer.Option(help="Fixes the weights and the order of the data.")]
+Dtype = Annotated[str | None, typer.Option(help="Type of the model: fp32 or fp64.")]
+Device = Annotated[str | None, typer.Option(help="Where the model is: cpu.")]
 Wire = Annotated[str | None, typer.Option(help="Type in which gradients travel: fp64, fp32, fp16 or bf16.")]
 
 
-def run(command: Callable[[World], Any], *, link: str | None = None, threads: int | None = None) -> None:
-    """Call ``command(world)`` as every rank. A rank that fails alone ends the job."""
-
-    def guarded(world: World) -> Any:
-        try:
-            return command(world)
-        except (ValueError, TrainingError):  # raised on all ranks alike
-            raise
-        except Exception:
-            world.transport.abort(f"rank {world.rank} failed:\n{traceback.format_exc()}")
-            raise
-
+@contextmanager
+def complaining(threads: int | None) -> Iterator[None]:
+    """Turn bad input into one line on standard error and exit code 2; under mpirun, rank 0 says it for all."""
     try:
-        run_world(guarded, link=None if link is None else parse_link(link), threads=threads)
-    except (ValueError, TrainingError) as error:
+        yield
+    except (ValueError, AgreedError) as error:
         if threads is not None or launched_rank() == 0:
-            complain(error)
+            # On one line however long it is, so that it can be searched for.
+            Console(stderr=True).print(
+                f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True
+            )
         raise typer.Exit(2) from None
 
 
-def complain(error: Exception) -> None:
-    """Say what was wrong, on one line however long it is, so that it can be searched for."""
-    Console(stderr=True).print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+def json_writer(world: World, path: Path | None) -> Callable[[Any], None]:
+    """Collective: see that rank 0 can write the file, now rather than after the work; the call that writes it."""
+
+    def check() -> dict[str, Any]:
+        if path is not None and world.rank == 0 and not os.access(path.parent, os.W_OK):
+            raise ValueError(f"--json {str(path)!r} cannot be written: there is no such folder, or it is read-only")
+        return {}
+
+    def write(value: Any) -> None:
+        if path is not None and world.rank == 0:
+            path.write_text(json.dumps(value, indent=1) + "\n")
+
+    agree(world.transport, "output", check)
+    return write
 
 
-def save(world: World, path: Path | None, value: Any) -> None:
-    """Rank 0 writes the JSON file."""
-    if path is not None and world.rank == 0:
-        path.write_text(json.dumps(value, indent=1) + "\n")
-
-
-def config_of(given: dict[str, Any]) -> Config:
+def config_of(flags: dict[str, Any]) -> Config:
     """Flags to configuration; those that were not given take the model's preset."""
-    segment = given.get("segment")
-    return Config.of(given | {"segment_bytes": None if segment is None else parse_bytes(segment)})
+    segment = flags.get("segment")
+    settings = {field.name: flags.get(field.name) for field in fields(Config)}
+    return Config.of(settings | {"segment_bytes": None if segment is None else parse_bytes(segment)})
 
 
 @app.command()
@@ -100,9 +102,9 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(help="L2 penalty.")] = None,
     batch: Annotated[int | None, typer.Option(help="Examples per iteration, of the whole job.")] = None,
     iterations: Iterations = None,
-    dtype: Annotated[str | None, typer.Option(help="Type of the model: fp32 or fp64.")] = None,
+    dtype: Dtype = None,
     wire: Wire = None,
-    device: Annotated[str, typer.Option(help="cpu.")] = "cpu",
+    device: Device = None,
     seed: Seed = None,
     window: Annotated[int | None, typer.Option("--context", help="Bytes of text that gpt sees at once.")] = None,
     forward_time: ForwardTime = None,
@@ -118,15 +120,16 @@ def train(
     """
     flags = context.params | {"context": window}
 
-    def command(world: World) -> None:
-        choose("device", device, {"cpu": None})
-        config = config_of(flags)
+    def command(world: World, config: Config) -> None:
+        write = json_writer(world, json_file)
         with training_progress(world, config) as progress:
             report = run_training(config, world, progress)
         show_training(world, report)
-        save(world, json_file, report)
+        write(report)
 
-    run(command, link=link, threads=threads)
+    with complaining(threads):
+        config, speed = config_of(flags), None if link is None else parse_link(link)
+        run_world(lambda world: command(world, config), link=speed, threads=threads)
 
 
 @app.command()
@@ -140,7 +143,9 @@ def compare(
     segment: Segment = None,
     batch: Annotated[int | None, typer.Option(help="Examples per iteration, of the whole job.")] = None,
     iterations: Iterations = None,
+    dtype: Dtype = None,
     wire: Wire = None,
+    device: Device = None,
     seed: Seed = None,
     forward_time: ForwardTime = None,
     backward_time: BackwardTime = None,
@@ -153,42 +158,48 @@ def compare(
 
     mpirun -n 4 dear-mpi compare --model synthetic:resnet50 --schedules sequential,wfbp,dear --link 1gbit,50us
     """
-    flags = dict(context.params)
+    names = schedules.split(",")
 
-    def command(world: World) -> None:
-        config = config_of(flags)
-        names = schedules.split(",")
+    def command(world: World, config: Config) -> None:
+        write = json_writer(world, json_file)
         with comparison_progress(world, config, names) as progress:
             rows = run_comparison(config, world, names, progress)
         show_comparison(world, rows)
-        save(world, json_file, rows)
+        write(rows)
 
-    run(command, link=link, threads=threads)
+    with complaining(threads):
+        config, speed = config_of(context.params), None if link is None else parse_link(link)
+        run_world(lambda world: command(world, config), link=speed, threads=threads)
 
 
 @app.command()
 def demo(threads: Threads = None) -> None:
     """A first look: train a classifier with DeAR, then hold DeAR against its peers. A minute on 4 ranks."""
-    for part in DEMO:
-        run(part.show, link=part.link, threads=threads)
+    with complaining(threads):
+        for part in DEMO:
+            run_world(part.show, link=None if part.link is None else parse_link(part.link), threads=threads)
 
 
 @app.command()
 def bench(
     collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter or all_gather.")] = "all_reduce",
     sizes: Annotated[str, typer.Option(help="Sizes of the buffer, with commas.")] = "256KiB,1MiB,4MiB,16MiB,64MiB",
-    segment: Segment = None,
+    segment: Annotated[str, typer.Option(help="Largest message, e.g. 512KiB.")] = "256KiB",
     json_file: JsonFile = None,
 ) -> None:
     """Time our ring against the MPI library and a hand-written prototype, taking turns, in place."""
-    segment_bytes = SEGMENT_BYTES if segment is None else parse_bytes(segment)
 
-    def command(world: World) -> None:
-        rows = bench_collective(collective, [parse_bytes(size) for size in sizes.split(",")], world, segment_bytes)
+    def command(world: World, nbytes: list[int], segment_bytes: int) -> int:
+        write = json_writer(world, json_file)
+        rows = bench_collective(collective, nbytes, world, segment_bytes)
         show_bench(world, rows)
-        save(world, json_file, [asdict(row) for row in rows])
+        write([asdict(row) for row in rows])
+        return sum(row.wrong for row in rows)
 
-    run(command)
+    with complaining(None):
+        nbytes, segment_bytes = [parse_bytes(size) for size in sizes.split(",")], parse_bytes(segment)
+        if run_world(lambda world: command(world, nbytes, segment_bytes)):
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -200,8 +211,5 @@ def explain(
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it, as PNG, PDF or SVG.")] = None,
 ) -> None:
     """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds."""
-    try:
+    with complaining(threads=1):
         explain_algorithm(algorithm, collective, ranks, check=check, picture=picture)
-    except ValueError as error:
-        complain(error)
-        raise typer.Exit(2) from None

@@ -11,16 +11,13 @@ from typing import Any
 
 from dear_mpi.bounds import communication
 from dear_mpi.config import Config
-from dear_mpi.engine import Engine
 from dear_mpi.job import Job
-from dear_mpi.kernels.choose import choose
 from dear_mpi.report import Timing, describe, timing
-from dear_mpi.schedules import SCHEDULES
 from dear_mpi.stats import median, ratio
-from dear_mpi.trainer import Times, Trainer
+from dear_mpi.trainer import Times
 from dear_mpi.world import World
 
-__all__ = ["compare", "rounds"]
+__all__ = ["compare", "turns"]
 
 BLOCK = 3  # counted iterations of one schedule before the next one's turn
 
@@ -38,41 +35,39 @@ def compare(
         progress: called after each block with the schedule's name.
 
     Returns:
-        For each schedule what ``train`` reports, without accuracy, and ``median_s``, ``median_low_s``,
-        ``median_high_s`` (95 % interval), ``speedup``, ``ci_low``, ``ci_high``.
+        For each schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95 % interval),
+        ``speedup``, ``ci_low``, ``ci_high``. ``loss`` has the schedule's own iterations; ``accuracy`` and
+        ``params_sha256`` are of the one model that all schedules have trained in turn.
+
+    Raises:
+        AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
     """
-    for name in schedules:
-        choose("schedule", name, SCHEDULES)
-    with Engine() as engine:
-        job = Job(config, world, engine)
+    with Job(config, world, schedules) as job:
         network = communication(job.exchange)
-        trainers = {name: job.trainer(name) for name in schedules}
+        losses: dict[str, list[float]] = {name: [] for name in schedules}
         blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
-        for _ in range(rounds(config)):
-            for name, trainer in trainers.items():
-                blocks[name].append(block(job, trainer))
+        for count in turns(config.iterations):
+            for name, trainer in job.trainers.items():
+                done = [trainer.iteration(*job.batch(trainer.done)) for _ in range(1 + count)]
+                trainer.schedule.flush()
+                losses[name].extend(loss for loss, _ in done[1:])
+                blocks[name].append([times for _, times in done])
                 if progress is not None:
                     progress(name)
         figures = {name: timing(world.transport, name, blocks[name], network) for name in schedules}
-        rows = [
-            describe(job, name, figures[name]) | compared(figures[name], figures[schedules[0]]) for name in schedules
+        end = {"accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}
+        return [
+            describe(job, name, figures[name])
+            | {"iterations": config.iterations, "iteration_s": figures[name].steady_s, "loss": losses[name]}
+            | end
+            | compared(figures[name], figures[schedules[0]])
+            for name in schedules
         ]
-        digest = job.agreed_sha256()
-        for trainer in trainers.values():
-            trainer.free()
-    return [row | {"params_sha256": digest} for row in rows]
 
 
-def rounds(config: Config) -> int:
-    """How often each schedule has its turn."""
-    return -(-config.iterations // BLOCK)
-
-
-def block(job: Job, trainer: Trainer) -> list[Times]:
-    """A few iterations of one schedule, after one that is not counted."""
-    times = [trainer.iteration(*job.batch(trainer.done))[1] for _ in range(BLOCK + 1)]
-    trainer.schedule.flush()
-    return times
+def turns(iterations: int) -> list[int]:
+    """Counted iterations of each turn."""
+    return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)]
 
 
 def compared(figures: Timing, baseline: Timing) -> dict[str, float]:

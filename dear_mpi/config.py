@@ -19,6 +19,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600},
     "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10},
 }
+# What is of no use for one kind of model is refused, lest somebody believes that it did something.
+OF_OTHERS = {"synthetic": ("data", "context", "batch"), "real": ("forward_time", "backward_time", "compute")}
 LEARNING_RATES = {"sgd": 0.1, "adam": 3e-3}
 
 
@@ -33,19 +35,20 @@ class Config:
 
     model: str = "mlp"
     data: str = "digits"
+    device: str = "cpu"
     schedule: str = "dear"
     fusion: str = "25MB"
     algorithm: str = "ring"
     segment_bytes: int = SEGMENT_BYTES
     dtype: str = "fp32"
     wire: str | None = None
-    optimizer: str = "sgd"
-    lr: float = 0.1
+    optimizer: str
+    lr: float
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
-    batch: int = 64
-    iterations: int = 100
+    batch: int
+    iterations: int
     seed: int = 0
     context: int = 64
     forward_time: float = 0.1
@@ -57,19 +60,25 @@ class Config:
         """The preset of the model, with what the user gave (None means: not given).
 
         Raises:
-            ValueError: the model is unknown, or a number is out of range.
+            ValueError: a name or the model is unknown, a number is out of range, or a choice does not apply.
         """
-        model = given.get("model") or cls.model
-        preset = choose("model", model.partition(":")[0], PRESETS)
-        known = {field.name for field in fields(cls)}
-        chosen = preset | {key: value for key, value in given.items() if key in known and value is not None}
+        given = {key: value for key, value in given.items() if value is not None}
+        for name in given:
+            choose("setting", name, dict.fromkeys(field.name for field in fields(cls)))
+        kind = given.get("model", cls.model).partition(":")[0]
+        preset = choose("model", kind, PRESETS)
+        for name in OF_OTHERS["synthetic" if kind == "synthetic" else "real"]:
+            if name in given:
+                raise ValueError(f"{name} does not apply to the model {given.get('model', cls.model)!r}")
+        chosen = preset | given
         lr = choose("optimizer", chosen["optimizer"], LEARNING_RATES)
         config = cls(**{"lr": lr} | chosen)
         config.check()
         return config
 
     def check(self) -> None:
-        """Numbers are in range."""
+        """The device is there, and numbers are in range."""
+        choose("device", self.device, {"cpu": None})
         for name in ("batch", "iterations", "context"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

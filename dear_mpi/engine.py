@@ -25,7 +25,7 @@ class Handle:
     def __init__(self, plan: Plan, label: str) -> None:
         self.plan, self.label = plan, label
         self.over = threading.Event()
-        self.error: BaseException | None = None
+        self.error: CollectiveError | None = None
 
     def wait(self) -> None:
         """Block until the plan has run.
@@ -35,7 +35,7 @@ class Handle:
         """
         self.over.wait()
         if self.error is not None:
-            raise CollectiveError(f"{self.label} failed: {self.error}") from self.error
+            raise CollectiveError(str(self.error)) from self.error
 
 
 class Engine:
@@ -54,14 +54,12 @@ class Engine:
         return handle
 
     def serve(self) -> None:
-        failure: BaseException | None = None
+        failure: CollectiveError | None = None
         while (handle := self.queue.get()) is not None:
-            try:
-                if failure is None:  # after a failure nothing on the wire can be relied on
-                    handle.plan()
-            except BaseException as error:  # raised where the main thread waits
-                failure = error
-            handle.error = failure
+            if failure is not None:  # nothing on the wire can be relied on any more
+                handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
+            else:
+                handle.error = failure = carry_out(handle)
             handle.over.set()
 
     def __enter__(self) -> Engine:
@@ -71,3 +69,14 @@ class Engine:
         """End the thread when it has run what was started; after an error, do not wait for ever."""
         self.queue.put(None)
         self.thread.join(None if error[0] is None else GRACE_S)
+
+
+def carry_out(handle: Handle) -> CollectiveError | None:
+    """Run a plan; what went wrong, for the main thread to raise where it waits."""
+    try:
+        handle.plan()
+    except BaseException as error:
+        failure = CollectiveError(f"{handle.label} failed: {error}")
+        failure.__cause__ = error
+        return failure
+    return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import astuple
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from dear_mpi.bucket import Bucket
 from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.algorithms import check_algorithm
-from dear_mpi.collectives.errors import CollectiveError
+from dear_mpi.collectives.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.config import Config
 from dear_mpi.data import Batches
@@ -25,48 +27,75 @@ from dear_mpi.layers.parameter import Layer, Parameter
 from dear_mpi.optimizer import Optimizer
 from dear_mpi.parts import make_parts
 from dear_mpi.schedules import SCHEDULES
-from dear_mpi.trainer import Trainer
+from dear_mpi.trainer import LossMeter, Trainer
 from dear_mpi.world import World
 
 __all__ = ["Job"]
 
 
 class Job:
-    """All that a trainer needs, built the same on every rank.
+    """A model, its data, its buckets and a trainer for each schedule; the same on every rank.
 
-    Constructing is collective.
+    Constructing is collective. A context manager: leaving it ends the engine and gives all plans back.
+
+    Args:
+        schedules: names; all trainers share the model and the buckets, and may take turns.
 
     Raises:
-        ValueError: something in ``config`` is not allowed here, on this rank or on another one.
+        ArgumentError: something in ``config`` is not allowed here, on this rank or on another one.
+        MismatchError: the ranks were asked for different things, or read different data.
     """
 
-    def __init__(self, config: Config, world: World, engine: Engine) -> None:
-        self.config, self.world = config, world
-        agree(world.transport, "train", self.build)
-        self.exchange = Exchange(
-            self.buckets, world, engine, algorithm=config.algorithm, segment_bytes=config.segment_bytes
-        )
+    def __init__(self, config: Config, world: World, schedules: Sequence[str]) -> None:
+        self.config, self.world, self.schedules = config, world, tuple(schedules)
+        agree(world.transport, "job", self.build)
+        with ExitStack() as stack:
+            stack.push(self.free)
+            engine = stack.enter_context(Engine())  # ends before its plans are freed
+            self.exchange = Exchange(
+                self.buckets, world, engine, algorithm=config.algorithm, segment_bytes=config.segment_bytes
+            )
+            self.meter = LossMeter(self.exchange)
+            self.trainers = {name: self.trainer(name) for name in schedules}
+            self.stack = stack.pop_all()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.stack.__exit__(kind, error, trace)
+
+    def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""
+        if error is None or isinstance(error, AgreedError):
+            self.exchange.free()
+            self.meter.free()
 
     def build(self) -> dict[str, Any]:
         """Make everything that needs no communication; what must be equal on all ranks."""
         config, world = self.config, self.world
-        choose("schedule", config.schedule, SCHEDULES)
-        check_algorithm(config.algorithm)
+        check_algorithm(config.algorithm, world.transport)
+        for name in self.schedules:
+            choose("schedule", name, SCHEDULES)
+        if len(set(self.schedules)) != len(self.schedules):
+            raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
         self.parts = make_parts(config)
         self.batches = None
         if self.parts.dataset is not None:
             examples = self.parts.dataset.train
             self.batches = Batches(examples, config.batch, rank=world.rank, size=world.size, seed=config.seed)
         self.buckets = make_buckets(self.parts.layers, config, world.size)
-        return {"settings": astuple(config), "parameters": self.parameters_sha256(), "data": self.data_sha256()}
+        return asdict(config) | {"parameters": self.parameters_sha256(), "examples": self.data_sha256()}
 
     @property
     def parameters(self) -> list[Parameter]:
         return [parameter for layer in self.parts.layers for parameter in layer.parameters]
 
     def trainer(self, schedule: str) -> Trainer:
-        """A trainer of this job's model; several may take turns on it."""
-        return Trainer(self.parts.layers, self.parts.loss, self.exchange, SCHEDULES[schedule](self.exchange))
+        """A trainer with this schedule."""
+        hooks = SCHEDULES[schedule](self.exchange)
+        self.exchange.prepare(hooks.collectives)
+        return Trainer(self.parts.layers, self.parts.loss, self.meter, hooks)
 
     def batch(self, iteration: int) -> tuple[Array, Array, float]:
         """This rank's inputs and targets, and 1 / number of targets in the whole batch."""
@@ -88,7 +117,7 @@ class Job:
                 x = layer.forward(x)
             right += int((x.argmax(-1) == targets).sum())
             total += targets.size
-        counts = self.world.transport.exchange((right, total))
+        counts = self.world.transport.gather_values((right, total))
         return float(np.divide(*np.sum(counts, axis=0)))
 
     def agreed_sha256(self) -> str:
@@ -97,7 +126,7 @@ class Job:
         Raises:
             CollectiveError: it is not.
         """
-        digests = self.world.transport.exchange(self.parameters_sha256())
+        digests = self.world.transport.gather_values(self.parameters_sha256())
         for rank, digest in enumerate(digests):
             if digest != digests[0]:
                 raise CollectiveError(f"parameters of rank {rank} differ from those of rank 0: {digest}, {digests[0]}")
@@ -107,12 +136,8 @@ class Job:
         return sha256(parameter.value for parameter in self.parameters)
 
     def data_sha256(self) -> str:
-        """Of the first and the last batch of examples: enough to notice that a rank reads another file."""
-        if self.parts.dataset is None:
-            return ""
-        train = self.parts.dataset.train
-        ends = np.unique(np.r_[: min(64, len(train)), max(0, len(train) - 64) : len(train)])
-        return sha256(train.take(ends)) + str(len(train))
+        """Of all examples, so that a rank that reads another file is noticed."""
+        return "" if self.parts.dataset is None else sha256(self.parts.dataset.train.arrays)
 
 
 def sha256(arrays: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         choose("optimizer", self.name, OPTIMIZERS)
-        if not self.lr > 0:
+        if not 0 < self.lr < math.inf:
             raise ValueError(f"lr must be above zero, not {self.lr}")
         if self.nesterov and not (self.name == "sgd" and self.momentum > 0):
             raise ValueError("nesterov needs the optimizer sgd with a momentum above zero")

@@ -11,11 +11,10 @@ from dear_mpi.data import Dataset, load_data
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.layers import SoftmaxCrossEntropy
-from dear_mpi.layers.parameter import Layer
+from dear_mpi.layers.parameter import Layer, Loss
 from dear_mpi.layers.synthetic import NoLoss
 from dear_mpi.models import MODELS
 from dear_mpi.paper_models import load_modules, synthetic_layers
-from dear_mpi.trainer import Loss
 
 __all__ = ["Parts", "make_parts"]
 

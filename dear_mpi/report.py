@@ -39,7 +39,7 @@ def timing(transport: Transport, schedule: str, blocks: Sequence[Sequence[Times]
         blocks: runs of iterations; the first of each block fills the pipeline.
     """
     mine = [[[t.iteration_s, t.forward_s, t.backward_s, t.exposed_s] for t in block] for block in blocks]
-    ranks = transport.exchange(mine)
+    ranks = transport.gather_values(mine)
     slowest = [np.max([rank[number] for rank in ranks], axis=0) for number in range(len(blocks))]
     steady = np.concatenate([block[1:] if len(block) > 1 else block for block in slowest])
     _, forward_s, backward_s, exposed_s = np.median(steady, axis=0).tolist()
@@ -61,7 +61,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "fusion": config.fusion,
         "buckets": len(job.buckets),
         "ranks": world.size,
-        "device": "cpu",
+        "device": config.device,
         "emulated_link": None if world.link is None else str(world.link),
         "model": config.model,
         "data": None if job.parts.dataset is None else config.data,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dear_mpi.compare import rounds
+from dear_mpi.compare import turns
 from dear_mpi.config import Config
 from dear_mpi.world import World
 
@@ -41,7 +41,7 @@ def training_progress(world: World, config: Config) -> Iterator[Callable[[int, f
 @contextmanager
 def comparison_progress(world: World, config: Config, names: Sequence[str]) -> Iterator[Callable[[str], object]]:
     """For ``compare``: blocks of iterations."""
-    with bar(world, rounds(config) * len(names), config.model) as advance:
+    with bar(world, len(turns(config.iterations)) * len(names), config.model) as advance:
         yield lambda name: advance(f"{config.model}, {name}")
 
 

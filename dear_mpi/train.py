@@ -7,7 +7,6 @@ from typing import Any
 
 from dear_mpi.bounds import communication
 from dear_mpi.config import Config
-from dear_mpi.engine import Engine
 from dear_mpi.job import Job
 from dear_mpi.report import describe, timing
 from dear_mpi.trainer import Times
@@ -28,13 +27,12 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
         The JSON object of ``dear-mpi train``, the same on all ranks.
 
     Raises:
-        ValueError: something in ``config`` is not allowed.
+        AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
         TrainingError: the loss is infinite or not a number.
     """
-    with Engine() as engine:
-        job = Job(config, world, engine)
+    with Job(config, world, [config.schedule]) as job:
         network = communication(job.exchange)
-        trainer = job.trainer(config.schedule)
+        trainer = job.trainers[config.schedule]
         losses: list[float] = []
         times: list[Times] = []
         for iteration in range(config.iterations):
@@ -46,6 +44,4 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
         trainer.schedule.flush()
         figures = timing(world.transport, config.schedule, [times], network)
         report = describe(job, config.schedule, figures)
-        report |= {"loss": losses, "accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}
-        trainer.free()
-    return report
+        return report | {"loss": losses, "accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}

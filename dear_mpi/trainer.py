@@ -11,31 +11,21 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.errors import AgreedError
 from dear_mpi.exchange import Exchange
 from dear_mpi.kernels.array import Array
-from dear_mpi.layers.parameter import Layer
+from dear_mpi.layers.parameter import Layer, Loss
 from dear_mpi.schedules import Schedule
 
-__all__ = ["Loss", "Times", "Trainer", "TrainingError"]
+__all__ = ["LossMeter", "Times", "Trainer", "TrainingError"]
 
 
-class TrainingError(RuntimeError):
-    """Training cannot go on; raised on all ranks alike."""
-
-
-class Loss(Protocol):
-    """The end of a model."""
-
-    def forward(self, logits: Array, targets: Array) -> float:
-        """The sum of the losses of these examples."""
-
-    def backward(self, scale: float) -> Array:
-        """The gradient of ``scale`` times that sum."""
+class TrainingError(AgreedError):
+    """Training cannot go on."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,10 @@ class Times:
 
 
 class LossMeter:
-    """Sums the ranks' losses, hidden under the backward pass: started before it, read after it."""
+    """Sums the ranks' losses, hidden under the backward pass: started before it, read after it.
+
+    Constructing is collective.
+    """
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
@@ -64,17 +57,16 @@ class LossMeter:
         self.exchange.wait(self.handle)
         return float(self.value[0])
 
+    def free(self) -> None:
+        self.plan.free()
+
 
 class Trainer:
-    """Runs iterations of a model.
+    """Runs iterations of a model; trainers with several schedules may take turns on one."""
 
-    Constructing is collective.
-    """
-
-    def __init__(self, layers: Sequence[Layer], loss: Loss, exchange: Exchange, schedule: Schedule) -> None:
-        self.layers, self.loss, self.exchange, self.schedule = tuple(layers), loss, exchange, schedule
-        exchange.prepare(schedule.collectives)
-        self.meter = LossMeter(exchange)
+    def __init__(self, layers: Sequence[Layer], loss: Loss, meter: LossMeter, schedule: Schedule) -> None:
+        self.layers, self.loss, self.meter, self.schedule = tuple(layers), loss, meter, schedule
+        self.exchange = meter.exchange
         self.done = 0
 
     def iteration(self, x: Array, targets: Array, scale: float) -> tuple[float, Times]:
@@ -123,8 +115,3 @@ class Trainer:
             spent_s += time.perf_counter() - begin_s
             self.schedule.after_backward(number)
         return spent_s
-
-    def free(self) -> None:
-        """Give the plans back."""
-        self.meter.plan.free()
-        self.exchange.free()

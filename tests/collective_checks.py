@@ -4,11 +4,13 @@ Data are small whole numbers, so that every result is exact in every type and er
 """
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, all_gather, all_reduce, chunk_bounds, make_plan, reduce_scatter
+from dear_mpi.collectives.errors import CollectiveError
 from dear_mpi.kernels.dtypes import DTYPES
 
 OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
@@ -101,7 +103,7 @@ def check_same_bits(transport, algorithm: str, dtype: str) -> None:
     data = [np.random.default_rng(rank).standard_normal(1003).astype(DTYPES[dtype]) for rank in range(transport.size)]
     x = data[transport.rank].copy()
     all_reduce(x, transport, algorithm=algorithm, segment_bytes=512)
-    assert len(set(transport.exchange(x.tobytes()))) == 1
+    assert len(set(transport.gather_values(x.tobytes()))) == 1
     exact = np.sum([part.astype(np.float64) for part in data], axis=0)
     unit = {"fp64": 2**-53, "fp32": 2**-24, "fp16": 2**-11, "bf16": 2**-8}[dtype]
     bound = transport.size * unit * np.sum([np.abs(part.astype(np.float64)) for part in data], axis=0)
@@ -139,6 +141,59 @@ def mixed(plan):
 DRIVES = [blocking, polling, mixed]
 
 
+class CountingTransport:
+    """Another transport, and how many of its requests were made and freed."""
+
+    def __init__(self, below):
+        self.below, self.made, self.freed = below, 0, 0
+
+    def __getattr__(self, name):
+        return getattr(self.below, name)
+
+    def counted(self, request):
+        def free():
+            self.freed += 1
+            request.Free()
+
+        self.made += 1
+        return SimpleNamespace(Start=request.Start, Wait=request.Wait, Test=request.Test, Free=free)
+
+    def send_init(self, data, peer, tag):
+        return self.counted(self.below.send_init(data, peer, tag))
+
+    def recv_init(self, data, peer, tag):
+        return self.counted(self.below.recv_init(data, peer, tag))
+
+
+def check_requests_are_freed(transport) -> None:
+    """Once each, however often the plan is freed; after that it refuses to run."""
+    counting = CountingTransport(transport)
+    plan = make_plan("all_reduce", np.ones(100), counting, segment_bytes=64)
+    plan()
+    assert (counting.made > 0) == (transport.size > 1)
+    plan.free()
+    plan.free()
+    assert counting.made == counting.freed
+    try:
+        plan.start()
+    except CollectiveError as error:
+        assert "start() on a plan that was freed" in str(error)  # noqa: PT017 (there is no pytest in a rank's thread)
+    else:
+        raise AssertionError("a freed plan ran")
+
+
+def check_starting_twice_is_refused(transport) -> None:
+    with make_plan("all_reduce", np.ones(100), transport) as plan:
+        plan.start()
+        try:
+            plan.start()
+        except CollectiveError as error:
+            assert "start() on a plan whose last run is not over" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("a running plan was started")
+        plan.wait()
+
+
 def check_plans_in_flight(transport) -> None:
     """Several plans of one transport may be under way at the same time, and end in another order."""
     arrays = [np.full(300 + 100 * number, float(transport.rank + number)) for number in range(3)]
@@ -159,7 +214,7 @@ def check_error(transport, kind, message, make) -> None:
         said = None
     except (ValueError, TypeError) as error:
         said = (type(error), str(error))
-    answers = transport.exchange(said)
+    answers = transport.gather_values(said)
     assert all(answer == answers[0] for answer in answers), answers
     assert answers[0] is not None, "no error was raised"
     assert issubclass(answers[0][0], kind)
@@ -181,12 +236,27 @@ def read_only_call(transport):
     all_reduce(x, transport)
 
 
+def misnumbered_call(transport):
+    """Rank 0 has made one plan less than the others."""
+    if transport.rank != 0:
+        transport.next_tag()
+    try:
+        all_reduce(np.zeros(5), transport)
+    finally:
+        if transport.rank == 0:
+            transport.next_tag()
+
+
 # (what is wrong, type of the error, part of its message, the call that makes it)
 BAD_CALLS = [
     ("count", ValueError, "all_reduce: count must be the same on all ranks, not 5 on rank 0",
      lambda t: all_reduce(np.zeros(5 + t.rank), t)),
     ("dtype", ValueError, "dtype must be the same on all ranks, not float32 on rank 0; float64 on rank",
      lambda t: all_reduce(np.zeros(5, np.float64 if t.rank else np.float32), t)),
+    ("collective of ranks", ValueError, "all_reduce: collective must be the same on all ranks, not all_reduce on rank 0",
+     lambda t: (reduce_scatter if t.rank else all_reduce)(np.zeros(5), t)),
+    ("order of plans", ValueError, "number of the plan must be the same on all ranks",
+     misnumbered_call),
     ("op of ranks", ValueError, "op must be the same on all ranks, not sum on rank 0; max on rank",
      lambda t: all_reduce(np.zeros(5), t, op="max" if t.rank else "sum")),
     ("op", ValueError, "op 'smu' is unknown: did you mean 'sum'?",
@@ -201,6 +271,12 @@ BAD_CALLS = [
      read_only_call),
     ("type", ValueError, "x must be of an integer type or one of fp64, fp32, fp16, bf16, not complex64",
      lambda t: all_reduce(np.zeros(5, np.complex64), t)),
+    ("byte order", ValueError, "x must be of an integer type or one of fp64, fp32, fp16, bf16, not >i4",
+     lambda t: all_reduce(np.zeros(5, ">i4"), t)),
+    ("op of all_gather", ValueError, "op must be left out for all_gather, which combines nothing, not 'average'",
+     lambda t: make_plan("all_gather", np.zeros(5), t, op="average")),
+    ("type of a number", ValueError, "TypeError: '<=' not supported",
+     lambda t: all_reduce(np.zeros(5), t, segment_bytes="1KB")),
     ("list", ValueError, "array library 'builtins' is unknown",
      lambda t: all_reduce([1.0, 2.0], t)),
     ("average", ValueError, "op 'average' needs one of fp64, fp32, fp16, bf16, not int64",
@@ -218,4 +294,4 @@ BAD_CALLS = [
     ("comm", TypeError, "comm must be an mpi4py communicator or a Transport, not int",
      lambda t: all_reduce(np.zeros(5), 3)),
 ]  # fmt: skip
-NEEDS_PEERS = {"count", "dtype", "op of ranks"}
+NEEDS_PEERS = {"count", "dtype", "op of ranks", "collective of ranks", "order of plans"}

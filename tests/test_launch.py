@@ -169,3 +169,33 @@ def test_missing_mpi_is_an_error():
     status, output, _ = launch("--mpi", "none such", "--", "-c", "pass")
     assert status == 2
     assert "no mpirun" in output
+
+
+FAILING_RANK = """
+from dear_mpi.config import Config
+from dear_mpi.layers.dense import Dense
+from dear_mpi.train import train
+from dear_mpi.world import run_world
+
+def main(world):
+    forward = Dense.forward
+    def failing(layer, x):
+        if world.rank == 1:
+            raise {error}("on purpose")
+        return forward(layer, x)
+    Dense.forward = failing
+    train(Config.of({{"iterations": 5}}), world)
+
+run_world(main)
+"""
+
+
+@pytest.mark.parametrize("error", ["ValueError", "ZeroDivisionError"])
+def test_a_rank_that_fails_alone_in_training_ends_the_job(error):
+    """Whatever it raises: the others wait for its gradients."""
+    code = FAILING_RANK.format(error=error)
+    status, output, seconds = launch("--keep-going", "--ranks", "3", "--", "-c", code)
+    assert status not in (0, 124), output
+    assert output.count("rank 1 failed:") == output.count("3 rank(s): python"), output
+    assert f"{error}: on purpose" in output
+    assert seconds < 40, output

@@ -16,8 +16,10 @@ import numpy as np
 
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.choose import choose
 from dear_mpi.stats import median
 from dear_mpi.world import World
 
@@ -36,7 +38,11 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant at one size; ``wrong`` counts elements that differed from the exact result, over all ranks."""
+    """One contestant at one size.
+
+    ``wrong`` counts elements that differed from the exact result, over all ranks and calls; ``slow_rank`` is the rank
+    that was most often the slowest.
+    """
 
     collective: str
     algorithm: str
@@ -60,6 +66,7 @@ class Row:
     algbw_GBps: float
     busbw_GBps: float
     wrong: int
+    slow_rank: int
 
 
 def bench_collective(collective: str, sizes: Sequence[int], world: World, segment_bytes: int) -> list[Row]:
@@ -67,11 +74,23 @@ def bench_collective(collective: str, sizes: Sequence[int], world: World, segmen
 
     Args:
         sizes: bytes of the full buffer; rounded down to whole elements, the same on every rank.
+
+    Raises:
+        ArgumentError: an unknown collective, or a size below one element per rank.
     """
+    agree(world.transport, "bench", lambda: checked(collective, sizes, world.size))
     from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
 
     comm = world_communicator()
     return [row for nbytes in sizes for row in at_size(collective, nbytes, world, comm, segment_bytes)]
+
+
+def checked(collective: str, sizes: Sequence[int], ranks: int) -> dict[str, object]:
+    """The arguments, if they are allowed."""
+    choose("collective", collective, BUS_FACTORS)
+    if min(sizes) < 4 * ranks:
+        raise ValueError(f"sizes must be at least {4 * ranks} B on {ranks} ranks, not {min(sizes)} B")
+    return {"collective": collective, "sizes": tuple(sizes)}
 
 
 def at_size(collective: str, nbytes: int, world: World, comm: Any, segment_bytes: int) -> list[Row]:
@@ -138,7 +157,7 @@ def summary(
     collective: str, name: str, x: Array, world: World, segment_bytes: int, samples: list[float], wrong: int
 ) -> Row:
     """Collective: one row, from the slowest rank of each call."""
-    answers = world.transport.exchange((samples, wrong))
+    answers = world.transport.gather_values((samples, wrong))
     slowest_us = np.max([answer[0] for answer in answers], axis=0) * 1e6
     middle = median(slowest_us.tolist())
     algbw = x.nbytes / middle.value * 1e-3
@@ -150,7 +169,7 @@ def summary(
         ranks=world.size,
         bytes=x.nbytes,
         count=x.size,
-        dtype=str(x.dtype),
+        dtype="fp32",
         op="none" if collective == "all_gather" else "sum",
         placement="in place",
         segment_bytes=segment_bytes,
@@ -165,4 +184,5 @@ def summary(
         algbw_GBps=algbw,
         busbw_GBps=algbw * BUS_FACTORS[collective](world.size),
         wrong=sum(answer[1] for answer in answers),
+        slow_rank=int(np.bincount(np.argmax([answer[0] for answer in answers], axis=0)).argmax()),
     )

@@ -29,6 +29,7 @@ class PrototypeRing:
         if x.size % size:
             raise ValueError(f"x must split into {size} equal chunks, not have {x.size} elements")
         segment = segment_bytes // x.itemsize
+        self.x = x
         self.landing = [np.empty(segment, x.dtype) for _ in range(2)]
         self.sends: list[Any] = []
         self.receives: list[Any] = []

@@ -20,6 +20,10 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All data, for a fingerprint."""
+
     def take(self, indices: Indices) -> tuple[Array, Array]:
         """Inputs (n, ...) and integer targets (n, ...) of these examples."""
 
@@ -34,22 +38,34 @@ class ArrayExamples:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return self.x, self.y
+
     def take(self, indices: Indices) -> tuple[Array, Array]:
         return self.x[indices], self.y[indices]
 
 
 @dataclass(frozen=True)
 class TextExamples:
-    """Windows of ``context`` bytes, with the bytes that follow each of them as targets: (n, context) both."""
+    """Windows of ``context`` bytes, with the bytes that follow each of them as targets: (n, context) both.
+
+    ``stride`` is the distance between windows: 1 to train on all of them, ``context`` to test each byte once.
+    """
 
     text: npt.NDArray[np.uint8]
     context: int
+    stride: int = 1
 
     def __len__(self) -> int:
-        return max(0, len(self.text) - self.context)
+        return max(0, (len(self.text) - self.context - 1) // self.stride + 1)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return (self.text,)
 
     def take(self, indices: Indices) -> tuple[Array, Array]:
-        windows = self.text[indices[:, None] + np.arange(self.context + 1)].astype(np.int64)
+        windows = self.text[indices[:, None] * self.stride + np.arange(self.context + 1)].astype(np.int64)
         return windows[:, :-1], windows[:, 1:]
 
 

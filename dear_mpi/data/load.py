@@ -16,6 +16,7 @@ __all__ = ["load_data"]
 
 SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the same examples
 TEST_SHARE_OF_TEXT = 0.1
+MOST_CLASSES = 100_000  # a label is the number of an output, so one huge label would be a huge model
 
 
 def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
@@ -54,8 +55,9 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
         x, y = read_arrays(path)
         if len(x) != len(y):
             raise ValueError(f"x and y must have the same length, not {len(x)} and {len(y)}")
-        if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) < 2 or y.min() < 0:
-            raise ValueError(f"y must hold two or more labels from 0, not {y.dtype}{list(y.shape)}")
+        if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) < 2 or y.min() < 0 or y.max() >= MOST_CLASSES:
+            allowed = f"two or more labels from 0 to {MOST_CLASSES - 1}"
+            raise ValueError(f"y must hold {allowed}, not {y.dtype}{list(y.shape)}")
         with np.errstate(over="ignore"):
             cast = x.astype(dtype) if x.dtype.kind in "iuf" else None
         if cast is None or x.ndim < 2 or not np.isfinite(cast).all():
@@ -92,8 +94,13 @@ def from_arrays(x: Array, y: Array) -> Dataset:
 
 def load_text(path: Path, context: int) -> Dataset:
     """A file as bytes; the last tenth is tested on."""
-    text = np.frombuffer(path.read_bytes(), np.uint8)
+    try:
+        text = np.frombuffer(path.read_bytes(), np.uint8)
+    except OSError as error:
+        raise ValueError(f"data {str(path)!r} cannot be read: {error}") from None
     border = len(text) - max(context + 1, round(len(text) * TEST_SHARE_OF_TEXT))
     if border < context + 1:
         raise ValueError(f"data {str(path)!r} has {len(text)} bytes; a context of {context} needs {2 * context + 2}")
-    return Dataset(TextExamples(text[:border], context), TextExamples(text[border:], context), (context,), 256)
+    return Dataset(
+        TextExamples(text[:border], context), TextExamples(text[border:], context, stride=context), (context,), 256
+    )

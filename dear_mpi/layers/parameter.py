@@ -14,7 +14,7 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Layer", "Parameter"]
+__all__ = ["Layer", "Loss", "Parameter"]
 
 
 @dataclass
@@ -47,3 +47,13 @@ class Layer(Protocol):
 
     def backward(self, dy: Array) -> Array:
         """Write the gradient of every parameter for the last ``forward``; return the gradient of its input."""
+
+
+class Loss(Protocol):
+    """The end of a model."""
+
+    def forward(self, logits: Array, targets: Array) -> float:
+        """The sum of the losses of these examples."""
+
+    def backward(self, scale: float) -> Array:
+        """The gradient of ``scale`` times that sum."""

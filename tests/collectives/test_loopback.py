@@ -53,6 +53,12 @@ def test_plans_in_flight(size):
     run_loopback(size, checks.check_plans_in_flight)
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_plans_are_freed_and_not_started_twice(size):
+    run_loopback(size, checks.check_requests_are_freed)
+    run_loopback(size, checks.check_starting_twice_is_refused)
+
+
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(
     ("what", "kind", "message", "make"), checks.BAD_CALLS, ids=[row[0] for row in checks.BAD_CALLS]

@@ -63,7 +63,7 @@ def test_any_program_does_what_it_says(written, count, segment, window):
 
     def body(transport):
         buffer = np.arange(count) + 1000 * transport.rank
-        run = Execution(written[transport.rank], buffer, transport, op="sum", segment=segment, window=window)
+        run = Execution(written[transport.rank], buffer, transport, op="sum", segment=segment, tag=1, window=window)
         run.start()
         run.wait()
         run.free()

@@ -36,12 +36,20 @@ BROKEN = {
         "rank 0, step 0: waits for ever, sending chunk 0 to rank 1",
     ),
     "a receive without send": (
-        pair([Step((), exchange(0).receives)], []),
+        pair([Step((), exchange(0).receives)], [Step()]),
         "rank 0, step 0: waits for ever, receiving chunk 1 from rank 1",
+    ),
+    "ends of a message in different steps": (
+        pair([Step(exchange(0).sends), exchange(0)], [Step(), exchange(1)]),
+        "rank 1, step 1: receives from rank 0 what that sends in its step 0; both ends of a message must be",
+    ),
+    "more steps than others": (
+        pair([exchange(0)], [exchange(1), Step()]),
+        "rank 1 has 2 steps, rank 0 has 1: add empty ones",
     ),
     "chunks that do not match": (
         pair([exchange(0)], [exchange(1, received=1)]),
-        "rank 1, step 0: expects chunk 1 from rank 0, which sends chunk 0 in its step 0",
+        "rank 1, step 0: expects chunk 1 from rank 0, which sends chunk 0",
     ),
     "a chunk that the sender does not have": (
         pair([exchange(0, sent=1)], [exchange(1, received=1)]),
@@ -65,7 +73,7 @@ BROKEN = {
         "rank 0, step 0: waits for ever, sending chunk 0 to rank 1",
     ),
     "a rank that does not exist": (
-        pair([Step((Send(2, one(0)),))], []),
+        pair([Step((Send(2, one(0)),))], [Step()]),
         "rank 0, step 0: rank 2 is no peer among ranks 0..1",
     ),
     "a message to oneself": (

@@ -54,6 +54,11 @@ def test_plan_is_reusable(transport, drive):
     checks.check_plan_is_reusable(transport, drive)
 
 
+def test_plans_are_freed_and_not_started_twice(transport):
+    checks.check_requests_are_freed(transport)
+    checks.check_starting_twice_is_refused(transport)
+
+
 def test_plans_in_flight(transport):
     checks.check_plans_in_flight(transport)
 

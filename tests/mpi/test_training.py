@@ -42,9 +42,11 @@ def test_native_collectives_train_too():
     assert trained(algorithm="native", iterations=100)["accuracy"] > 0.9
 
 
-def test_digits_are_learnt():
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_digits_are_learnt(schedule):
     """The main job, at its defaults: at least 97 % of the test digits are read, on any number of ranks."""
-    report = run_world(lambda world: train(Config.of({"model": "cnn", "fusion": "layers:2"}), world))
+    config = Config.of({"model": "cnn", "fusion": "layers:2", "schedule": schedule})
+    report = run_world(lambda world: train(config, world))
     assert report["accuracy"] >= 0.97
     assert report["loss"][-1] < 0.1 < report["loss"][0]
 
@@ -67,7 +69,7 @@ def test_a_loss_that_is_no_number_ends_all_ranks_with_the_same_error():
 def test_ranks_that_were_asked_for_different_things_all_say_so(comm):
     """Rank 0 alone has another seed."""
     if comm.size > 1:
-        with pytest.raises(MismatchError, match="train: settings must be the same on all ranks"):
+        with pytest.raises(MismatchError, match="job: seed must be the same on all ranks, not 1 on rank 0; 0 on rank"):
             trained(seed=int(comm.rank == 0))
 
 

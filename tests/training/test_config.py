@@ -23,7 +23,7 @@ def test_preset_then_override(name):
     preset = PRESETS[name.partition(":")[0]]
     lr = LEARNING_RATES[preset["optimizer"]]
     assert Config.of({"model": name, "seed": None}) == Config(**{"model": name, "lr": lr} | preset)
-    assert Config.of({"model": name, "lr": 7.0, "batch": 5, "verbose": 1}).lr == 7.0
+    assert Config.of({"model": name, "lr": 7.0, "iterations": 5}).lr == 7.0
     assert Config.of({"model": name, "optimizer": "sgd"}).lr == LEARNING_RATES["sgd"]
     assert Config.of({}) == Config.of({"model": None}) == Config.of({"model": Config.model})
 
@@ -34,8 +34,12 @@ BAD_SETTINGS = {
     "batch must be at least 1, not 0": {"batch": 0},
     "iterations must be at least 1, not -2": {"iterations": -2},
     "context must be at least 1, not 0": {"context": 0},
-    "forward_time must be finite and not negative, not -0.1": {"forward_time": -0.1},
-    "backward_time must be finite and not negative, not -1": {"backward_time": -1},
+    "forward_time must be finite and not negative, not -0.1": {"model": "synthetic:resnet50", "forward_time": -0.1},
+    "backward_time must be finite and not negative, not -1": {"model": "synthetic:resnet50", "backward_time": -1},
+    "forward_time does not apply to the model 'cnn'": {"model": "cnn", "forward_time": 0.1},
+    "data does not apply to the model 'synthetic:resnet50'": {"model": "synthetic:resnet50", "data": "digits"},
+    "setting 'iteration' is unknown: did you mean 'iterations'?": {"iteration": 5},
+    "device 'cuda' is unknown: Allowed: cpu": {"device": "cuda"},
     "momentum must be finite and not negative, not -0.9": {"momentum": -0.9},
     "weight_decay must be finite and not negative, not -1": {"weight_decay": -1},
     "seed must be finite and not negative, not -1": {"seed": -1},
@@ -45,6 +49,8 @@ BAD_OPTIMIZERS = {
     "lr must be above zero, not 0": {"lr": 0},
     "lr must be above zero, not -0.1": {"lr": -0.1},
     "lr must be above zero, not nan": {"lr": math.nan},
+    "lr must be above zero, not inf": {"lr": math.inf},
+    "momentum is for the optimizer sgd, not adam": {"name": "adam", "momentum": 0.9},
     "nesterov needs the optimizer sgd with a momentum above zero": {"nesterov": True},
     "the optimizer sgd with a momentum above zero": {"name": "adam", "nesterov": True, "momentum": 0.9},
 }

@@ -1,12 +1,15 @@
 """Schedules differ in when they communicate, never in what is computed."""
 
+import contextlib
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from dear_mpi import exchange as exchange_module
 from dear_mpi.bucket import Bucket
 from dear_mpi.collectives.loopback import run_loopback
 from dear_mpi.config import Config
-from dear_mpi.engine import Engine
 from dear_mpi.exchange import Exchange
 from dear_mpi.job import Job
 from dear_mpi.kernels.dtypes import DTYPES
@@ -14,7 +17,9 @@ from dear_mpi.layers.parameter import Parameter
 from dear_mpi.optimizer import Optimizer
 from dear_mpi.schedules import SCHEDULES
 from dear_mpi.train import train
+from dear_mpi.trainer import TrainingError
 from dear_mpi.world import World, run_world
+from tests.collective_checks import CountingTransport
 from tests.training_checks import README, SCHEDULE_CASES, settings
 
 
@@ -39,13 +44,10 @@ def test_the_number_of_ranks_does_not_change_what_is_computed(threads, model, sc
     """In float64, unequal parts of batches included (10 examples on 3 ranks), to 1e-10 of one process alone."""
 
     def parameters(world):
-        with Engine() as engine:
-            job = Job(Config.of(settings(model=model, dtype="fp64", schedule=schedule, batch=10)), world, engine)
-            trainer = job.trainer(schedule)
+        with Job(Config.of(settings(model=model, dtype="fp64", batch=10)), world, [schedule]) as job:
             for iteration in range(30):
-                trainer.iteration(*job.batch(iteration))
-            trainer.schedule.flush()
-            trainer.free()
+                job.trainers[schedule].iteration(*job.batch(iteration))
+            job.trainers[schedule].schedule.flush()
         return np.concatenate([parameter.value.ravel() for parameter in job.parameters])
 
     alone, together = (run_world(parameters, threads=number) for number in (1, threads))
@@ -146,13 +148,29 @@ def test_gradients_may_travel_in_another_type(wire):
     assert report["loss"][-1] < report["loss"][0]
 
 
-def test_exposed_communication_is_what_the_main_thread_waits_for():
-    """With nobody to talk to there is nothing to wait for but the engine's thread."""
-    report = run_world(lambda world: train(Config.of(settings()), world), threads=1)
-    assert 0 <= report["exposed_comm_s"] < max(report["iteration_s"])
-    assert report["bound_s"] > 0
+def test_exposed_communication_is_what_the_main_thread_waits_for(monkeypatch):
+    """The clock moves only while the main thread waits for a handle."""
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(exchange_module, "time", SimpleNamespace(perf_counter=lambda: now.s))
+    exchange = Exchange([], None, None)
+    handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25))
+    exchange.wait(handle)
+    now.s += 10
+    exchange.wait(handle)
+    assert exchange.exposed_s == 0.5
 
 
-def test_world_without_link_says_so():
-    (link,) = run_loopback(1, lambda transport: World.over(transport).link is None)
-    assert link
+@pytest.mark.parametrize("choices", [{}, {"optimizer": "sgd", "lr": 1e30, "iterations": 50}], ids=["good", "diverges"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_all_requests_are_given_back(choices):
+    """Also when training ends with an error on all ranks."""
+    counts = []
+
+    def body(transport):
+        counting = CountingTransport(transport)
+        counts.append(counting)
+        with contextlib.suppress(TrainingError):
+            train(Config.of(settings(**choices)), World.over(counting))
+
+    run_loopback(3, body)
+    assert all(counting.made == counting.freed > 0 for counting in counts)
