@@ -45,7 +45,7 @@ test: test-quick      ## all tests: serial, then on 1 to 5 ranks under every MPI
 	$(PYTHON) tests/launch.py --ranks $(RANKS) -- -m pytest $(UNDER_MPI) tests/mpi
 
 test-quick: install   ## the serial tests, without those of the launcher
-	$(PYTHON) -m pytest -q --ignore=tests/mpi --ignore=tests/test_launch.py
+	$(PYTHON) -m pytest -q --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi
 
 check: install        ## style, types, layers, size
 	$(PYTHON) -m ruff check .

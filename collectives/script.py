@@ -1,5 +1,8 @@
 """Order the messages of a rank: when each is started, waited for, and combined. The heart of a plan.
 
+Words: a **cell** is the smallest part of a buffer that messages share; a **lane** is all messages of one direction
+between two ranks; a receive is **folded in** when what it brought is combined or copied from its **landing** place.
+
 A send may start as soon as the data it carries is final, which depends on single receives, not on whole steps:
 while segment k of a chunk is added, segment k+1 is on the wire, and the wire is never silent between steps.
 
@@ -52,6 +55,31 @@ class Script:
     messages: Sequence[Message]
     entries: Sequence[Entry]
     landing: dict[int, tuple[int, int]]
+
+    def __str__(self) -> str:
+        """One line per entry; a message is shown by its direction, step and segment.
+
+        >>> from dear_mpi.collectives.algorithms import programs
+        >>> from dear_mpi.collectives.messages import messages
+        >>> print(write_script(messages(programs("ring", "reduce_scatter", 2)[0], count=6, segment=1)))
+        wait for -; start in 0.0, out 0.0, in 0.1, out 0.1
+        wait for in 0.0, fold it in; start in 0.2
+        wait for out 0.0; start out 0.2
+        wait for in 0.1, fold it in; start -
+        wait for in 0.2, fold it in; start -
+        wait for out 0.1, out 0.2; start -
+        """
+        lines = []
+        for entry in self.entries:
+            waits = [self.name(number) + ", fold it in" * (number == entry.fold) for number in entry.waits]
+            starts = [self.name(number) for number in entry.starts]
+            lines.append(f"wait for {', '.join(waits) or '-'}; start {', '.join(starts) or '-'}")
+        return "\n".join(lines)
+
+    def name(self, number: int) -> str:
+        """A message, for a reader."""
+        step, segment = self.messages[number].key
+        return f"{'in' if self.messages[number].incoming else 'out'} {step}.{segment}"
 
 
 def write_script(messages: Sequence[Message], window: int = WINDOW) -> Script:
@@ -151,7 +179,10 @@ class Writer:
         arrivals = [(self.latest([number]), 0, number) for number in receives]
         starts = [(time, 1, number) for number, time in self.start_time.items()]
         pages = Pages()
-        for _, kind, number in sorted(arrivals + starts, key=lambda event: (event[:2], self.messages[event[2]].key)):
+        for _, kind, _, number in sorted(
+            (time, kind, (self.messages[number].key, not self.messages[number].incoming), number)
+            for time, kind, number in arrivals + starts
+        ):
             if kind == 0:
                 pages.fold(number, self.fold_after[number], lands_beside=number in self.landing)
             else:

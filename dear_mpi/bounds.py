@@ -1,6 +1,7 @@
-"""The least time that an iteration can take under each schedule, to hold every measurement against.
+"""The least time of compute and communication in an iteration under each schedule, to hold measurements against.
 
-Seconds of forward (ff) and backward (bp) compute, reduce-scatter (rs) and all-gather (ag), with perfect pipelining:
+Updates, the loss and packing come on top. In seconds of forward (ff) and backward (bp) compute, reduce-scatter (rs)
+and all-gather (ag), with perfect pipelining:
 
     sequential   ff + bp + rs + ag
     wfbp         ff + max(bp, rs + ag)
@@ -43,8 +44,9 @@ BOUNDS: dict[str, Callable[[float, float, float, float], float]] = {
 def communication(exchange: Exchange) -> Communication:
     """Collective: what the network needs for the buckets.
 
-    On an emulated link this is what the link allows, by the cost model; on a real one it is measured, the best of
-    three. To be called before training: it leaves nothing but zeros in the buckets.
+    On an emulated link this is what the link allows, by the cost model (which lets steps not overlap: for the ring that
+    costs nothing, for a crowd at one rank it is pessimistic); on a real one it is measured, the best of three. To be
+    called before training: it leaves nothing but zeros in the buckets.
     """
     times = modelled if exchange.world.link is not None else measured
     return Communication(times(exchange, "reduce_scatter"), times(exchange, "all_gather"))

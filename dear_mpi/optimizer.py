@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import compute_dtype
-from dear_mpi.kernels.update import SGD, Adam, Rule
+from dear_mpi.kernels.rules import SGD, Adam, Rule
 
 __all__ = ["OPTIMIZERS", "Optimizer"]
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dear_mpi.compare import turns
 from dear_mpi.config import Config
+from dear_mpi.stats import median
 from dear_mpi.world import World
 
 __all__ = ["comparison_progress", "console", "show_comparison", "show_training", "training_progress"]
@@ -49,15 +50,17 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     """What a training run ended with."""
     data = f" on {report['data']}" if report["data"] else ""
     table = Table(
-        title=f"{report['model']}{data}, {report['ranks']} ranks over {report['transport']}", show_header=False
+        title=f"{report['model']}{data}, {report['ranks']} ranks over {report['transport']}",
+        caption="times: medians over iterations of the slowest rank",
+        show_header=False,
     )
-    accuracy, steady = report["accuracy"], sorted(report["iteration_s"][1:] or report["iteration_s"])
+    accuracy, steady = report["accuracy"], median(report["iteration_s"][1:] or report["iteration_s"])
     rows = {
         "schedule": f"{report['schedule']}, {report['algorithm']}, {report['buckets']} buckets ({report['fusion']})",
-        "iterations": f"{report['iterations']} of {report['batch']} examples in all",
+        "iterations": f"{report['iterations']}" + (f", batch {report['batch']}" if report["data"] else ""),
         "loss, first and last": f"{report['loss'][0]:.4f}  {report['loss'][-1]:.4f}" if report["data"] else None,
         "test accuracy": None if accuracy is None else f"{accuracy:.2%}",
-        "iteration, median": milliseconds(steady[len(steady) // 2]),
+        "iteration": milliseconds(steady.value),
         "compute": milliseconds(report["compute_s"]),
         "exposed communication": milliseconds(report["exposed_comm_s"]),
         "ideal bound": milliseconds(report["bound_s"]),

@@ -32,23 +32,11 @@ def pack(
     Raises:
         ValueError: a shape differs from the plan's.
     """
-    kernels = kernels_for(bucket)
-    for view, tensor in zip(matching(plan, bucket, tensors), tensors, strict=True):
-        kernels.copy_scaled(view, tensor, scale)
-        if finite is not None and not kernels.all_finite(view):
-            finite[...] = False
+    plan.check(tensors)
+    kernels_for(bucket).pack(tensors, plan.views(bucket), scale, finite)
 
 
 def unpack(bucket: Array, tensors: Sequence[Array], plan: PackPlan, *, scale: float = 1.0) -> None:
     """Write every tensor from its place in ``bucket``, times ``scale``: the mirror image of ``pack``."""
-    kernels = kernels_for(bucket)
-    for view, tensor in zip(matching(plan, bucket, tensors), tensors, strict=True):
-        kernels.copy_scaled(tensor, view, scale)
-
-
-def matching(plan: PackPlan, bucket: Array, tensors: Sequence[Array]) -> list[Array]:
-    """The plan's views into ``bucket``, after a check that ``tensors`` have the same shapes."""
-    shapes = tuple(tensor.shape for tensor in tensors)
-    if shapes != plan.shapes:
-        raise ValueError(f"tensors must have the shapes of the plan, {plan.shapes}, not {shapes}")
-    return plan.views(bucket)
+    plan.check(tensors)
+    kernels_for(bucket).unpack(plan.views(bucket), tensors, scale)

@@ -64,6 +64,16 @@ class PackPlan:
         """Length of the bucket in bytes."""
         return self.padded * self.dtype.itemsize
 
+    def check(self, tensors: Sequence[Array]) -> None:
+        """See that tensors have the shapes of the plan.
+
+        Raises:
+            ValueError: they have others.
+        """
+        shapes = tuple(tensor.shape for tensor in tensors)
+        if shapes != self.shapes:
+            raise ValueError(f"tensors must have the shapes of the plan, {self.shapes}, not {shapes}")
+
     def views(self, bucket: Array) -> list[Array]:
         """One view per tensor, of the tensor's shape, into ``bucket``."""
         if (bucket.shape, bucket.dtype) != ((self.padded,), self.dtype):

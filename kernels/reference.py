@@ -14,9 +14,9 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import compute_dtype
-from dear_mpi.kernels.update import Rule
+from dear_mpi.kernels.rules import Rule
 
-__all__ = ["OPS", "all_finite", "combiner", "copy_scaled", "update"]
+__all__ = ["OPS", "combiner", "copy_scaled", "pack", "unpack", "unpack_update"]
 
 BLOCK = 1 << 14  # elements: four fp32 arrays of one block are 256 KiB
 
@@ -29,6 +29,28 @@ def spans(count: int) -> Iterator[slice]:
     return (slice(start, start + BLOCK) for start in range(0, count, BLOCK))
 
 
+def pack(tensors: Sequence[Array], views: Sequence[Array], scale: float, finite: Array | None) -> None:
+    """Tensors into the views of a bucket; ``finite`` is set to False where a packed value is not finite."""
+    for view, tensor in zip(views, tensors, strict=True):
+        copy_scaled(view, tensor, scale)
+        if finite is not None and not np.isfinite(view).all():
+            finite[...] = False
+
+
+def unpack(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> None:
+    """The views of a bucket into tensors."""
+    for view, tensor in zip(views, tensors, strict=True):
+        copy_scaled(tensor, view, scale)
+
+
+def unpack_update(
+    views: Sequence[Array], values: Sequence[Array], slots: Sequence[Sequence[Array]], rule: Rule, scale: float
+) -> None:
+    """Every parameter by the rule, with its gradient in the views of a bucket."""
+    for value, grad, state in zip(values, views, slots, strict=True):
+        update(value, grad, state, rule, scale)
+
+
 def copy_scaled(dst: Array, src: Array, scale: float) -> None:
     """dst = src * scale, cast to dst's type; the product is formed in fp32 (fp64 where one side is fp64)."""
     dtype = compute_dtype(dst.dtype, src.dtype)
@@ -37,11 +59,6 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.copyto(dst, src, casting="unsafe")
         else:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
-
-
-def all_finite(array: Array) -> bool:
-    """Whether no element is infinite or not a number."""
-    return bool(np.isfinite(array).all())
 
 
 def combiner(dst: Array, src: Array, op: str) -> Callable[[], object]:

@@ -253,7 +253,7 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5 + t.rank), t)),
     ("dtype", ValueError, "dtype must be the same on all ranks, not float32 on rank 0; float64 on rank",
      lambda t: all_reduce(np.zeros(5, np.float64 if t.rank else np.float32), t)),
-    ("collective of ranks", ValueError, "all_reduce: collective must be the same on all ranks, not all_reduce on rank 0",
+    ("collective of ranks", ValueError, "collective must be the same on all ranks, not all_reduce on rank 0",
      lambda t: (reduce_scatter if t.rank else all_reduce)(np.zeros(5), t)),
     ("order of plans", ValueError, "number of the plan must be the same on all ranks",
      misnumbered_call),

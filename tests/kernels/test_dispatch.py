@@ -14,7 +14,8 @@ from dear_mpi.kernels.dispatch import BACKENDS, kernels_for
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.pack import pack, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
-from dear_mpi.kernels.update import SGD, unpack_update
+from dear_mpi.kernels.rules import SGD
+from dear_mpi.kernels.update import unpack_update
 
 LIBRARY = "standin_library"
 PLAN = PackPlan.of([(3,)], DTYPES["fp32"], 1)
@@ -36,7 +37,7 @@ def calls(monkeypatch):
         return lambda *arguments: noted.append(name) or getattr(reference, name)(*arguments)
 
     backend = types.ModuleType("standin_backend")
-    for name in ("all_finite", "combiner", "copy_scaled", "update"):
+    for name in ("combiner", "copy_scaled", "pack", "unpack", "unpack_update"):
         setattr(backend, name, noting(name))
     monkeypatch.setitem(sys.modules, "standin_backend", backend)
     monkeypatch.setitem(BACKENDS, LIBRARY, "standin_backend")
@@ -72,11 +73,11 @@ def run_update(bucket):
 
 
 USES = {
-    run_pack: ["copy_scaled", "all_finite"],
-    run_unpack: ["copy_scaled"],
+    run_pack: ["pack"],
+    run_unpack: ["unpack"],
     run_accumulate: ["combiner"],
     run_copier: ["copy_scaled"],
-    run_update: ["update"],
+    run_update: ["unpack_update"],
 }
 
 

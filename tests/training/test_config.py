@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dear_mpi.bounds import BOUNDS
 from dear_mpi.config import LEARNING_RATES, PRESETS, Config
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.update import SGD, Adam
+from dear_mpi.kernels.rules import SGD, Adam
 from dear_mpi.layers import synthetic
 from dear_mpi.optimizer import Optimizer
 from dear_mpi.paper_models import Module, load_modules, synthetic_layers
