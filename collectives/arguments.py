@@ -49,6 +49,8 @@ class Call:
         check_op(self.op, self.x.dtype, self.collective)
         if self.algorithm == NATIVE and self.x.dtype == DTYPES["bf16"] and self.collective != "all_gather":
             raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
+        if not isinstance(self.segment_bytes, int):
+            raise ValueError(f"segment_bytes must be a whole number, not {self.segment_bytes!r}")
         if not self.x.dtype.itemsize <= self.segment_bytes <= MESSAGE_BYTES:
             allowed = f"{self.x.dtype.itemsize} (one element) to {MESSAGE_BYTES}"
             raise ValueError(f"segment_bytes must be from {allowed}, not {self.segment_bytes}")

@@ -6,8 +6,7 @@ nothing grows while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dear_mpi.collectives.errors import TransportError
@@ -97,13 +96,14 @@ class Execution:
         return accumulator(part, landed, self.op) if message.combine else copier(part, landed)
 
     def start(self) -> None:
-        """Begin a run: post what depends on nothing."""
+        """Begin a run: post what depends on nothing, which is the first entry."""
         self.position = self.waited = 0
-        self.advance()
+        if not self.entries[0].waits:
+            self.finish(self.entries[0])
 
     def advance(self) -> bool:
         """Do what can be done without blocking; whether the run is over."""
-        with self.naming_the_peer():
+        try:
             while self.position < len(self.entries):
                 entry = self.entries[self.position]
                 while self.waited < len(entry.waits):
@@ -111,6 +111,8 @@ class Execution:
                         return False
                     self.waited += 1
                 self.finish(entry)
+        except Exception as error:
+            raise self.failure(error) from error
         return True
 
     def wait(self) -> None:
@@ -119,35 +121,34 @@ class Execution:
         Raises:
             TransportError: a message did not get through; it names the step and the peer.
         """
-        with self.naming_the_peer():
+        try:
             while self.position < len(self.entries):
                 entry = self.entries[self.position]
-                while self.waited < len(entry.waits):
-                    entry.waits[self.waited].Wait()
+                for request in entry.waits[self.waited :]:
+                    request.Wait()
                     self.waited += 1
                 self.finish(entry)
-
-    @contextmanager
-    def naming_the_peer(self) -> Iterator[None]:
-        """Say of any error which message it struck."""
-        try:
-            yield
         except Exception as error:
-            place = f"rank {self.transport.rank}, after message {self.position}"
-            awaited = self.entries[self.position].awaited[self.waited :]
-            if awaited:
-                (step, segment), peer = awaited[0].key, awaited[0].peer
-                verb = "receiving from" if awaited[0].incoming else "sending to"
-                place = f"rank {self.transport.rank}, step {step}, segment {segment}, {verb} rank {peer}"
-            raise TransportError(f"{place}: {error}") from error
+            raise self.failure(error) from error
 
     def finish(self, entry: Prepared) -> None:
+        """The waits of an entry are over: do the rest of it."""
+        self.position += 1
+        self.waited = 0
         if entry.fold is not None:
             entry.fold()
         for request in entry.starts:
             request.Start()
-        self.position += 1
-        self.waited = 0
+
+    def failure(self, error: Exception) -> TransportError:
+        """Say which message an error struck: the one that is waited for, or those that were just started."""
+        entry = self.entries[min(self.position, len(self.entries) - 1)]
+        if self.waited >= len(entry.awaited):
+            return TransportError(f"rank {self.transport.rank}, after {self.position} of {len(self.entries)}: {error}")
+        message = entry.awaited[self.waited]
+        (step, segment), verb = message.key, "receiving from" if message.incoming else "sending to"
+        place = f"rank {self.transport.rank}, step {step}, segment {segment}, {verb} rank {message.peer}"
+        return TransportError(f"{place}: {error}")
 
     def free(self) -> None:
         for request in self.requests:

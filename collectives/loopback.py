@@ -138,7 +138,11 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T]) -> list[
     hub = Hub(size)
     with ThreadPoolExecutor(size, thread_name_prefix="rank") as pool:
         tasks = [pool.submit(function, LoopbackTransport(hub, rank)) for rank in range(size)]
-        done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+        try:
+            done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+        except BaseException:  # Ctrl-C reaches this thread alone
+            hub.fail("interrupted")
+            raise
         failed = [task for task in tasks if task in done and task.exception() is not None]
         if failed:
             hub.fail(f"rank {tasks.index(failed[0])} failed: {failed[0].exception()}")

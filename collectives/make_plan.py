@@ -70,8 +70,10 @@ def transport_of(comm: Any) -> Transport:
     if hasattr(comm, "send_init"):
         transport: Transport = comm
         return transport
-    if not hasattr(comm, "Get_rank"):
+    if not hasattr(comm, "Is_inter"):
         raise TypeError(f"comm must be an mpi4py communicator or a Transport, not {type(comm).__name__}")
+    if not comm or comm.Is_inter():
+        raise TypeError("comm must be an intracommunicator that has not been freed")
     from dear_mpi.collectives.mpi_transport import MpiTransport  # imports, and so starts, MPI
 
     return MpiTransport.of(comm)

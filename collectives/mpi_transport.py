@@ -7,6 +7,7 @@ they are; nothing is copied here.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from functools import cache
 from typing import Any
@@ -17,6 +18,9 @@ from dear_mpi.collectives.transport import Request
 from dear_mpi.kernels.array import Array
 
 __all__ = ["MpiTransport", "world_communicator"]
+
+# What Open MPI's and Hydra's launchers tell each process about the size of the job.
+LAUNCHED_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class MpiTransport:
@@ -71,8 +75,13 @@ def world_communicator() -> MPI.Intracomm:
     """All processes of the job.
 
     Raises:
-        RuntimeError: MPI was started for one thread only, while our engine calls it from a second one.
+        RuntimeError: MPI was started for one thread only, while our engine calls it from a second one; or the
+            launcher is another MPI's, so that each process believes to be alone.
     """
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise RuntimeError("MPI's thread level must be at least MPI_THREAD_SERIALIZED, for the engine's thread")
+    launched = max(int(os.environ.get(name, 1)) for name in LAUNCHED_SIZE)
+    if MPI.COMM_WORLD.Get_size() == 1 < launched:
+        vendor = MPI.get_vendor()[0]
+        raise RuntimeError(f"{launched} ranks were launched, but {vendor} sees one: mpirun belongs to another MPI")
     return MPI.COMM_WORLD

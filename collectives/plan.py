@@ -50,7 +50,7 @@ class Plan:
     ) -> None:
         self.run, self.result = run, result
         self.before, self.after = tuple(before), tuple(after)
-        self.running = self.freed = False
+        self.running = self.started = self.freed = False
 
     def start(self) -> None:
         """Begin a run without waiting for anybody.
@@ -62,7 +62,7 @@ class Plan:
             raise CollectiveError("start() on a plan that was freed: make another one")
         if self.running:
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
-        self.running = True
+        self.running = self.started = True
         for call in self.before:
             call()
         self.run.start()
@@ -74,7 +74,13 @@ class Plan:
         return not self.running
 
     def wait(self) -> Array:
-        """Block until the run is over, with the interpreter lock released; the result."""
+        """Block until the run is over, with the interpreter lock released; the result.
+
+        Raises:
+            CollectiveError: the plan was never started.
+        """
+        if not self.started:
+            raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
         if self.running:
             self.run.wait()
             self.finish()
@@ -92,7 +98,8 @@ class Plan:
 
     def free(self) -> None:
         """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs."""
-        self.wait()
+        if self.running:
+            self.wait()
         if not self.freed:
             self.run.free()
         self.freed = True

@@ -62,9 +62,9 @@ class Script:
         >>> from dear_mpi.collectives.algorithms import programs
         >>> from dear_mpi.collectives.messages import messages
         >>> print(write_script(messages(programs("ring", "reduce_scatter", 2)[0], count=6, segment=1)))
-        wait for -; start in 0.0, out 0.0, in 0.1, out 0.1
-        wait for in 0.0, fold it in; start in 0.2
-        wait for out 0.0; start out 0.2
+        wait for -; start out 0.0, out 0.1, in 0.0, in 0.1
+        wait for in 0.0, fold it in; start -
+        wait for out 0.0; start out 0.2, in 0.2
         wait for in 0.1, fold it in; start -
         wait for in 0.2, fold it in; start -
         wait for out 0.1, out 0.2; start -
@@ -174,13 +174,16 @@ class Writer:
         lane.append(number)
 
     def entries(self) -> list[Entry]:
-        """All events in order of time: at each time what arrives is folded in first, then messages are started."""
+        """All events in order of time: at each time what arrives is folded in first, then messages are started.
+
+        Sends go first, because a peer waits for them, while a receive is posted two messages ahead of its need.
+        """
         receives = [number for number, message in enumerate(self.messages) if message.incoming]
         arrivals = [(self.latest([number]), 0, number) for number in receives]
         starts = [(time, 1, number) for number, time in self.start_time.items()]
         pages = Pages()
         for _, kind, _, number in sorted(
-            (time, kind, (self.messages[number].key, not self.messages[number].incoming), number)
+            (time, kind, (self.messages[number].incoming, self.messages[number].key), number)
             for time, kind, number in arrivals + starts
         ):
             if kind == 0:

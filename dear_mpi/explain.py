@@ -18,6 +18,8 @@ from dear_mpi.picture import draw_steps
 
 __all__ = ["explain_algorithm"]
 
+MOST_RANKS_IN_TABLES = 12
+
 
 def explain_algorithm(name: str, collective: str, size: int, *, check: bool, picture: Path | None) -> None:
     """Print an algorithm for ``size`` ranks.
@@ -36,8 +38,11 @@ def explain_algorithm(name: str, collective: str, size: int, *, check: bool, pic
     console.print(lesson, markup=False, soft_wrap=True)
     console.print(f"\n{name} {collective} on {size} ranks", style="bold")
     console.print("Below: the ranks whose contributions each chunk holds (- where it holds nothing of use).\n")
-    for number in range(len(rows[0])):
-        console.print(table(written, rows, number))
+    if size > MOST_RANKS_IN_TABLES:
+        console.print(f"(Tables are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
+    else:
+        for number in range(len(rows[0])):
+            console.print(table(written, rows, number))
     console.print(traffic(written), soft_wrap=True)
     if check:
         for ranks in range(1, size + 1):

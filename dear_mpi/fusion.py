@@ -36,7 +36,10 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
             raise ValueError(f"fusion {policy!r} needs a whole number above zero after the colon, as in {kind}:4")
         return (by_layers if kind == "layers" else equal_buckets)(int(argument), nbytes)
     try:
-        return by_bytes(parse_bytes(policy), nbytes)
+        limit = parse_bytes(policy)
+        if limit < 1:
+            raise ValueError(f"size {policy!r} must be above zero")
+        return by_bytes(limit, nbytes)
     except ValueError as error:
         raise ValueError(f"fusion {policy!r}: {error}. Allowed: none, layers:K, buckets:N, or a size") from None
 

