@@ -6,13 +6,14 @@ nothing grows while it runs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dear_mpi.collectives.errors import TransportError
 from dear_mpi.collectives.messages import Message, messages
 from dear_mpi.collectives.program import Program
-from dear_mpi.collectives.script import WINDOW, Script, write_script
+from dear_mpi.collectives.script import WINDOW, Entry, Script, write_script
 from dear_mpi.collectives.transport import Request, Transport
 from dear_mpi.kernels.accumulate import accumulator, copier
 from dear_mpi.kernels.array import Array, array_module
@@ -24,12 +25,16 @@ Action = Callable[[], object]
 
 @dataclass(frozen=True)
 class Prepared:
-    """An ``Entry`` of the script with its requests and its bound call; ``awaited`` says what the waits are for."""
+    """An ``Entry`` of the script with everything looked up: calls of requests, and the bound call that folds in.
 
-    waits: tuple[Request, ...]
+    ``awaited`` says what the waits are for, and ``tests`` asks the same requests without blocking.
+    """
+
+    waits: tuple[Action, ...]
+    tests: tuple[Callable[[], bool], ...]
     awaited: tuple[Message, ...]
     fold: Action | None
-    starts: tuple[Request, ...]
+    starts: tuple[Action, ...]
 
 
 class Execution:
@@ -63,15 +68,17 @@ class Execution:
         script = write_script(messages(program, buffer.size, segment), window)
         self.landings = self.landing_places(script)
         self.requests = [self.request(number, message) for number, message in enumerate(script.messages)]
-        self.entries = [
-            Prepared(
-                tuple(self.requests[number] for number in entry.waits),
-                tuple(script.messages[number] for number in entry.waits),
-                None if entry.fold is None else self.fold(entry.fold, script.messages[entry.fold]),
-                tuple(self.requests[number] for number in entry.starts),
-            )
-            for entry in script.entries
-        ]
+        self.entries = [self.prepared(script, entry) for entry in script.entries]
+
+    def prepared(self, script: Script, entry: Entry) -> Prepared:
+        awaited = [self.requests[number] for number in entry.waits]
+        return Prepared(
+            tuple(request.Wait for request in awaited),
+            tuple(request.Test for request in awaited),
+            tuple(script.messages[number] for number in entry.waits),
+            None if entry.fold is None else self.fold(entry.fold, script.messages[entry.fold]),
+            tuple(self.requests[number].Start for number in entry.starts),
+        )
 
     def landing_places(self, script: Script) -> dict[int, Array]:
         """Where receives land that do not land in the buffer: one array per slot, as long as its longest message."""
@@ -106,8 +113,8 @@ class Execution:
         try:
             while self.position < len(self.entries):
                 entry = self.entries[self.position]
-                while self.waited < len(entry.waits):
-                    if not entry.waits[self.waited].Test():
+                for test in entry.tests[self.waited :]:
+                    if not test():
                         return False
                     self.waited += 1
                 self.finish(entry)
@@ -122,10 +129,9 @@ class Execution:
             TransportError: a message did not get through; it names the step and the peer.
         """
         try:
-            while self.position < len(self.entries):
-                entry = self.entries[self.position]
-                for request in entry.waits[self.waited :]:
-                    request.Wait()
+            for entry in itertools.islice(self.entries, self.position, None):
+                for wait in entry.waits[self.waited :]:
+                    wait()
                     self.waited += 1
                 self.finish(entry)
         except Exception as error:
@@ -137,8 +143,8 @@ class Execution:
         self.waited = 0
         if entry.fold is not None:
             entry.fold()
-        for request in entry.starts:
-            request.Start()
+        for start in entry.starts:
+            start()
 
     def failure(self, error: Exception) -> TransportError:
         """Say which message an error struck: the one that is waited for, or those that were just started."""
