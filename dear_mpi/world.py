@@ -82,9 +82,10 @@ def world_transport() -> Transport:
 
 
 def launched_rank() -> int:
-    """This process's rank in the MPI job; 0 where there is no MPI."""
+    """This process's rank in the MPI job; 0 where there is none that could be used."""
     try:
         from dear_mpi.collectives.mpi_transport import world_communicator
+
+        return int(world_communicator().Get_rank())
     except (ImportError, RuntimeError):
         return 0
-    return int(world_communicator().Get_rank())

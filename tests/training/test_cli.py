@@ -1,6 +1,7 @@
 """The command line, as people use it: a process of its own, whose exit code and last words count."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -135,3 +136,14 @@ def test_python_m_runs_the_same_command_line():
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert "did you mean 'mlp'?" in result.stderr
+
+
+def test_a_launcher_of_another_mpi_is_told_apart():
+    """Each of its processes would believe to be alone, and train by itself."""
+    command = [sys.executable, "-m", "dear_mpi", "train", "--iterations", "1"]
+    environment = os.environ | {"PMI_SIZE": "2"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert "2 ranks were launched, but" in result.stderr
+    assert "sees one: mpirun belongs to another MPI" in result.stderr
+    assert "Traceback" not in result.stderr
