@@ -82,14 +82,13 @@ class Execution:
 
     def landing_places(self, script: Script) -> dict[int, Array]:
         """Where receives land that do not land in the buffer: one array per slot, as long as its longest message."""
+        counts = {number: script.messages[number].stop - script.messages[number].start for number in script.landing}
         longest: dict[tuple[int, int], int] = {}
         for number, slot in script.landing.items():
-            count = script.messages[number].stop - script.messages[number].start
-            longest[slot] = max(longest.get(slot, 0), count)
+            longest[slot] = max(longest.get(slot, 0), counts[number])
         empty = array_module(self.buffer).empty
         slots = {slot: empty(count, self.buffer.dtype) for slot, count in longest.items()}
-        lengths = {number: script.messages[number].stop - script.messages[number].start for number in script.landing}
-        return {number: slots[slot][: lengths[number]] for number, slot in script.landing.items()}
+        return {number: slots[slot][: counts[number]] for number, slot in script.landing.items()}
 
     def request(self, number: int, message: Message) -> Request:
         part = self.buffer[message.start : message.stop]
