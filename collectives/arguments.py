@@ -12,7 +12,7 @@ from dear_mpi.collectives.algorithms import NATIVE, check_algorithm
 from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.collectives.program import COLLECTIVES
 from dear_mpi.collectives.transport import Transport
-from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.array import Array, array_module, library_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.dtypes import DTYPES, is_floating
@@ -58,6 +58,7 @@ class Call:
             "collective": self.collective,
             "count": self.count,
             "dtype": str(self.x.dtype),
+            "library of the arrays": library_of(self.x),
             "op": self.op,
             "algorithm": self.algorithm,
             "segment_bytes": self.segment_bytes,
@@ -72,6 +73,8 @@ class Call:
         """``out`` fits, and shares no memory with ``x``."""
         if self.out is None:
             return
+        if library_of(self.out) != library_of(self.x):
+            raise ValueError(f"out must be an array of {library_of(self.x)}, as x is, not of {library_of(self.out)}")
         if self.out.dtype != self.x.dtype:
             raise ValueError(f"out must have the dtype of x, {self.x.dtype}, not {self.out.dtype}")
         start, stop = chunk_bounds(self.count, size, rank)

@@ -44,8 +44,14 @@ class EmulatedTransport:
     def __init__(self, below: Transport, link: Link) -> None:
         self.below, self.link = below, link
         self.rank, self.size, self.native = below.rank, below.size, False  # who could slow the library's own?
-        self.name = f"EMULATED link of {link} over {below.name}"
         self.port = Port(link)
+
+    @property
+    def name(self) -> str:
+        return f"EMULATED link of {self.link} over {self.below.name}"
+
+    def takes(self, array: Array) -> bool:
+        return self.below.takes(array)
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return EmulatedSend(self.port, self.below.send_init(data, peer, tag), data.nbytes)

@@ -2,39 +2,45 @@
 
 Compiling makes every request and every view; a run then only starts, waits and combines. No array is sliced and
 nothing grows while it runs.
+
+[Note: Host and device]
+On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan.
+Whatever is started afterwards may read what they write, or overwrite what they still read, so every start is
+preceded by a wait on an event recorded behind all that was launched so far (``Execution.settled``), also by the
+caller before the run. This is the one place where a buffer passes from a stream to MPI. To the loops below the
+event is one more thing to wait for. What a run launches last is not waited for: it is in order on that stream.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dear_mpi.collectives.errors import TransportError
 from dear_mpi.collectives.messages import Message, messages
+from dear_mpi.collectives.places import Action, Places
 from dear_mpi.collectives.program import Program
-from dear_mpi.collectives.script import WINDOW, Entry, Script, write_script
+from dear_mpi.collectives.script import WINDOW, Script, write_script
 from dear_mpi.collectives.transport import Request, Transport
-from dear_mpi.kernels.accumulate import accumulator, copier
-from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.events import event_for
+from dear_mpi.kernels.slab import Slab
 
 __all__ = ["Execution"]
-
-Action = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An ``Entry`` of the script with everything looked up: calls of requests, and the bound call that folds in.
+    """A part of the script with everything looked up: wait for all of these, then do all of those.
 
-    ``awaited`` says what the waits are for, and ``tests`` asks the same requests without blocking.
+    ``awaited`` says what the waits are for (None: the device), and ``tests`` asks the same without blocking.
     """
 
     waits: tuple[Action, ...]
     tests: tuple[Callable[[], bool], ...]
-    awaited: tuple[Message, ...]
-    fold: Action | None
-    starts: tuple[Action, ...]
+    awaited: tuple[Message | None, ...]
+    actions: tuple[Action, ...]
 
 
 class Execution:
@@ -47,9 +53,12 @@ class Execution:
         op: how ``combine`` receives are combined (``sum``, ``prod``, ``min``, ``max``).
         segment: the largest number of elements in one message.
         tag: marks the messages of this plan, the same on all ranks.
+        staged: whether messages pass through pinned host memory, because the transport does not take the buffer's.
+        slab: where landing places are taken from, unless they are staged.
 
-    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine; more only where a
-    step sends and receives the same chunks in other portions, which none of our algorithms does.
+    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine (staged: for each
+    peer and direction); more only where a step sends and receives the same chunks in other portions, which none of
+    our algorithms does.
     """
 
     def __init__(
@@ -61,45 +70,38 @@ class Execution:
         op: str,
         segment: int,
         tag: int,
+        staged: bool = False,
+        slab: Slab | None = None,
         window: int = WINDOW,
     ) -> None:
-        self.buffer, self.transport, self.op, self.tag = buffer, transport, op, tag
+        self.transport, self.op, self.tag = transport, op, tag
         self.position = self.waited = 0
-        script = write_script(messages(program, buffer.size, segment), window)
-        self.landings = self.landing_places(script)
+        self.settled = event_for(buffer)
+        script = write_script(messages(program, buffer.size, segment), window, staged=staged)
+        self.places = Places(script, buffer, Slab.pinned(buffer) if staged else slab or Slab.beside(buffer))
         self.requests = [self.request(number, message) for number, message in enumerate(script.messages)]
-        self.entries = [self.prepared(script, entry) for entry in script.entries]
-
-    def prepared(self, script: Script, entry: Entry) -> Prepared:
-        awaited = [self.requests[number] for number in entry.waits]
-        return Prepared(
-            tuple(request.Wait for request in awaited),
-            tuple(request.Test for request in awaited),
-            tuple(script.messages[number] for number in entry.waits),
-            None if entry.fold is None else self.fold(entry.fold, script.messages[entry.fold]),
-            tuple(self.requests[number].Start for number in entry.starts),
-        )
-
-    def landing_places(self, script: Script) -> dict[int, Array]:
-        """Where receives land that do not land in the buffer: one array per slot, as long as its longest message."""
-        counts = {number: script.messages[number].stop - script.messages[number].start for number in script.landing}
-        longest: dict[tuple[int, int], int] = {}
-        for number, slot in script.landing.items():
-            longest[slot] = max(longest.get(slot, 0), counts[number])
-        empty = array_module(self.buffer).empty
-        slots = {slot: empty(count, self.buffer.dtype) for slot, count in longest.items()}
-        return {number: slots[slot][: counts[number]] for number, slot in script.landing.items()}
+        self.entries = list(self.prepared(script))
 
     def request(self, number: int, message: Message) -> Request:
-        part = self.buffer[message.start : message.stop]
-        if message.incoming:
-            return self.transport.recv_init(self.landings.get(number, part), message.peer, self.tag)
-        return self.transport.send_init(part, message.peer, self.tag)
+        init = self.transport.recv_init if message.incoming else self.transport.send_init
+        return init(self.places.place(number), message.peer, self.tag)
 
-    def fold(self, number: int, message: Message) -> Action:
-        part = self.buffer[message.start : message.stop]
-        landed = self.landings[number]
-        return accumulator(part, landed, self.op) if message.combine else copier(part, landed)
+    def prepared(self, script: Script) -> Iterator[Prepared]:
+        """See [Note: Host and device]; on a host each entry of the script is one part, and there is no event."""
+        launched = True  # the caller may have launched what wrote the buffer
+        for entry in script.entries:
+            awaited = [self.requests[number] for number in entry.waits]
+            waits, tests = [request.Wait for request in awaited], [request.Test for request in awaited]
+            names: list[Message | None] = [script.messages[number] for number in entry.waits]
+            actions = [] if entry.fold is None else [self.places.fold(entry.fold, self.op)]
+            actions += [lift for number in entry.starts for lift in self.places.lift(number)]
+            starts = [self.requests[number].Start for number in entry.starts]
+            launched = launched or bool(actions)
+            if self.settled is not None and launched and starts:
+                yield Prepared(tuple(waits), tuple(tests), tuple(names), (*actions, self.settled.record))
+                waits, tests, names, actions = [self.settled.synchronize], [self.settled.done], [None], []
+                launched = False
+            yield Prepared(tuple(waits), tuple(tests), tuple(names), (*actions, *starts))
 
     def start(self) -> None:
         """Begin a run: post what depends on nothing, which is the first entry."""
@@ -140,10 +142,8 @@ class Execution:
         """The waits of an entry are over: do the rest of it."""
         self.position += 1
         self.waited = 0
-        if entry.fold is not None:
-            entry.fold()
-        for start in entry.starts:
-            start()
+        for action in entry.actions:
+            action()
 
     def failure(self, error: Exception) -> TransportError:
         """Say which message an error struck: the one that is waited for, or those that were just started."""
@@ -151,11 +151,16 @@ class Execution:
         if self.waited >= len(entry.awaited):
             return TransportError(f"rank {self.transport.rank}, after {self.position} of {len(self.entries)}: {error}")
         message = entry.awaited[self.waited]
+        if message is None:
+            return TransportError(f"rank {self.transport.rank}, waiting for the device: {error}")
         (step, segment), verb = message.key, "receiving from" if message.incoming else "sending to"
         place = f"rank {self.transport.rank}, step {step}, segment {segment}, {verb} rank {message.peer}"
         return TransportError(f"{place}: {error}")
 
     def free(self) -> None:
+        if self.settled is not None:  # kernels may still read the slots
+            self.settled.record()
+            self.settled.synchronize()
         for request in self.requests:
             request.Free()
         self.requests, self.entries = [], []

@@ -16,12 +16,14 @@ from typing import Any
 from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.algorithms import NATIVE, find_algorithm
 from dear_mpi.collectives.arguments import SEGMENT_BYTES, Call
+from dear_mpi.collectives.errors import ArgumentError
 from dear_mpi.collectives.execute import Execution
 from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.collectives.plan import Plan, Runnable
 from dear_mpi.collectives.transport import Transport
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.slab import Slab
 
 __all__ = ["make_plan", "transport_of"]
 
@@ -35,6 +37,7 @@ def make_plan(
     algorithm: str = "ring",
     op: str = "sum",
     segment_bytes: int = SEGMENT_BYTES,
+    slab: Slab | None = None,
 ) -> Plan:
     """Prepare a collective for these arrays; the plan is run by calling it, or by start / advance / wait.
 
@@ -47,6 +50,10 @@ def make_plan(
         algorithm: a name in ``ALGORITHMS``, or ``native`` for the MPI library's own collective.
         op: ``sum``, ``prod``, ``min``, ``max``, or ``average`` (a sum that is scaled once, in fp32, at the end).
         segment_bytes: the largest message.
+        slab: where the plan's own memory is taken from; it makes its own if there is none.
+
+    Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
+    is in order on that stream. They are handed to MPI if it takes them (``Transport.takes``), else staged.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one; all ranks raise the same.
@@ -57,7 +64,7 @@ def make_plan(
     call = Call(collective, x, out, algorithm, op, segment_bytes)
     agree(transport, collective, lambda: {**call.check(transport), "number of the plan": tag})
     place = placed(call, transport.rank, transport.size)
-    run = compiled(call, place.buffer, transport, tag)
+    run = compiled(call, place.buffer, transport, tag, slab)
     return Plan(run, place.result, before=place.before, after=place.after)
 
 
@@ -79,15 +86,23 @@ def transport_of(comm: Any) -> Transport:
     return MpiTransport.of(comm)
 
 
-def compiled(call: Call, buffer: Array, transport: Transport, tag: int) -> Runnable:
-    """What moves the data: one of our programs, or the MPI library's collective."""
+def compiled(call: Call, buffer: Array, transport: Transport, tag: int, slab: Slab | None) -> Runnable:
+    """What moves the data: one of our programs, or the MPI library's collective.
+
+    Raises:
+        ArgumentError: the MPI library cannot be handed this memory (on all ranks alike).
+    """
     op = "sum" if call.op == "average" else call.op
+    direct = transport.takes(buffer)
     if call.algorithm == NATIVE:
+        if not direct:
+            raise ArgumentError(f"algorithm 'native' needs an MPI that takes device memory, not {transport.name}")
         from dear_mpi.collectives.native import NativeRun  # imports, and so starts, MPI
 
         return NativeRun(call.collective, buffer, transport, op=op)
     program = find_algorithm(call.algorithm, call.collective)(transport.rank, transport.size)
-    return Execution(program, buffer, transport, op=op, segment=call.segment_bytes // call.x.dtype.itemsize, tag=tag)
+    segment = call.segment_bytes // call.x.dtype.itemsize
+    return Execution(program, buffer, transport, op=op, segment=segment, tag=tag, staged=not direct, slab=slab)
 
 
 @dataclass(frozen=True)

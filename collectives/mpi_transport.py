@@ -14,8 +14,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+from dear_mpi.collectives.cuda_aware import Verdict, decide
 from dear_mpi.collectives.transport import Request
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["MpiTransport", "world_communicator"]
 
@@ -27,9 +28,15 @@ class MpiTransport:
     """The ranks of an MPI communicator, on a duplicate of it, so that no message meets one of the user's.
 
     Constructing is collective, over all ranks of ``comm``.
+
+    Attributes:
+        device_memory: how a GPU's memory gets to MPI: ``direct``, ``staged`` through pinned host memory, or ``auto``,
+            which is found out when the first such buffer is seen (``cuda_aware.py``); then ``name`` says it.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
+        self.device_memory = "auto"
+        self.verdict: Verdict | None = None
         self.comm = comm.Dup()
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
@@ -47,6 +54,14 @@ class MpiTransport:
         transport = cls(comm)
         comm.Set_attr(keyval(), transport)
         return transport
+
+    def takes(self, array: Array) -> bool:
+        if library_of(array) == "numpy":
+            return True
+        if self.verdict is None:
+            self.verdict = decide(self.comm, self.device_memory)
+            self.name = f"{self.name}; {self.verdict.why}"
+        return self.verdict.direct
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return self.comm.Send_init([data.view("u1"), MPI.BYTE], peer, tag)

@@ -32,6 +32,7 @@ __all__ = ["WINDOW", "Entry", "Script", "write_script"]
 WINDOW = 2
 
 Key = tuple[int, int]
+Slot = tuple[int, bool, int]  # peer, incoming, number
 BEGIN: Key = (-1, 0)
 
 
@@ -49,12 +50,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Script:
-    """What a rank does in one run. ``landing`` gives, for a receive that does not land in the buffer itself, the
-    (peer, slot) of its landing place."""
+    """What a rank does in one run. ``slots`` gives, for a message that does not land in the buffer or leave from it,
+    which place beside the buffer is its own while it is under way."""
 
     messages: Sequence[Message]
     entries: Sequence[Entry]
-    landing: dict[int, tuple[int, int]]
+    slots: dict[int, Slot]
 
     def __str__(self) -> str:
         """One line per entry; a message is shown by its direction, step and segment.
@@ -82,21 +83,22 @@ class Script:
         return f"{'in' if self.messages[number].incoming else 'out'} {step}.{segment}"
 
 
-def write_script(messages: Sequence[Message], window: int = WINDOW) -> Script:
+def write_script(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> Script:
     """Order the messages of one rank.
 
     Args:
         messages: as ``messages()`` sorts them, the sends of a step before its receives.
         window: the number of messages posted at a time in each direction between two ranks.
+        staged: every message passes through a place beside the buffer, because the transport cannot reach it.
     """
-    writer = Writer(messages, window)
+    writer = Writer(messages, window, staged=staged)
     for number, message in enumerate(messages):
         if message.incoming:
             writer.add_receive(number, message)
         else:
             writer.add_send(number, message)
         writer.keep_lane(number, message)
-    return Script(messages, writer.entries(), writer.landing)
+    return Script(messages, writer.entries(), writer.slots)
 
 
 class Cell:
@@ -125,12 +127,12 @@ class Cell:
 class Writer:
     """Finds for each message when it may start, and which sends must be over before that."""
 
-    def __init__(self, messages: Sequence[Message], window: int) -> None:
+    def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
         self.messages = messages
-        self.window = window
+        self.window, self.staged = window, staged
         self.cells: dict[int, Cell] = defaultdict(Cell)
         self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
-        self.landing: dict[int, tuple[int, int]] = {}
+        self.slots: dict[int, Slot] = {}
         self.fold_time: dict[int, Key] = {}  # of receives that land beside the buffer
         self.start_time: dict[int, Key] = {}
         self.start_after: dict[int, set[int]] = {}  # sends that must be over before a message starts
@@ -144,6 +146,13 @@ class Writer:
         """A send starts when the receives that wrote its cells, all of earlier steps, are folded in."""
         sources = set().union(*(self.cells[cell].read(number) for cell in message.cells))
         self.start_time[number], self.start_after[number] = self.latest(sources), set()
+        if self.staged:
+            self.slots[number] = self.slot(message)
+
+    def slot(self, message: Message) -> Slot:
+        """The place of the message that is ``window`` before this one in its lane, hence over by then."""
+        lane = self.lanes[message.peer, message.incoming]
+        return message.peer, message.incoming, len(lane) % self.window
 
     def add_receive(self, number: int, message: Message) -> None:
         """A receive lands in the buffer if nobody reads there any more; else beside it, and is folded in later."""
@@ -152,11 +161,12 @@ class Writer:
             cell.write(number, step=message.key[0])
         readers = set().union(*(cell.readers_before for cell in cells))
         writers = set().union(*(cell.writers_before for cell in cells))
-        if message.combine or any(self.messages[reader].key[0] == message.key[0] for reader in readers):
+        crossing = any(self.messages[reader].key[0] == message.key[0] for reader in readers)
+        if message.combine or self.staged or crossing:
             self.fold_time[number] = max(message.key, self.latest(readers))
             # A landing place is used again when its message has been folded in; one that is late has its own.
-            late, lane = self.fold_time[number] > message.key, self.lanes[message.peer, True]
-            self.landing[number] = (message.peer, self.window + number if late else len(lane) % self.window)
+            late = self.fold_time[number] > message.key
+            self.slots[number] = (message.peer, True, self.window + number) if late else self.slot(message)
             self.start_time[number], self.start_after[number], self.fold_after[number] = BEGIN, set(), readers
         else:
             self.start_time[number] = self.latest(readers | writers)
@@ -187,7 +197,7 @@ class Writer:
             for time, kind, number in arrivals + starts
         ):
             if kind == 0:
-                pages.fold(number, self.fold_after[number], lands_beside=number in self.landing)
+                pages.fold(number, self.fold_after[number], lands_beside=number in self.slots)
             else:
                 pages.start(number, self.start_after[number])
         pages.finish(set(range(len(self.messages))) - set(receives))

@@ -50,6 +50,12 @@ class Transport(Protocol):
     def native(self) -> bool:
         """Whether the MPI library's own collectives work on it."""
 
+    def takes(self, array: Array) -> bool:
+        """Whether messages can be sent from and received into memory like this array's; host memory always can be.
+
+        Collective when it is first asked about a device's memory, and the same on all ranks.
+        """
+
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, whose memory must stay where it is until ``Free``."""
 

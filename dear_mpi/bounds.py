@@ -13,7 +13,6 @@ With bp = 2 ff and rs = ag, DeAR gains nothing over WFBP while rs + ag <= 2 ff, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -66,13 +65,14 @@ def modelled(exchange: Exchange, collective: str) -> float:
 def measured(exchange: Exchange, collective: str) -> float:
     """The best of a few runs of all buckets, each run as long as its slowest rank."""
     exchange.prepare([collective])
-    best_s = float("inf")
+    compute, best_s = exchange.compute, float("inf")
     for _ in range(REPEATS):
         exchange.world.transport.gather_values(None)
-        begin_s = time.perf_counter()
+        begin = compute.mark()
         for handle in [exchange.start(collective, bucket) for bucket in exchange.buckets]:
             handle.wait()
-        best_s = min(best_s, max(exchange.world.transport.gather_values(time.perf_counter() - begin_s)))
+        elapsed_s = compute.seconds(begin, compute.mark())
+        best_s = min(best_s, max(exchange.world.transport.gather_values(elapsed_s)))
     for bucket in exchange.buckets:
         bucket.buffer[...] = 0
     return best_s

@@ -10,15 +10,15 @@ write their gradients straight into the message. Otherwise (bf16 on the wire, fp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from dear_mpi.kernels.array import array_module
-from dear_mpi.kernels.pack import pack
+from dear_mpi.kernels.pack import packer
 from dear_mpi.kernels.pack_plan import PackPlan
-from dear_mpi.kernels.update import unpack_update
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.kernels.update import updater
 from dear_mpi.layers.parameter import Parameter
 from dear_mpi.optimizer import Optimizer
 
@@ -35,6 +35,7 @@ class Bucket:
         wire: the type in which gradients travel.
         chunks: the number of ranks.
         optimizer: how ``update`` changes the parameters.
+        slab: where the buffer is taken from; it has its own memory if there is none.
 
     Raises:
         ValueError: a parameter is not contiguous (its update would go to a copy).
@@ -49,6 +50,7 @@ class Bucket:
         wire: np.dtype[Any],
         chunks: int,
         optimizer: Optimizer,
+        slab: Slab | None = None,
     ) -> None:
         for parameter in parameters:
             if not parameter.value.flags.c_contiguous:
@@ -56,28 +58,29 @@ class Bucket:
         self.index, self.layers, self.parameters = index, tuple(layers), tuple(parameters)
         self.optimizer, self.updates = optimizer, 0
         self.plan = PackPlan.of([parameter.value.shape for parameter in parameters], wire, chunks)
-        self.buffer = array_module(parameters[0].value).zeros(self.plan.padded, wire)
-        self.slots = [optimizer.new_slots(parameter.value) for parameter in parameters]
-        self.packs = any(parameter.grad.dtype != wire for parameter in parameters)
-        if not self.packs:
-            for parameter, view in zip(parameters, self.plan.views(self.buffer), strict=True):
-                parameter.grad = view
+        values = [parameter.value for parameter in parameters]
+        self.buffer = (slab or Slab.beside(values[0])).zeros(self.plan.padded, wire)
+        self.pack = self.packing()
+        self.apply = updater(self.buffer, self.plan, values, [optimizer.new_slots(value) for value in values])
+
+    def packing(self) -> Callable[[], object]:
+        """The call that brings the gradients into the buffer: of no effect where they can be there from the start."""
+        grads = [parameter.grad for parameter in self.parameters]
+        if any(grad.dtype != self.plan.dtype for grad in grads):
+            return packer(grads, self.buffer, self.plan)
+        for parameter, view in zip(self.parameters, self.plan.views(self.buffer), strict=True):
+            parameter.grad = view
+        return lambda: None
 
     @property
     def first_layer(self) -> int:
         """The layer that runs first in forward, hence last in backward: its gradient completes the bucket."""
         return self.layers[0]
 
-    def pack(self) -> None:
-        """Bring the gradients into the buffer, where they are not there already."""
-        if self.packs:
-            pack([parameter.grad for parameter in self.parameters], self.buffer, self.plan)
-
     def update(self) -> None:
         """Apply the optimiser with the reduced gradients in the buffer."""
         self.updates += 1
-        values = [parameter.value for parameter in self.parameters]
-        unpack_update(self.buffer, self.plan, values, self.slots, self.optimizer.rule(self.updates))
+        self.apply(self.optimizer.rule(self.updates))
 
     def __str__(self) -> str:
         return f"bucket {self.index} (layers {self.layers[0]}..{self.layers[-1]}, {self.plan.nbytes} bytes)"

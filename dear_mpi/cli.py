@@ -22,6 +22,7 @@ from dear_mpi.config import Config
 from dear_mpi.demo import DEMO
 from dear_mpi.explain import explain_algorithm
 from dear_mpi.show import comparison_progress, show_comparison, show_training, training_progress
+from dear_mpi.streams import select_gpu
 from dear_mpi.train import train as run_training
 from dear_mpi.units import parse_bytes, parse_link
 from dear_mpi.world import World, launched_rank, run_world
@@ -45,7 +46,10 @@ Compute = Annotated[str | None, typer.Option(help="How a synthetic model spends 
 Iterations = Annotated[int | None, typer.Option(help="Passes of training.")]
 Seed = Annotated[int | None, typer.Option(help="Fixes the weights and the order of the data.")]
 Dtype = Annotated[str | None, typer.Option(help="Type of the model: fp32 or fp64.")]
-Device = Annotated[str | None, typer.Option(help="Where the model is: cpu.")]
+Device = Annotated[str | None, typer.Option(help="Where the model is: cpu, or cuda (a GPU for each rank).")]
+DeviceMemory = Annotated[
+    str, typer.Option("--transport", help="How a GPU's buffers get to MPI: direct, staged, or auto (tried out).")
+]
 Wire = Annotated[str | None, typer.Option(help="Type in which gradients travel: fp64, fp32, fp16 or bf16.")]
 
 
@@ -105,6 +109,7 @@ def train(
     dtype: Dtype = None,
     wire: Wire = None,
     device: Device = None,
+    device_memory: DeviceMemory = "auto",
     seed: Seed = None,
     window: Annotated[int | None, typer.Option("--context", help="Bytes of text that gpt sees at once.")] = None,
     forward_time: ForwardTime = None,
@@ -129,7 +134,9 @@ def train(
 
     with complaining(threads):
         config, speed = config_of(flags), None if link is None else parse_link(link)
-        run_world(lambda world: command(world, config), link=speed, threads=threads)
+        if config.device == "cuda":
+            select_gpu()
+        run_world(lambda world: command(world, config), link=speed, threads=threads, device_memory=device_memory)
 
 
 @app.command()
@@ -146,6 +153,7 @@ def compare(
     dtype: Dtype = None,
     wire: Wire = None,
     device: Device = None,
+    device_memory: DeviceMemory = "auto",
     seed: Seed = None,
     forward_time: ForwardTime = None,
     backward_time: BackwardTime = None,
@@ -169,7 +177,9 @@ def compare(
 
     with complaining(threads):
         config, speed = config_of(context.params), None if link is None else parse_link(link)
-        run_world(lambda world: command(world, config), link=speed, threads=threads)
+        if config.device == "cuda":
+            select_gpu()
+        run_world(lambda world: command(world, config), link=speed, threads=threads, device_memory=device_memory)
 
 
 @app.command()

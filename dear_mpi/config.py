@@ -9,6 +9,7 @@ from typing import Any
 
 from dear_mpi.collectives.arguments import SEGMENT_BYTES
 from dear_mpi.kernels.choose import choose
+from dear_mpi.streams import STREAMS
 
 __all__ = ["PRESETS", "Config"]
 
@@ -77,8 +78,8 @@ class Config:
         return config
 
     def check(self) -> None:
-        """The device is there, and numbers are in range."""
-        choose("device", self.device, {"cpu": None})
+        """There is such a device, and numbers are in range."""
+        choose("device", self.device, STREAMS)
         for name in ("batch", "iterations", "context"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

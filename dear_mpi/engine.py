@@ -3,6 +3,9 @@
 MPI moves nothing while Python is busy elsewhere, so overlap needs a thread that sits inside MPI. It runs plans one
 after the other, in the order in which they were started; as all ranks start the same plans in the same order, the
 order on the wire is the same everywhere by construction. While it waits the interpreter lock is free.
+
+On a GPU the engine has a stream of its own. A plan begins behind what the main thread had launched on the compute
+stream when it was started, and the compute stream goes on behind the plan: neither waits for anything else.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from queue import SimpleQueue
 
 from dear_mpi.collectives.errors import CollectiveError
 from dear_mpi.collectives.plan import Plan
+from dear_mpi.streams import Streams
 
 __all__ = ["Engine", "Handle"]
 
@@ -20,15 +24,19 @@ GRACE_S = 2.0  # an error on all ranks alike leaves plans that end by themselves
 
 
 class Handle:
-    """A plan under way: the buffer is the plan's until ``wait`` has returned."""
+    """A plan under way: the buffer is the plan's until ``wait`` has returned.
 
-    def __init__(self, plan: Plan, label: str) -> None:
-        self.plan, self.label = plan, label
+    ``ready`` is the mark behind what wrote the buffer, ``done`` the one behind the plan.
+    """
+
+    def __init__(self, plan: Plan, label: str, streams: Streams) -> None:
+        self.plan, self.label, self.streams = plan, label, streams
+        self.ready, self.done = streams.compute.mark(), None
         self.over = threading.Event()
         self.error: CollectiveError | None = None
 
     def wait(self) -> None:
-        """Block until the plan has run.
+        """Block until the plan has run; what is launched on the compute stream from now on sees its result.
 
         Raises:
             CollectiveError: it failed; the message says which plan.
@@ -36,12 +44,24 @@ class Handle:
         self.over.wait()
         if self.error is not None:
             raise CollectiveError(str(self.error)) from self.error
+        self.streams.compute.wait(self.done)
+
+    def carry_out(self) -> None:
+        """Run the plan, and keep what went wrong for the main thread to raise where it waits."""
+        try:
+            self.streams.communication.wait(self.ready)
+            self.plan()
+            self.done = self.streams.communication.mark()
+        except BaseException as error:
+            self.error = CollectiveError(f"{self.label} failed: {error}")
+            self.error.__cause__ = error
 
 
 class Engine:
     """Runs plans on a thread of its own; a context manager that ends the thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
         self.queue: SimpleQueue[Handle | None] = SimpleQueue()
         # A daemon, so that a rank that failed elsewhere ends (and with it the job) though the engine still waits.
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
@@ -49,18 +69,20 @@ class Engine:
 
     def start(self, plan: Plan, label: str) -> Handle:
         """Run a plan after those that were started before; ``label`` names it in errors."""
-        handle = Handle(plan, label)
+        handle = Handle(plan, label, self.streams)
         self.queue.put(handle)
         return handle
 
     def serve(self) -> None:
         failure: CollectiveError | None = None
-        while (handle := self.queue.get()) is not None:
-            if failure is not None:  # nothing on the wire can be relied on any more
-                handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
-            else:
-                handle.error = failure = carry_out(handle)
-            handle.over.set()
+        with self.streams.communication.use():
+            while (handle := self.queue.get()) is not None:
+                if failure is not None:  # nothing on the wire can be relied on any more
+                    handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
+                else:
+                    handle.carry_out()
+                    failure = handle.error
+                handle.over.set()
 
     def __enter__(self) -> Engine:
         return self
@@ -69,14 +91,3 @@ class Engine:
         """End the thread when it has run what was started; after an error, do not wait for ever."""
         self.queue.put(None)
         self.thread.join(None if error[0] is None else GRACE_S)
-
-
-def carry_out(handle: Handle) -> CollectiveError | None:
-    """Run a plan; what went wrong, for the main thread to raise where it waits."""
-    try:
-        handle.plan()
-    except BaseException as error:
-        failure = CollectiveError(f"{handle.label} failed: {error}")
-        failure.__cause__ = error
-        return failure
-    return None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dear_mpi.bucket import Bucket
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.arguments import SEGMENT_BYTES
 from dear_mpi.collectives.plan import Plan
 from dear_mpi.engine import Engine, Handle
+from dear_mpi.kernels.slab import Slab
 from dear_mpi.world import World
 
 __all__ = ["Exchange"]
@@ -20,7 +21,7 @@ class Exchange:
 
     Attributes:
         buckets: in forward order.
-        exposed_s: seconds in which the main thread has waited for communication so far.
+        slab: the memory of the buckets and of the plans.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class Exchange:
         *,
         algorithm: str = "ring",
         segment_bytes: int = SEGMENT_BYTES,
+        slab: Slab | None = None,
     ) -> None:
-        self.buckets, self.world, self.engine = tuple(buckets), world, engine
+        self.buckets, self.world, self.engine, self.slab = tuple(buckets), world, engine, slab
+        self.compute = engine.streams.compute
         self.algorithm, self.segment_bytes = algorithm, segment_bytes
         self.plans: dict[tuple[str, int], Plan] = {}
         self.by_layer = {layer: bucket for bucket in buckets for layer in bucket.layers}
-        self.exposed_s = 0.0
+        self.waits: list[tuple[Any, Any]] = []
 
     def prepare(self, collectives: Iterable[str]) -> None:
         """Collective: make the plans that are still missing. To be called while nothing is under way."""
@@ -49,6 +52,7 @@ class Exchange:
                         self.world.transport,
                         algorithm=self.algorithm,
                         segment_bytes=self.segment_bytes,
+                        slab=self.slab,
                     )
 
     def bucket_of(self, layer: int) -> Bucket | None:
@@ -68,9 +72,14 @@ class Exchange:
 
     def wait(self, handle: Handle) -> None:
         """Wait, and count the time as exposed communication."""
-        begin_s = time.perf_counter()
+        begin = self.compute.mark()
         handle.wait()
-        self.exposed_s += time.perf_counter() - begin_s
+        self.waits.append((begin, self.compute.mark()))
+
+    def exposed_s(self) -> float:
+        """Seconds for which the compute stream has waited for communication since this was asked last."""
+        waits, self.waits = self.waits, []
+        return sum(self.compute.seconds(begin, end) for begin, end in waits)
 
     def free(self) -> None:
         """Give all plans back."""

@@ -20,17 +20,22 @@ from dear_mpi.data import Batches
 from dear_mpi.engine import Engine
 from dear_mpi.exchange import Exchange
 from dear_mpi.fusion import fuse
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.pack_plan import CHUNK_BYTES, PackPlan
+from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.layers.parameter import Layer, Parameter
 from dear_mpi.optimizer import Optimizer
 from dear_mpi.parts import make_parts
 from dear_mpi.schedules import SCHEDULES
+from dear_mpi.streams import open_streams
 from dear_mpi.trainer import LossMeter, Trainer
 from dear_mpi.world import World
 
 __all__ = ["Job"]
+
+PLANS_BYTES = 16 << 20  # landing places: two segments per plan and peer
 
 
 class Job:
@@ -50,12 +55,18 @@ class Job:
         self.config, self.world, self.schedules = config, world, tuple(schedules)
         agree(world.transport, "job", self.build)
         with ExitStack() as stack:
+            stack.enter_context(self.streams.compute.use())
             stack.push(self.free)
-            engine = stack.enter_context(Engine())  # ends before its plans are freed
+            engine = stack.enter_context(Engine(self.streams))  # ends before its plans are freed
             self.exchange = Exchange(
-                self.buckets, world, engine, algorithm=config.algorithm, segment_bytes=config.segment_bytes
+                self.buckets,
+                world,
+                engine,
+                algorithm=config.algorithm,
+                segment_bytes=config.segment_bytes,
+                slab=self.slab,
             )
-            self.meter = LossMeter(self.exchange)
+            self.meter = LossMeter(self.exchange, self.slab.zeros(1, DTYPES["fp64"]))
             self.trainers = {name: self.trainer(name) for name in schedules}
             self.stack = stack.pop_all()
 
@@ -79,13 +90,19 @@ class Job:
             choose("schedule", name, SCHEDULES)
         if len(set(self.schedules)) != len(self.schedules):
             raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
+        self.streams = open_streams(config.device)
         self.parts = make_parts(config)
         self.batches = None
         if self.parts.dataset is not None:
             examples = self.parts.dataset.train
             self.batches = Batches(examples, config.batch, rank=world.rank, size=world.size, seed=config.seed)
-        self.buckets = make_buckets(self.parts.layers, config, world.size)
-        return asdict(config) | {"parameters": self.parameters_sha256(), "examples": self.data_sha256()}
+        facts = asdict(config) | {"parameters": self.parameters_sha256(), "examples": self.data_sha256()}
+        with self.streams.compute.use():
+            for parameter in self.parameters:
+                parameter.value, parameter.grad = map(self.streams.put, (parameter.value, parameter.grad))
+            self.slab = make_slab(self.parts.layers, config, world.size)
+            self.buckets = make_buckets(self.parts.layers, config, world.size, self.slab)
+        return facts
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -101,7 +118,7 @@ class Job:
         """This rank's inputs and targets, and 1 / number of targets in the whole batch."""
         if self.batches is None:
             return np.zeros(0), np.zeros(0), 1.0
-        x, targets = self.batches.part(iteration)
+        x, targets = map(self.streams.put, self.batches.part(iteration))
         return x, targets, 1 / (self.config.batch * int(np.prod(targets.shape[1:])))
 
     def accuracy(self) -> float | None:
@@ -112,7 +129,7 @@ class Job:
         numbers = np.arange(*chunk_bounds(len(tests), self.world.size, self.world.rank))
         right = total = 0
         for start in range(0, len(numbers), 256):
-            x, targets = tests.take(numbers[start : start + 256])
+            x, targets = map(self.streams.put, tests.take(numbers[start : start + 256]))
             for layer in self.parts.layers:
                 x = layer.forward(x)
             right += int((x.argmax(-1) == targets).sum())
@@ -144,13 +161,26 @@ def sha256(arrays: Any) -> str:
     """Of the bytes of some arrays, in order."""
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array).view("u1").data)
+        digest.update(np.ascontiguousarray(to_host(array)).view("u1").data)
     return digest.hexdigest()
 
 
-def make_buckets(layers: list[Layer], config: Config, ranks: int) -> list[Bucket]:
-    """Fuse the layers' gradients."""
-    wire = choose("wire", config.wire or config.dtype, DTYPES)
+def make_slab(layers: list[Layer], config: Config, ranks: int) -> Slab:
+    """Memory for the buckets, whatever the fusion, and some for the plans: one allocation, if the plans' are usual."""
+    parameters = [parameter for layer in layers for parameter in layer.parameters]
+    one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), ranks)
+    padding = len(layers) * (ranks * CHUNK_BYTES + ALIGNMENT)
+    return Slab.beside(parameters[0].value, one_bucket.nbytes + padding + PLANS_BYTES, growth=PLANS_BYTES)
+
+
+def wire_of(config: Config) -> np.dtype[Any]:
+    """The type in which gradients travel."""
+    return choose("wire", config.wire or config.dtype, DTYPES)
+
+
+def make_buckets(layers: list[Layer], config: Config, ranks: int, slab: Slab) -> list[Bucket]:
+    """Fuse the layers' gradients, in the memory of the slab."""
+    wire = wire_of(config)
     optimizer = Optimizer(config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay)
     nbytes = [sum(parameter.value.size for parameter in layer.parameters) * wire.itemsize for layer in layers]
     return [
@@ -161,6 +191,7 @@ def make_buckets(layers: list[Layer], config: Config, ranks: int) -> list[Bucket
             wire=wire,
             chunks=ranks,
             optimizer=optimizer,
+            slab=slab,
         )
         for index, group in enumerate(fuse(config.fusion, nbytes))
     ]

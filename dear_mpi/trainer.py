@@ -8,11 +8,9 @@ parameters, at the latest in ``schedule.before_forward`` of the layer that needs
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any, TypeAlias
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.errors import AgreedError
@@ -28,9 +26,12 @@ class TrainingError(AgreedError):
     """Training cannot go on."""
 
 
+Pair: TypeAlias = tuple[Any, Any]  # marks of the compute stream
+
+
 @dataclass(frozen=True)
 class Times:
-    """Where the seconds of one iteration went, on this rank. ``exposed_s``: waiting for communication."""
+    """Where the seconds of one iteration went, on this rank; ``exposed_s``: waiting for communication."""
 
     iteration_s: float
     forward_s: float
@@ -42,15 +43,18 @@ class LossMeter:
     """Sums the ranks' losses, hidden under the backward pass: started before it, read after it.
 
     Constructing is collective.
+
+    Args:
+        value: one fp64, where the model is: a GPU's host does not wait for the loss before it goes on.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.value = np.zeros(1)
-        self.plan = make_plan("all_reduce", self.value, exchange.world.transport)
+    def __init__(self, exchange: Exchange, value: Array) -> None:
+        self.exchange, self.value = exchange, value
+        self.plan = make_plan("all_reduce", value, exchange.world.transport, slab=exchange.slab)
 
-    def start(self, loss: float) -> None:
-        self.value[0] = loss
+    def start(self, loss: Array | float, scale: float) -> None:
+        self.value[...] = loss
+        self.value *= scale
         self.handle = self.exchange.engine.start(self.plan, "all_reduce of the loss")
 
     def read(self) -> float:
@@ -67,6 +71,7 @@ class Trainer:
     def __init__(self, layers: Sequence[Layer], loss: Loss, meter: LossMeter, schedule: Schedule) -> None:
         self.layers, self.loss, self.meter, self.schedule = tuple(layers), loss, meter, schedule
         self.exchange = meter.exchange
+        self.compute = meter.exchange.compute
         self.done = 0
 
     def iteration(self, x: Array, targets: Array, scale: float) -> tuple[float, Times]:
@@ -83,35 +88,41 @@ class Trainer:
         Raises:
             TrainingError: the loss is infinite or not a number.
         """
-        begin_s, exposed_s = time.perf_counter(), self.exchange.exposed_s
-        x, forward_s = self.forward(x)
-        self.meter.start(self.loss.forward(x, targets) * scale)
-        backward_s = self.backward(self.loss.backward(scale))
+        self.exchange.exposed_s()  # what was waited for between iterations is nobody's
+        begin = self.compute.mark()
+        x, forward = self.forward(x)
+        self.meter.start(self.loss.forward(x, targets), scale)
+        backward = self.backward(self.loss.backward(scale))
         self.schedule.end_backward()
         loss = self.meter.read()
-        end_s = time.perf_counter()
+        end = self.compute.mark()
         if not math.isfinite(loss):
             self.schedule.flush()
             raise TrainingError(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")
         self.done += 1
-        return loss, Times(end_s - begin_s, forward_s, backward_s, self.exchange.exposed_s - exposed_s)
+        whole_s, forward_s, backward_s = map(self.seconds, ([(begin, end)], forward, backward))
+        return loss, Times(whole_s, forward_s, backward_s, self.exchange.exposed_s())
 
-    def forward(self, x: Array) -> tuple[Array, float]:
-        """The model's output, and the seconds that its layers took."""
-        spent_s = 0.0
+    def seconds(self, pairs: Sequence[Pair]) -> float:
+        """The sum of the times between marks."""
+        return sum(self.compute.seconds(begin, end) for begin, end in pairs)
+
+    def forward(self, x: Array) -> tuple[Array, list[Pair]]:
+        """The model's output, and the marks around each layer."""
+        pairs = []
         for number, layer in enumerate(self.layers):
             self.schedule.before_forward(number)
-            begin_s = time.perf_counter()
+            begin = self.compute.mark()
             x = layer.forward(x)
-            spent_s += time.perf_counter() - begin_s
-        return x, spent_s
+            pairs.append((begin, self.compute.mark()))
+        return x, pairs
 
-    def backward(self, dy: Array) -> float:
-        """Let every layer write its gradients; the seconds that they took."""
-        spent_s = 0.0
+    def backward(self, dy: Array) -> list[Pair]:
+        """Let every layer write its gradients; the marks around each."""
+        pairs = []
         for number in reversed(range(len(self.layers))):
-            begin_s = time.perf_counter()
+            begin = self.compute.mark()
             dy = self.layers[number].backward(dy)
-            spent_s += time.perf_counter() - begin_s
+            pairs.append((begin, self.compute.mark()))
             self.schedule.after_backward(number)
-        return spent_s
+        return pairs

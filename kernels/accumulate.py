@@ -6,7 +6,6 @@ Bytes moved per element: three times the itemsize (two reads, one write).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
@@ -38,10 +37,14 @@ def accumulator(dst: Array, src: Array, op: str = "sum") -> Callable[[], object]
     if dst.shape != src.shape or dst.dtype != src.dtype:
         given = f"{src.dtype}{list(src.shape)} and {dst.dtype}{list(dst.shape)}"
         raise ValueError(f"src and dst must have the same shape and dtype, not {given}")
-    call: Callable[[], object] = kernels_for(dst).combiner(dst, src, op)
+    call: Callable[[], object] = kernels_for(dst, src).combiner(dst, src, op)
     return call
 
 
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Callable[[], object]:
-    """A bound call that does dst = src * scale; for two-byte types the product is formed in fp32."""
-    return partial(kernels_for(dst).copy_scaled, dst, src, scale)
+    """A bound call that does dst = src * scale; for two-byte types the product is formed in fp32.
+
+    One of the two may be pinned host memory while the other one is on a device.
+    """
+    call: Callable[[], object] = kernels_for(dst, src).copier(dst, src, scale)
+    return call

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dear_mpi.kernels.choose import choose
 
-__all__ = ["Array", "array_module", "library_of"]
+__all__ = ["Array", "array_module", "library_of", "to_host"]
 
 # A CuPy array has the same interface; the annotation says NumPy because that is what type checkers know.
 Array: TypeAlias = npt.NDArray[Any]
@@ -44,3 +44,8 @@ def array_module(array: Array) -> ModuleType:
         return np
     choose("array library", library, {"numpy": None, "cupy": None})
     return importlib.import_module(library)
+
+
+def to_host(array: Array) -> Array:
+    """The array itself if it is NumPy's, else a copy; of a GPU's the current stream is waited for."""
+    return array if library_of(array) == "numpy" else array.get()  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Choose the implementation of the kernels by the type of the array that they are given.
+"""Choose the implementation of the kernels by the type of the arrays that they are given.
 
-Callers say ``pack(...)``; whether NumPy or another library does it follows from the buffer. A new kind of array
-joins with one line in ``BACKENDS``, and no caller changes.
+Callers say ``pack(...)``; whether NumPy or another library does it follows from the arrays. A new kind of array
+joins with one line in ``BACKENDS``, and no caller changes. A backend has the functions of ``reference.py``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from dear_mpi.kernels.choose import choose
 
 __all__ = ["BACKENDS", "kernels_for"]
 
-BACKENDS = {"numpy": "dear_mpi.kernels.reference"}
+BACKENDS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
 
 
-def kernels_for(array: Array) -> ModuleType:
-    """The module of kernels for this kind of array; it has the functions of ``reference.py``.
+def kernels_for(*arrays: Array) -> ModuleType:
+    """The module of kernels for these arrays: the device's, if one of them is there and the others are pinned.
 
     Raises:
         ValueError: there are no kernels for arrays of this library.
     """
-    return importlib.import_module(choose("array library", library_of(array), BACKENDS))
+    libraries = [library_of(array) for array in arrays]
+    library = next((name for name in libraries if name != "numpy"), "numpy")
+    return importlib.import_module(choose("array library", library, BACKENDS))

@@ -3,27 +3,28 @@
     pack:    tensors --cast, scale--> bucket        unpack:  bucket --cast, scale--> tensors
 
 Bytes moved per element: the itemsize of the tensor plus that of the bucket (fp32 to fp32 8, fp32 to bf16 6).
-Where tensors already *are* views into the bucket (``PackPlan.views``) neither is needed.
+Where tensors already *are* views into the bucket (``PackPlan.views``) neither is needed. On a GPU both are one
+launch, whatever the number of tensors; its table is made with the bound call, so bind once and call often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.pack_plan import PackPlan
 
-__all__ = ["pack", "unpack"]
+__all__ = ["pack", "packer", "unpack", "unpacker"]
 
 
-def pack(
+def packer(
     tensors: Sequence[Array], bucket: Array, plan: PackPlan, *, scale: float = 1.0, finite: Array | None = None
-) -> None:
-    """Write every tensor, times ``scale``, at its place in ``bucket``; the padding is not touched.
+) -> Callable[[], object]:
+    """A bound call that writes every tensor, times ``scale``, at its place in ``bucket``; padding is not touched.
 
     Args:
-        tensors: arrays of the plan's shapes, of any floating type.
+        tensors: arrays of the plan's shapes, of any floating types; on a GPU they must be contiguous.
         bucket: flat array of ``plan.padded`` elements of ``plan.dtype``.
         scale: multiplied in fp32 (in fp64 where one side is fp64) before the cast.
         finite: a boolean array of one element, set to False where a packed value is infinite or not a number
@@ -33,10 +34,24 @@ def pack(
         ValueError: a shape differs from the plan's.
     """
     plan.check(tensors)
-    kernels_for(bucket).pack(tensors, plan.views(bucket), scale, finite)
+    call: Callable[[], object] = kernels_for(bucket).packer(tensors, plan.views(bucket), scale, finite)
+    return call
+
+
+def unpacker(bucket: Array, tensors: Sequence[Array], plan: PackPlan, *, scale: float = 1.0) -> Callable[[], object]:
+    """A bound call that writes every tensor from its place in ``bucket``, times ``scale``: the mirror image."""
+    plan.check(tensors)
+    call: Callable[[], object] = kernels_for(bucket).unpacker(plan.views(bucket), tensors, scale)
+    return call
+
+
+def pack(
+    tensors: Sequence[Array], bucket: Array, plan: PackPlan, *, scale: float = 1.0, finite: Array | None = None
+) -> None:
+    """``packer``, called once."""
+    packer(tensors, bucket, plan, scale=scale, finite=finite)()
 
 
 def unpack(bucket: Array, tensors: Sequence[Array], plan: PackPlan, *, scale: float = 1.0) -> None:
-    """Write every tensor from its place in ``bucket``, times ``scale``: the mirror image of ``pack``."""
-    plan.check(tensors)
-    kernels_for(bucket).unpack(plan.views(bucket), tensors, scale)
+    """``unpacker``, called once."""
+    unpacker(bucket, tensors, plan, scale=scale)()

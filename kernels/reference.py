@@ -16,7 +16,7 @@ from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.rules import Rule
 
-__all__ = ["OPS", "combiner", "copy_scaled", "pack", "unpack", "unpack_update"]
+__all__ = ["OPS", "allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
 
 BLOCK = 1 << 14  # elements: four fp32 arrays of one block are 256 KiB
 
@@ -29,26 +29,57 @@ def spans(count: int) -> Iterator[slice]:
     return (slice(start, start + BLOCK) for start in range(0, count, BLOCK))
 
 
-def pack(tensors: Sequence[Array], views: Sequence[Array], scale: float, finite: Array | None) -> None:
+def packer(
+    tensors: Sequence[Array], views: Sequence[Array], scale: float, finite: Array | None
+) -> Callable[[], object]:
     """Tensors into the views of a bucket; ``finite`` is set to False where a packed value is not finite."""
-    for view, tensor in zip(views, tensors, strict=True):
-        copy_scaled(view, tensor, scale)
-        if finite is not None and not np.isfinite(view).all():
-            finite[...] = False
+
+    def pack() -> None:
+        for view, tensor in zip(views, tensors, strict=True):
+            copy_scaled(view, tensor, scale)
+            if finite is not None and not np.isfinite(view).all():
+                finite[...] = False
+
+    return pack
 
 
-def unpack(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> None:
+def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
     """The views of a bucket into tensors."""
-    for view, tensor in zip(views, tensors, strict=True):
-        copy_scaled(tensor, view, scale)
+    return packer(views, tensors, scale, None)
 
 
-def unpack_update(
-    views: Sequence[Array], values: Sequence[Array], slots: Sequence[Sequence[Array]], rule: Rule, scale: float
-) -> None:
-    """Every parameter by the rule, with its gradient in the views of a bucket."""
-    for value, grad, state in zip(values, views, slots, strict=True):
-        update(value, grad, state, rule, scale)
+def updater(
+    views: Sequence[Array], values: Sequence[Array], slots: Sequence[Sequence[Array]], scale: float
+) -> Callable[[Rule], object]:
+    """Every parameter by a rule, with its gradient in the views of a bucket."""
+
+    def unpack_update(rule: Rule) -> None:
+        for value, grad, state in zip(values, views, slots, strict=True):
+            update(value, grad, state, rule, scale)
+
+    return unpack_update
+
+
+def combiner(dst: Array, src: Array, op: str) -> Callable[[], object]:
+    """dst = dst op src."""
+    return partial(choose("op", op, OPS), dst, src, out=dst)
+
+
+def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
+    """dst = src * scale."""
+    return partial(copy_scaled, dst, src, scale)
+
+
+def event() -> None:
+    """There is none: host code is over when it returns."""
+
+
+def allocate(nbytes: int) -> Array:
+    """Memory for communication, as bytes."""
+    return np.empty(nbytes, np.uint8)
+
+
+pinned = allocate  # for a device that is the host
 
 
 def copy_scaled(dst: Array, src: Array, scale: float) -> None:
@@ -59,11 +90,6 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.copyto(dst, src, casting="unsafe")
         else:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
-
-
-def combiner(dst: Array, src: Array, op: str) -> Callable[[], object]:
-    """A call without arguments that does dst = dst op src, with the dispatch already done."""
-    return partial(choose("op", op, OPS), dst, src, out=dst)
 
 
 def update(value: Array, grad: Array, slots: Sequence[Array], rule: Rule, scale: float) -> None:

@@ -15,8 +15,10 @@ FILE_LINES = 300
 BODY_LINES = 60
 MEDIAN_BODY_LINES = 8
 
-MPI4PY_FILES = {"dear_mpi.collectives.mpi_transport", "dear_mpi.collectives.native"}
-CUPY_FILES = {"dear_mpi.streams"}  # and the kernels
+MPI4PY_FILES = {
+    f"dear_mpi.collectives.{name}" for name in ("mpi_transport", "native", "cuda_aware", "probe_device", "mpi_facts")
+}
+CUPY_FILES = {"dear_mpi.streams", "dear_mpi.collectives.probe_device", "dear_mpi.doctor.gpus"}  # and the kernels
 
 
 def sources():

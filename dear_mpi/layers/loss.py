@@ -31,8 +31,8 @@ class SoftmaxCrossEntropy:
     _chosen: tuple[Array, Array]
     _shape: tuple[int, ...]
 
-    def forward(self, logits: Array, targets: Array) -> float:
-        """The sum of the losses of the local targets, added up in float64."""
+    def forward(self, logits: Array, targets: Array) -> Array:
+        """The sum of the losses of the local targets, added up in float64: an array without axes."""
         if targets.shape != logits.shape[:-1]:
             raise ValueError(f"targets must have shape {logits.shape[:-1]}, one per row of logits, not {targets.shape}")
         xp = array_module(logits)
@@ -42,7 +42,8 @@ class SoftmaxCrossEntropy:
         shifted = rows - rows.max(axis=1, keepdims=True)
         self._log_p = shifted - xp.log(xp.exp(shifted).sum(axis=1, keepdims=True))
         self._chosen = xp.arange(len(rows)), targets.reshape(-1)
-        return -float(self._log_p[self._chosen].sum(dtype=xp.float64))
+        total: Array = -self._log_p[self._chosen].sum(dtype=xp.float64)
+        return total
 
     def backward(self, scale: float) -> Array:
         """dlogits = (softmax - onehot) * scale, (..., C)."""

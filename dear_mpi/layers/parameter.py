@@ -52,8 +52,8 @@ class Layer(Protocol):
 class Loss(Protocol):
     """The end of a model."""
 
-    def forward(self, logits: Array, targets: Array) -> float:
-        """The sum of the losses of these examples."""
+    def forward(self, logits: Array, targets: Array) -> Array | float:
+        """The sum of the losses of these examples: a number, or an array without axes where the logits are."""
 
     def backward(self, scale: float) -> Array:
         """The gradient of ``scale`` times that sum."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.choose import choose
 from dear_mpi.layers.parameter import Parameter
 
@@ -63,7 +63,8 @@ class Synthetic:
     def backward(self, dy: Array) -> Array:
         begin_s = time.perf_counter()
         for parameter in self.parameters:
-            np.multiply(parameter.value, parameter.value.dtype.type(GRADIENT_SCALE), out=parameter.grad)
+            scale = parameter.value.dtype.type(GRADIENT_SCALE)
+            array_module(parameter.value).multiply(parameter.value, scale, out=parameter.grad)
         self.pace.spend(self.backward_s, begin_s)
         return dy
 

@@ -37,7 +37,7 @@ def calls(monkeypatch):
         return lambda *arguments: noted.append(name) or getattr(reference, name)(*arguments)
 
     backend = types.ModuleType("standin_backend")
-    for name in ("combiner", "copy_scaled", "pack", "unpack", "unpack_update"):
+    for name in ("combiner", "copier", "packer", "unpacker", "updater"):
         setattr(backend, name, noting(name))
     monkeypatch.setitem(sys.modules, "standin_backend", backend)
     monkeypatch.setitem(BACKENDS, LIBRARY, "standin_backend")
@@ -73,11 +73,11 @@ def run_update(bucket):
 
 
 USES = {
-    run_pack: ["pack"],
-    run_unpack: ["unpack"],
+    run_pack: ["packer"],
+    run_unpack: ["unpacker"],
     run_accumulate: ["combiner"],
-    run_copier: ["copy_scaled"],
-    run_update: ["unpack_update"],
+    run_copier: ["copier"],
+    run_update: ["updater"],
 }
 
 
@@ -95,7 +95,7 @@ def test_a_new_backend_is_used_without_a_change_of_the_callers(use, foreign, cal
 
 @pytest.mark.parametrize("use", USES)
 def test_an_unknown_library_is_refused(use, foreign):
-    with pytest.raises(ValueError, match="array library 'standin_library' is unknown: Allowed: numpy"):
+    with pytest.raises(ValueError, match="array library 'standin_library' is unknown: Allowed: numpy, cupy"):
         use(foreign(ones()))
 
 

@@ -83,7 +83,7 @@ BAD = [
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam'?"),
     (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),
     (["--wire", "bf61"], "wire 'bf61' is unknown: did you mean 'bf16'"),
-    (["--device", "cuda"], "device 'cuda' is unknown: Allowed: cpu"),
+    (["--device", "gpu"], "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
     (["--fusion", "25"], "size '25' has no unit: write it like 25MB"),
     (["--fusion", "buckets:40"], "fusion buckets:40 asks for more buckets than the 3 layers with parameters"),
     (["--segment", "256"], "size '256' has no unit"),

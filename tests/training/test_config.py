@@ -39,7 +39,7 @@ BAD_SETTINGS = {
     "forward_time does not apply to the model 'cnn'": {"model": "cnn", "forward_time": 0.1},
     "data does not apply to the model 'synthetic:resnet50'": {"model": "synthetic:resnet50", "data": "digits"},
     "setting 'iteration' is unknown: did you mean 'iterations'?": {"iteration": 5},
-    "device 'cuda' is unknown: Allowed: cpu": {"device": "cuda"},
+    "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda": {"device": "gpu"},
     "momentum must be finite and not negative, not -0.9": {"momentum": -0.9},
     "weight_decay must be finite and not negative, not -1": {"weight_decay": -1},
     "seed must be finite and not negative, not -1": {"seed": -1},

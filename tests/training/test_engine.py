@@ -6,11 +6,12 @@ import pytest
 
 from dear_mpi.collectives.errors import CollectiveError
 from dear_mpi.engine import Engine
+from dear_mpi.streams import host_streams
 
 
 def test_plans_run_in_order_on_another_thread():
     log = []
-    with Engine() as engine:
+    with Engine(host_streams()) as engine:
         handles = [engine.start(lambda n=n: log.append((n, threading.current_thread().name)), f"{n}") for n in range(5)]
         handles[-1].wait()
     assert log == [(n, "engine") for n in range(5)]
@@ -18,7 +19,7 @@ def test_plans_run_in_order_on_another_thread():
 
 def test_leaving_finishes_what_was_started_and_ends_the_thread():
     log, gate = [], threading.Event()
-    with Engine() as engine:
+    with Engine(host_streams()) as engine:
         engine.start(gate.wait, "gate")
         engine.start(lambda: log.append("done"), "last")
         gate.set()
@@ -31,7 +32,7 @@ def test_a_failure_is_raised_where_it_is_awaited_and_stops_what_follows():
         raise ZeroDivisionError("no such chunk")
 
     log = []
-    with Engine() as engine:
+    with Engine(host_streams()) as engine:
         engine.start(lambda: log.append("before"), "before").wait()
         failed = engine.start(fail, "reduce_scatter of bucket 3")
         after = engine.start(lambda: log.append("after"), "all_gather of bucket 3")

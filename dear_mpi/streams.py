@@ -1,0 +1,155 @@
+"""Where a rank works: the host or a GPU, with one stream for computing and one for communicating.
+
+    compute        | backward 3 | backward 2 | ...   kernels of the layers, packing, updates     (main thread)
+                        o mark        ^ wait
+    communication       ^ wait        o mark         kernels that combine and copy               (engine's thread)
+
+What is launched on a stream runs later, in order. A **mark** is set behind what was launched so far: the other stream
+waits for it, without the host. (That the host waits before MPI touches a buffer is up to the plan, see the note in
+``collectives/execute.py``.) The time between two marks of a stream is what its work took, idle time included.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.choose import choose
+
+__all__ = ["LOCAL_RANK", "STREAMS", "HostStream", "Stream", "Streams", "local_rank", "open_streams", "select_gpu"]
+
+# Where launchers say which of the ranks of its host a process is: Open MPI, Intel MPI, MPICH, MVAPICH, PALS, Slurm.
+LOCAL_RANK = (
+    *("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
+    *("MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID"),
+)
+
+
+class Stream(Protocol):
+    """An order of work."""
+
+    def use(self) -> AbstractContextManager[object]:
+        """Let this thread work on it."""
+
+    def mark(self) -> Any:
+        """The end of what was launched so far."""
+
+    def wait(self, mark: Any) -> None:
+        """Let what is launched from now on begin after a mark of another stream."""
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """From one mark of this stream to another; blocks the host until that one is reached."""
+
+
+class HostStream:
+    """Host code is over when it returns: a mark is a time, and nothing has to wait for it."""
+
+    def use(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def wait(self, mark: float) -> None:
+        pass
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+
+class CudaStream:
+    """A stream of a GPU; a mark is an event."""
+
+    def __init__(self, cupy: Any, gpu: int) -> None:
+        self.cuda, self.gpu = cupy.cuda, gpu
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        self.cuda.Device(self.gpu).use()  # each thread has to: the engine's would be on GPU 0, or on none
+        with self.stream:
+            yield
+
+    def mark(self) -> Any:
+        event = self.cuda.Event()
+        event.record(self.stream)
+        return event
+
+    def wait(self, mark: Any) -> None:
+        self.stream.wait_event(mark)
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        end.synchronize()
+        return float(self.cuda.get_elapsed_time(begin, end)) * 1e-3
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The two streams of a rank; ``put`` brings an array of the host to where they work."""
+
+    compute: Stream
+    communication: Stream
+    put: Callable[[Array], Array]
+
+
+def host_streams() -> Streams:
+    return Streams(HostStream(), HostStream(), lambda array: array)
+
+
+def cuda_streams() -> Streams:
+    """On the GPU that ``select_gpu`` chose.
+
+    Raises:
+        ValueError: there is none.
+    """
+    try:
+        cupy = importlib.import_module("cupy")
+        gpu = int(cupy.cuda.Device().id)
+        return Streams(CudaStream(cupy, gpu), CudaStream(cupy, gpu), cupy.asarray)
+    except (ImportError, RuntimeError) as error:  # CuPy's errors of CUDA are RuntimeErrors
+        hint = "pip install cupy-cuda13x (our extra cuda13), or see dear-mpi doctor"
+        raise ValueError(f"device 'cuda' needs CuPy and a GPU ({error}): {hint}") from None
+
+
+STREAMS: dict[str, Callable[[], Streams]] = {"cpu": host_streams, "cuda": cuda_streams}
+
+
+def open_streams(device: str) -> Streams:
+    """The streams of this rank on ``cpu`` or ``cuda``.
+
+    Raises:
+        ValueError: there is no such device here.
+
+    >>> open_streams("gpu")
+    Traceback (most recent call last):
+        ...
+    ValueError: device 'gpu' is unknown: Allowed: cpu, cuda
+    """
+    return choose("device", device, STREAMS)()
+
+
+def local_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """Which of the ranks of its host this process is, as the launcher says; 0 if none does.
+
+    >>> local_rank({"SLURM_LOCALID": "3"})
+    3
+    """
+    return next((int(environment[name]) for name in LOCAL_RANK if name in environment), 0)
+
+
+def select_gpu() -> None:
+    """Make this process use its GPU, by its local rank: to be called before MPI starts, which binds to it.
+
+    Where there is none nothing happens: ``open_streams`` will say so, on all ranks.
+    """
+    try:
+        cuda = importlib.import_module("cupy").cuda
+        cuda.Device(local_rank() % cuda.runtime.getDeviceCount()).use()
+    except (ImportError, RuntimeError, ZeroDivisionError):
+        pass

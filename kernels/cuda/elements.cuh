@@ -1,0 +1,151 @@
+// What the kernels of this folder share: number formats, vectors of 16 bytes, the walk over a block's elements, and
+// the tables of a launch.
+//
+// No header is included, so nvcc, NVRTC (which CuPy calls) and a host compiler behind tests/shim all take this text.
+// The formats and roundings are those of kernels/dtypes.py. Compile with --fmad=false: a product that is contracted
+// into the following sum is rounded once less than in kernels/reference.py.
+
+#ifndef DEAR_MPI_ELEMENTS
+#define DEAR_MPI_ELEMENTS
+
+constexpr int THREADS = 256;  // per CUDA block
+constexpr int VECTOR_BYTES = 16;
+
+// ---- Number formats: storage only, arithmetic is done in float or double -------------------------------------------
+
+struct Half {  // fp16; an overflow gives infinity
+    unsigned short bits;
+
+    Half() = default;
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+    __device__ __forceinline__ explicit Half(float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x)); }
+    __device__ __forceinline__ explicit Half(double x) { asm("cvt.rn.f16.f64 %0, %1;" : "=h"(bits) : "d"(x)); }
+    __device__ __forceinline__ explicit operator float() const {
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+        return x;
+    }
+#else
+    explicit Half(float x) : bits(__builtin_bit_cast(unsigned short, static_cast<_Float16>(x))) {}
+    explicit Half(double x) : bits(__builtin_bit_cast(unsigned short, static_cast<_Float16>(x))) {}
+    explicit operator float() const { return __builtin_bit_cast(_Float16, bits); }
+#endif
+    __device__ __forceinline__ explicit operator double() const { return static_cast<float>(*this); }
+};
+
+struct Bfloat16 {  // the upper half of an fp32; fp64 goes through fp32, as it does in ml_dtypes
+    unsigned short bits;
+
+    Bfloat16() = default;
+
+    __device__ __forceinline__ explicit Bfloat16(float x) {
+        const unsigned int wide = __float_as_uint(x);
+        const unsigned int to_even = 0x7fff + (wide >> 16 & 1);  // would carry some NaN into infinity or zero
+        bits = static_cast<unsigned short>((x == x ? wide + to_even : wide | 0x400000) >> 16);
+    }
+    __device__ __forceinline__ explicit Bfloat16(double x) : Bfloat16(static_cast<float>(x)) {}
+    __device__ __forceinline__ explicit operator float() const {
+        return __uint_as_float(static_cast<unsigned int>(bits) << 16);
+    }
+    __device__ __forceinline__ explicit operator double() const { return static_cast<float>(*this); }
+};
+
+// The type in which values of these types are computed: float, or double where one of them is double.
+template <typename... T> struct ComputeOf { using type = float; };
+template <typename... T> struct ComputeOf<double, T...> { using type = double; };
+template <typename First, typename... T> struct ComputeOf<First, T...> { using type = typename ComputeOf<T...>::type; };
+template <typename... T> using Compute = typename ComputeOf<T...>::type;
+
+// ---- The tables of a launch: built once, they stay on the device ----------------------------------------------------
+
+struct Block {  // blocks[blockIdx.x]: elements [start, start + count) of one tensor
+    long long start;  // a multiple of 8 elements: it keeps a tensor's alignment
+    int tensor;
+    int count;
+};
+
+// Calls f with the format that a table names by its number, its place in DTYPES: every thread of a block agrees on it.
+template <typename T> struct Format { using type = T; };
+
+template <typename F> __device__ __forceinline__ void with_format(long long kind, F f) {
+    switch (kind) {
+        case 0: return f(Format<double>{});
+        case 1: return f(Format<float>{});
+        case 2: return f(Format<Half>{});
+        case 3: return f(Format<Bfloat16>{});
+    }
+}
+
+// ---- Vectors: what a thread reads or writes in one access -----------------------------------------------------------
+
+template <typename T, int V> struct alignas(V * sizeof(T)) Vector {
+    T at[V];
+};
+
+// Elements per access. The widest format fills 16 bytes and narrower ones fill less: then the threads of a warp touch
+// one gapless piece of memory per access, on both sides. (With 16 bytes on the narrow side, a thread's accesses on the
+// wide side would leave gaps for its next ones, and every 32-byte sector would be moved twice.)
+template <typename... T> constexpr int vector_length() {
+    int widest = 1;
+    ((widest = static_cast<int>(sizeof(T)) > widest ? static_cast<int>(sizeof(T)) : widest), ...);
+    return VECTOR_BYTES / widest;
+}
+
+template <int V, typename T> __device__ __forceinline__ bool is_aligned(const T* p) {
+    return reinterpret_cast<unsigned long long>(p) % sizeof(Vector<T, V>) == 0;
+}
+
+template <int V, typename T> __device__ __forceinline__ void load(Vector<T, V>& registers, const T* p) {
+    registers = *reinterpret_cast<const Vector<T, V>*>(p);
+}
+
+template <int V, typename T> __device__ __forceinline__ void store(T* p, const Vector<T, V>& registers) {
+    *reinterpret_cast<Vector<T, V>*>(p) = registers;
+}
+
+// ---- The walk of a block over its elements --------------------------------------------------------------------------
+//
+// An Element says what is done at index i, for V neighbours at a time:
+//
+//     static constexpr int VECTOR;               neighbours per access where memory is aligned
+//     static constexpr int UNROLL;               accesses of each array that a thread has under way
+//     template <int V> struct Registers;         what is read
+//     template <int V> void read(Registers<V>&, long long i) const;
+//     template <int V> void write(Registers<V>&, long long i) const;
+//     bool aligned() const;                      whether whole vectors may be accessed
+//
+// Results may go where operands came from: a thread writes no element that another one reads.
+
+template <int V, int N, typename Element>
+__device__ __forceinline__ void batch(const Element& element, long long i, long long stride) {
+    typename Element::template Registers<V> registers[N];
+#pragma unroll
+    for (int n = 0; n < N; ++n) element.read(registers[n], i + n * stride);  // all are under way before one is needed
+#pragma unroll
+    for (int n = 0; n < N; ++n) element.write(registers[n], i + n * stride);
+}
+
+// Vectors from i to `end`, N at a time, then what is left with less under way.
+template <int V, int N, typename Element>
+__device__ __forceinline__ void stride_over(const Element& element, long long i, long long end) {
+    const long long stride = static_cast<long long>(V) * blockDim.x;
+    for (; i + (N - 1) * stride < end; i += N * stride) batch<V, N>(element, i, stride);
+    if constexpr (N > 1) stride_over<V, N / 2>(element, i, end);
+}
+
+// Handles as many whole vectors of [begin, count) as there are; returns where they end.
+template <int V, typename Element>
+__device__ __forceinline__ long long sweep(const Element& element, long long begin, long long count) {
+    const long long end = begin + (count - begin) / V * V;
+    stride_over<V, Element::UNROLL>(element, begin + static_cast<long long>(V) * threadIdx.x, end);
+    return end;
+}
+
+// Elements [0, count) by the threads of one block: vectors where memory allows, then what is left one by one.
+template <typename Element> __device__ __forceinline__ void for_each(const Element& element, long long count) {
+    const long long done = element.aligned() ? sweep<Element::VECTOR>(element, 0, count) : 0;
+    sweep<1>(element, done, count);
+}
+
+#endif

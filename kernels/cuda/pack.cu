@@ -1,0 +1,76 @@
+// Gather tensors into a flat bucket and scatter it back, with cast and scale: one launch whatever the tensors.
+//
+//     pack:    tensors --cast, scale--> bucket        unpack:  bucket --cast, scale--> tensors
+//
+// Bytes moved per element: the itemsize of the tensor plus that of the bucket (fp32 to fp32 8, fp32 to bf16 6).
+// Launch: one block of 256 threads per entry of `blocks`; a turn of the block is 64 bytes per thread of the wider side,
+//     4096 elements of fp32, so that entries of one or two turns spread a bucket over all multiprocessors.
+// Alignment: accesses of up to 16 bytes where tensor and bucket allow, else element by element.
+// Same bits as kernels/reference.py; only a NaN may come out as another NaN.
+
+#include "elements.cuh"
+
+struct Tensor {
+    void* tensor;
+    void* bucket;    // its place in the bucket
+    long long kind;  // of `tensor`
+};
+
+// to = from * scale. A scale of 1 needs no branch: the product is then exact, and the cast alone rounds.
+template <typename To, typename From> struct Copy {
+    using Scale = Compute<To, From>;
+    static constexpr int VECTOR = vector_length<To, From>();
+    static constexpr int UNROLL = 4;
+    template <int V> using Registers = Vector<From, V>;
+
+    To* to;
+    const From* from;
+    Scale scale;
+    unsigned char* finite;
+
+    __device__ bool aligned() const { return is_aligned<VECTOR>(to) && is_aligned<VECTOR>(from); }
+
+    template <int V> __device__ __forceinline__ void read(Vector<From, V>& source, long long i) const {
+        load(source, from + i);
+    }
+
+    template <int V> __device__ __forceinline__ void write(const Vector<From, V>& source, long long i) const {
+        Vector<To, V> result;
+        bool all_finite = true;
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+            result.at[v] = static_cast<To>(static_cast<Scale>(source.at[v]) * scale);
+            const Scale rounded = static_cast<Scale>(result.at[v]);
+            all_finite &= rounded - rounded == 0;  // infinity - infinity is NaN
+        }
+        store(to + i, result);
+        if (finite != nullptr && !all_finite) *finite = 0;  // any number of threads may write it, all write the same
+    }
+};
+
+template <typename To, typename From>
+__device__ __forceinline__ void copy(void* to, const void* from, Block block, double scale, unsigned char* finite) {
+    To* const first = static_cast<To*>(to) + block.start;
+    const From* const source = static_cast<const From*>(from) + block.start;
+    for_each(Copy<To, From>{first, source, static_cast<Compute<To, From>>(scale), finite}, block.count);
+}
+
+// B: the bucket's format. `finite` (or null) is set to 0 where a packed value is not finite after the cast.
+template <typename B>
+__global__ void __launch_bounds__(THREADS)
+    pack(const Tensor* tensors, const Block* blocks, double scale, unsigned char* finite) {
+    const Block block = blocks[blockIdx.x];
+    const Tensor entry = tensors[block.tensor];
+    with_format(entry.kind, [&](auto format) {
+        copy<B, typename decltype(format)::type>(entry.bucket, entry.tensor, block, scale, finite);
+    });
+}
+
+template <typename B>
+__global__ void __launch_bounds__(THREADS) unpack(const Tensor* tensors, const Block* blocks, double scale) {
+    const Block block = blocks[blockIdx.x];
+    const Tensor entry = tensors[block.tensor];
+    with_format(entry.kind, [&](auto format) {
+        copy<typename decltype(format)::type, B>(entry.tensor, entry.bucket, block, scale, nullptr);
+    });
+}

@@ -1,0 +1,180 @@
+"""The kernels for CuPy arrays: launches of the sources in ``kernels/cuda``, with the functions of ``reference.py``.
+
+Everything runs on the current stream of the thread that calls, and is over when an event says so (``events.py``).
+Arrays must be contiguous, because kernels are given addresses; a bound call keeps them alive. Pinned host memory
+is as good as the device's: a kernel reads it over the bus.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cupy
+import cupyx
+import numpy as np
+
+from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.cuda_sources import C_TYPES, kernel
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.launch_tables import COMBINE_PART, THREADS, block_table, grid_of
+from dear_mpi.kernels.rules import SGD, Adam, Rule
+
+__all__ = ["allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
+
+OPS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max"}
+KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}  # as the kernels number them
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A list of tensors, described in the device's memory for one launch."""
+
+    rows: Array
+    blocks: Array
+    grid: int
+    keeps: Sequence[Sequence[Array | None]]
+
+    @classmethod
+    def of(cls, *columns: Sequence[Array | None]) -> Tables:
+        """One row per tensor: the addresses of its arrays (None: null), then the type of the first.
+
+        Raises:
+            ValueError: an array is not contiguous, or of no floating type.
+        """
+        rows = [[*map(address, row), kind(row[0])] for row in zip(*columns, strict=True)]
+        blocks = block_table([array.size for array in columns[0] if array is not None])
+        uploads = (np.array(rows, np.int64), blocks.view(np.int64))
+        return cls(cupy.asarray(uploads[0]), cupy.asarray(uploads[1]), len(blocks), columns)
+
+    def launch(self, name: str, expression: str, *numbers: Any) -> None:
+        """Run a kernel over all of them."""
+        if self.grid:
+            kernel(name, expression)((self.grid,), (THREADS,), (self.rows, self.blocks, *numbers))
+
+
+def kind(array: Array | None) -> int:
+    """The kernels' number for the type of an array."""
+    return choose("type of a tensor", "none" if array is None else array.dtype.name, KINDS)
+
+
+def address(array: Array | None) -> int:
+    """Where a contiguous array begins; 0 for None."""
+    if array is None:
+        return 0
+    if not array.flags.c_contiguous:
+        raise ValueError(f"tensors on a GPU must be contiguous, not of strides {array.strides}")
+    on_host = library_of(array) == "numpy"
+    return int(array.ctypes.data if on_host else array.data.ptr)  # type: ignore[attr-defined]
+
+
+def c_type(arrays: Sequence[Array]) -> str:
+    """The kernels' name for the type of a bucket, seen from its views."""
+    return C_TYPES[arrays[0].dtype.name] if arrays else "float"
+
+
+def packer(
+    tensors: Sequence[Array], views: Sequence[Array], scale: float, finite: Array | None
+) -> Callable[[], object]:
+    """Tensors into the views of a bucket: one launch."""
+    flag = 0 if finite is None else finite
+    return partial(Tables.of(tensors, views).launch, "pack.cu", f"pack<{c_type(views)}>", float(scale), flag)
+
+
+def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
+    """The views of a bucket into tensors: one launch."""
+    return partial(Tables.of(tensors, views).launch, "pack.cu", f"unpack<{c_type(views)}>", float(scale))
+
+
+def updater(
+    views: Sequence[Array], values: Sequence[Array], slots: Sequence[Sequence[Array]], scale: float
+) -> Callable[[Rule], object]:
+    """Every parameter by a rule, with its gradient in the views of a bucket: one launch."""
+    first, second = ([state[slot] if slot < len(state) else None for state in slots] for slot in (0, 1))
+    tables = Tables.of(values, views, first, second)
+
+    def unpack_update(rule: Rule) -> None:
+        name, numbers = RULES[type(rule)]
+        tables.launch("update.cu", f"{name}<{c_type(views)}>", float(scale), *numbers(rule))
+
+    return unpack_update
+
+
+def sgd_numbers(rule: SGD) -> tuple[Any, ...]:
+    return float(rule.lr), float(rule.momentum), float(rule.weight_decay), np.int32(rule.nesterov)
+
+
+def adam_numbers(rule: Adam) -> tuple[Any, ...]:
+    """With the two corrections of the bias, which are the same for all elements."""
+    step = rule.lr / (1 - rule.beta1**rule.iteration)
+    correction = 1 / math.sqrt(1 - rule.beta2**rule.iteration)
+    return rule.beta1, rule.beta2, rule.epsilon, float(rule.weight_decay), step, correction
+
+
+# Kernel and numbers of each rule; a rule that is not here has no kernel.
+RULES: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
+    SGD: ("update_sgd", sgd_numbers),
+    Adam: ("update_adam", adam_numbers),
+}
+
+
+def combiner(dst: Array, src: Array, op: str) -> Callable[[], object]:
+    """dst = dst op src, where src may be pinned host memory: it is read over the bus, without a copy before."""
+    function = kernel("accumulate.cu", f"accumulate<{C_TYPES[dst.dtype.name]}, {choose('op', op, OPS)}>")
+    grid = grid_of(dst.size, COMBINE_PART)
+    place = src if library_of(src) != "numpy" else address(src)  # which its owner keeps alive
+    arguments = (dst, place, np.int64(dst.size), np.int64(COMBINE_PART))
+    return partial(function, (grid,), (THREADS,), arguments) if grid else nothing
+
+
+def nothing() -> None:
+    """A launch for no elements: CUDA refuses an empty grid."""
+
+
+def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
+    """dst = src * scale, where one of them may be pinned host memory."""
+    if scale != 1 or dst.dtype != src.dtype:
+        return packer([src], [dst], scale, None)
+
+    def copy() -> None:
+        stream = cupy.cuda.get_current_stream().ptr
+        cupy.cuda.runtime.memcpyAsync(*addresses, src.nbytes, cupy.cuda.runtime.memcpyDefault, stream)
+
+    addresses = address(dst), address(src)
+    return copy
+
+
+class StreamEvent:
+    """An event of CUDA, without a clock."""
+
+    def __init__(self) -> None:
+        self.event = cupy.cuda.Event(disable_timing=True)
+
+    def record(self) -> None:
+        self.event.record()
+
+    def synchronize(self) -> None:
+        self.event.synchronize()
+
+    def done(self) -> bool:
+        return bool(self.event.done)
+
+
+event = StreamEvent
+
+
+def allocate(nbytes: int) -> Array:
+    """Memory for communication, as bytes: from ``cudaMalloc`` itself, so that other processes can map it."""
+    memory = cupy.cuda.Memory(nbytes)
+    block: Array = cupy.ndarray((nbytes,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
+    return block
+
+
+def pinned(nbytes: int) -> Array:
+    """Pinned host memory, as bytes of a NumPy array."""
+    block: Array = cupyx.empty_pinned((nbytes,), np.uint8)
+    return block

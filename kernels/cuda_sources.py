@@ -1,0 +1,45 @@
+"""Compile the kernels in ``kernels/cuda``: when first used, once per device; CuPy keeps the result on disk."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cupy
+
+__all__ = ["C_TYPES", "kernel", "source"]
+
+SOURCES = Path(__file__).parent / "cuda"
+
+# Nothing is contracted to a fused multiply-add: every kernel gives the bits of its NumPy reference, and being bound
+# by memory it loses no time.
+OPTIONS = ("--std=c++17", "--fmad=false")
+
+C_TYPES = {
+    "float64": "double",
+    "float32": "float",
+    "float16": "Half",
+    "bfloat16": "Bfloat16",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int16": "short",
+    "uint16": "unsigned short",
+    "int32": "int",
+    "uint32": "unsigned int",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+}
+
+
+def source(name: str) -> str:
+    """A ``.cu`` file with its header pasted in: CuPy's cache is keyed by the text, and would not see another file."""
+    header = (SOURCES / "elements.cuh").read_text(encoding="utf-8")
+    return (SOURCES / name).read_text(encoding="utf-8").replace('#include "elements.cuh"', header)
+
+
+@cache
+def kernel(name: str, expression: str) -> Any:
+    """A kernel by its file and its template, such as ``accumulate<float, Sum>``."""
+    module = cupy.RawModule(code=source(name), options=OPTIONS, name_expressions=[expression])
+    return module.get_function(expression)

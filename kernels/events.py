@@ -1,0 +1,34 @@
+"""The order of host and device: when what a kernel wrote may be handed to somebody who is not on its stream.
+
+Kernels on a GPU are only launched when a call returns; they run later, in the order of their stream. An **event**
+marks a place in that order. Whoever is outside of it, above all MPI, has to wait for the event of the stream that
+wrote a buffer: forgetting it gives wrong numbers now and then, and no error.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dispatch import kernels_for
+
+__all__ = ["Event", "event_for"]
+
+
+class Event(Protocol):
+    """A mark in the order of a stream, set anew by each ``record``."""
+
+    def record(self) -> None:
+        """Mark what this thread has launched so far on its current stream."""
+
+    def synchronize(self) -> None:
+        """Block the host until that is over, with the interpreter lock released."""
+
+    def done(self) -> bool:
+        """Whether it is over."""
+
+
+def event_for(array: Array) -> Event | None:
+    """An event for the kernels that work on this array; None for host arrays, whose kernels end when they return."""
+    event: Event | None = kernels_for(array).event()
+    return event

@@ -1,0 +1,50 @@
+"""The tables that tell a kernel's blocks what to work on: one launch for a whole list of tensors.
+
+    tensors   [0: pointers, type][1: pointers, type][2: ...]           a row each
+    blocks    [0, 0..8191][0, 8192..16383][0, ..][1, 0..99][2, 0..]    a row each: tensor, and which elements
+
+Large tensors get many blocks, small ones one, none has to search for its tensor, and there is no limit on their
+number, because the tables are in the device's memory and not among the arguments. They are made once per plan:
+addresses must not change afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BLOCK", "COMBINE_PART", "PART", "THREADS", "block_table", "grid_of"]
+
+THREADS = 256  # of a block
+PART = 4096  # elements of a block: 16 for each thread
+COMBINE_PART = 2048  # of a segment of a ring, which is short: more blocks, so that all multiprocessors have one
+
+# Element numbers have 64 bits: a tensor may have more than 2^31.
+BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])
+
+
+def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
+    """The blocks for tensors of these counts: structs of type ``BLOCK``; an empty tensor has none.
+
+    >>> block_table([9, 0, 3], part=8).tolist()
+    [(0, 0, 8), (8, 0, 1), (0, 2, 3)]
+    """
+    numbers = np.repeat(np.arange(len(counts)), [grid_of(count, part) for count in counts])
+    table = np.empty(len(numbers), BLOCK)
+    first = np.searchsorted(numbers, numbers)  # of the same tensor
+    table["tensor"] = numbers
+    table["start"] = (np.arange(len(numbers)) - first) * part
+    table["count"] = np.minimum(np.asarray(counts, np.int64)[numbers] - table["start"], part)
+    return table
+
+
+def grid_of(count: int, part: int = PART) -> int:
+    """The number of blocks for so many elements: never a whole one too many.
+
+    >>> [grid_of(count) for count in (0, 1, PART, PART + 1)]
+    [0, 1, 1, 2]
+    """
+    return -(-count // part)

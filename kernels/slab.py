@@ -1,0 +1,65 @@
+"""Communication memory: few large allocations that live as long as what is carved from them.
+
+A GPU's memory is handed to other processes by handles of whole allocations, which MPI libraries map once, cache in
+small numbers (MPICH: 16), and which must come from plain ``cudaMalloc``: memory of CuPy's asynchronous pool has no
+such handle. So buckets and landing places share one slab, and neither is ever given back while a request exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dispatch import kernels_for
+from dear_mpi.kernels.pack_plan import round_up
+
+__all__ = ["Slab"]
+
+ALIGNMENT = 256  # bytes: what cudaMalloc itself promises
+
+
+class Slab:
+    """A stack of memory: arrays are taken from it, and all of it goes when the last of them does.
+
+    Args:
+        allocate: gives an array of so many bytes.
+        nbytes: what will be needed. When it is used up, more is allocated: ``growth`` bytes, or what one array needs.
+
+    >>> slab = Slab(lambda nbytes: np.empty(nbytes, np.uint8), 1024)
+    >>> slab.zeros(3, np.dtype("float32")), slab.zeros(1, np.dtype("int64")), slab.left
+    (array([0., 0., 0.], dtype=float32), array([0]), 512)
+    """
+
+    def __init__(self, allocate: Callable[[int], Array], nbytes: int = 0, *, growth: int = 0) -> None:
+        self.allocate, self.growth, self.left = allocate, growth, round_up(nbytes, ALIGNMENT)
+        self.block = allocate(self.left)
+
+    @classmethod
+    def beside(cls, array: Array, nbytes: int = 0, *, growth: int = 0) -> Slab:
+        """A slab in the memory where ``array`` is: on its device, or in the host's memory."""
+        return cls(kernels_for(array).allocate, nbytes, growth=growth)
+
+    @classmethod
+    def pinned(cls, array: Array) -> Slab:
+        """A slab of pinned host memory, from and to which the device of ``array`` copies."""
+        return cls(kernels_for(array).pinned)
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """An array whose contents are whatever was there."""
+        nbytes = count * dtype.itemsize
+        taken = round_up(nbytes, ALIGNMENT)
+        if taken > self.left:
+            self.left = max(self.growth, taken)
+            self.block = self.allocate(self.left)
+        start = self.block.size - self.left
+        self.left -= taken
+        return self.block[start : start + nbytes].view(dtype)
+
+    def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """An array of zeros."""
+        array = self.empty(count, dtype)
+        array.view(np.uint8)[...] = 0
+        return array

@@ -1,0 +1,170 @@
+"""Whether device memory goes to MPI: how a probe may end, and what follows from it; without MPI and without a GPU."""
+
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from dear_mpi.collectives.cuda_aware import (
+    Probe,
+    Verdict,
+    attempt,
+    child_environment,
+    loaded_libraries,
+    probe,
+    verdict,
+)
+from dear_mpi.collectives.errors import ArgumentError, MismatchError
+from dear_mpi.collectives.probe_device import current_gpu
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("OMPI_COMM_WORLD_RANK", "OMPI_UNIVERSE_SIZE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess", "PMIX_RANK"),
+        *("PMIX_SERVER_URI41", "PMI_FD", "PMI_RANK", "PRTE_LAUNCHED", "HYDI_CONTROL_FD", "HYDRA_LAUNCHER"),
+        *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_ID", "PALS_RANKID"),
+    ],
+)
+def test_the_child_is_no_rank_of_the_job(name):
+    assert name not in child_environment({name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("OMPI_MCA_pml", "OMPI_MCA_opal_cuda_support", "UCX_TLS", "MPI4PY_LIBMPI", "MPIR_CVAR_ENABLE_GPU"),
+        *("PMIX_MCA_gds", "PRTE_MCA_ras", "OPAL_PREFIX", "PMIX_PREFIX", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
+        *("MPICH_GPU_SUPPORT_ENABLED", "FI_PROVIDER", "I_MPI_OFFLOAD"),
+    ],
+)
+def test_the_child_has_the_settings_of_the_job(name):
+    assert child_environment({name: "1"})[name] == "1"
+
+
+ENDS = [
+    ("pass", True, "the probe sent and received device memory"),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", False, "the probe died of SIGSEGV"),
+    ("raise RuntimeError('on purpose')", False, "the probe failed with status 1: RuntimeError: on purpose"),
+    ("import sys; sys.exit(3)", False, "the probe failed with status 3: it said nothing"),
+]
+
+
+@pytest.mark.parametrize(("code", "ok", "reason"), ENDS, ids=lambda value: str(value)[:20])
+def test_ends_of_a_probe(code, ok, reason):
+    assert probe(command=python(code)) == Probe(ok, reason)
+
+
+def test_a_probe_that_hangs_is_killed_with_all_that_it_started(tmp_path):
+    numbers = tmp_path / "numbers"
+    code = f"""
+import os, subprocess, sys, time
+child = subprocess.Popen(["sleep", "1000"])
+open({str(numbers)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(1000)
+"""
+    begin_s = time.monotonic()
+    assert probe(2, command=python(code)) == Probe(False, "the probe did not end within 2 s")
+    assert time.monotonic() - begin_s < 10
+    for number in map(int, numbers.read_text().split()):
+        assert not runs(number), number
+
+
+def runs(number):
+    """Whether there is such a process; one that is over and was not yet collected by its parent is none."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(number)], capture_output=True, text=True, check=False)
+    return state.stdout.strip()[:1] not in ("", "Z")
+
+
+def test_a_probe_that_leaves_a_process_behind_does_not_hang():
+    """Its output stays open in that process."""
+    code = "import subprocess; subprocess.Popen(['sleep', '5'])"
+    begin_s = time.monotonic()
+    assert probe(command=python(code)).ok
+    assert time.monotonic() - begin_s < 4
+
+
+def test_a_probe_that_cannot_be_started():
+    assert probe(command=["/nonexistent"]).reason.startswith("the probe could not be started: [Errno 2]")
+
+
+def test_without_cupy_nothing_is_started(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert probe() == Probe(False, "CuPy is not installed")
+
+
+GPUS = {
+    "raise RuntimeError('cudaErrorNoDevice')": "there is no GPU that can be used: cudaErrorNoDevice",
+    "return 0": "there is no GPU",
+}
+
+
+@pytest.mark.parametrize("code", GPUS)
+def test_cupy_without_a_gpu(monkeypatch, code):
+    namespace = {}
+    exec(f"def getDeviceCount():\n {code}", namespace)
+    runtime = SimpleNamespace(getDeviceCount=namespace["getDeviceCount"])
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    with pytest.raises(ValueError, match=f"^{GPUS[code]}$"):
+        current_gpu()
+
+
+def test_loaded_libraries(tmp_path):
+    maps = tmp_path / "maps"
+    line = "7f00-7f01 r-xp 00000000 08:01 123  "
+    names = ["/opt/my mpi/libmpi.so.40", "/opt/cray/libmpi_gnu.so.12", "/lib/libmpicxx.so.1", "/lib/libc.so.6", ""]
+    maps.write_text("".join(f"{line}{name}\n" for name in names + names[:1]))
+    assert loaded_libraries(maps) == ["/opt/cray/libmpi_gnu.so.12", "/opt/my mpi/libmpi.so.40"]
+    assert loaded_libraries(tmp_path / "none") == []
+
+
+GOOD, CRASHED = Probe(True, "the probe sent and received device memory"), Probe(False, "the probe died of SIGSEGV")
+STAGED = "staged through pinned host memory"
+
+VERDICTS = [
+    ([("direct", "a", None)], Verdict(True, "direct: device memory goes to MPI (as asked, not probed)")),
+    ([("staged", "a", None)], Verdict(False, f"{STAGED} (as asked)")),
+    ([("auto", "a", GOOD), ("auto", "a", None)], Verdict(True, "direct: device memory goes to MPI (probed)")),
+    ([("auto", "a", CRASHED), ("auto", "a", None)], Verdict(False, f"{STAGED}: the probe died of SIGSEGV")),
+    ([("auto", "a", GOOD), ("auto", "b", CRASHED)], Verdict(False, f"{STAGED}: on host b, the probe died of SIGSEGV")),
+    (
+        [("auto", "a", GOOD), ("auto", "b", CRASHED), ("auto", "c", CRASHED), ("auto", "c", None)],
+        Verdict(False, f"{STAGED}: on host b (and 1 more), the probe died of SIGSEGV"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("answers", "expected"), VERDICTS)
+def test_verdict(answers, expected):
+    assert verdict(answers) == expected
+
+
+def test_ranks_that_ask_for_different_things():
+    with pytest.raises(MismatchError, match="transport must be the same on all ranks, not auto and staged"):
+        verdict([("staged", "a", None), ("auto", "a", GOOD)])
+
+
+def test_an_unknown_override():
+    with pytest.raises(ArgumentError, match="transport 'stagd' is unknown: did you mean 'staged'"):
+        verdict([("stagd", "a", None)] * 2)
+
+
+def test_an_attempt_never_raises():
+    def probing():
+        raise OSError("on purpose")
+
+    assert attempt(probing) == Probe(False, "the probe failed: OSError: on purpose")
+
+
+def test_the_real_child_fails_in_words():
+    """No machine has a GPU of this number."""
+    found = probe(command=[sys.executable, "-m", "dear_mpi.collectives.probe_device", "1000", "30"])
+    assert not found.ok
+    assert found.reason.startswith("the probe failed with status 1: ")

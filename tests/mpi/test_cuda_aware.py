@@ -1,0 +1,88 @@
+"""Device memory and MPI, asked of the libraries themselves; the MPIs of the wheels are built without CUDA."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dear_mpi.collectives.cuda_aware import Probe, decide, probe, queries
+from dear_mpi.collectives.errors import ArgumentError, MismatchError
+from dear_mpi.collectives.probe_device import current_gpu
+
+pytestmark = pytest.mark.mpi
+
+STANDIN = Path(__file__).parents[1] / "standin"
+
+
+def has_gpu():
+    try:
+        current_gpu()
+    except ValueError:
+        return False
+    return True
+
+
+def test_queries(comm):
+    answers = queries(comm)
+    assert list(answers) == ["MPIX_Query_cuda_support", "MPIX_GPU_query_support", "mpi_memory_alloc_kinds"]
+    assert answers["MPIX_Query_cuda_support"] in (True, False, None)
+    if "pypi.org/p/mpich" in library(comm):
+        assert answers == dict(zip(answers, (False, False, "mpi,system"), strict=True))
+    assert comm.allgather(answers) == [answers] * comm.size
+
+
+def library(comm):
+    from mpi4py import MPI
+
+    return MPI.Get_library_version()
+
+
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU")
+def test_without_a_gpu_it_is_staged_on_all_ranks(comm):
+    verdict = decide(comm)
+    assert not verdict.direct
+    assert verdict.why.startswith("staged through pinned host memory: ")
+    assert comm.allgather(verdict) == [verdict] * comm.size
+
+
+def test_one_rank_of_a_host_probes(comm):
+    calls = []
+
+    def probing():
+        calls.append(comm.rank)
+        return Probe(True, "made up")
+
+    assert decide(comm, "auto", probing=probing).direct
+    assert comm.allgather(len(calls)) == [1] + [0] * (comm.size - 1)
+    assert not decide(comm, "staged", probing=probing).direct
+    assert len(calls) <= 1
+
+
+def test_bad_overrides_are_errors_on_all_ranks(comm):
+    with pytest.raises(ArgumentError, match="transport 'drect' is unknown"):
+        decide(comm, "drect")
+    if comm.size > 1:
+        with pytest.raises(MismatchError, match="not direct and staged"):
+            decide(comm, "direct" if comm.rank else "staged")
+
+
+CHILD = """
+import numpy as np
+from mpi4py import MPI
+sent, received = np.ones(1000), np.zeros(1000)
+MPI.COMM_SELF.Sendrecv(sent, 0, recvbuf=received)
+assert (sent == received).all()
+assert MPI.COMM_WORLD.size == 1, MPI.COMM_WORLD.size
+"""
+
+
+def test_a_child_of_a_rank_is_a_job_of_its_own(comm, agree):
+    agree(probe(30, command=[sys.executable, "-c", CHILD]).ok)
+
+
+@pytest.mark.skipif(not STANDIN.exists(), reason="there is no stand-in for CuPy")
+def test_the_child_itself(agree, monkeypatch):
+    """On a CuPy whose device memory is the host's, which any MPI takes."""
+    monkeypatch.syspath_prepend(STANDIN)
+    found = probe(30, command=[sys.executable, "-m", "dear_mpi.collectives.probe_device", "0", "30"])
+    agree(found.ok, found.reason)
