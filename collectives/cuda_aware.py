@@ -213,9 +213,9 @@ def verdict(answers: Sequence[tuple[str, str, Probe | None]]) -> Verdict:
     """From (override, host, probe if it was this rank's to do) of each rank."""
     overrides = sorted({override for override, _, _ in answers})
     if len(overrides) > 1:
-        raise MismatchError(f"transport must be the same on all ranks, not {' and '.join(overrides)}")
+        raise MismatchError(f"device_memory must be the same on all ranks, not {' and '.join(overrides)}")
     try:
-        choose("transport", overrides[0], dict.fromkeys(OVERRIDES))
+        choose("device_memory", overrides[0], dict.fromkeys(OVERRIDES))
     except ValueError as error:
         raise ArgumentError(str(error)) from None
     if overrides[0] == "direct":

@@ -16,7 +16,6 @@ from typing import Any
 from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.algorithms import NATIVE, find_algorithm
 from dear_mpi.collectives.arguments import SEGMENT_BYTES, Call
-from dear_mpi.collectives.errors import ArgumentError
 from dear_mpi.collectives.execute import Execution
 from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.collectives.plan import Plan, Runnable
@@ -87,22 +86,15 @@ def transport_of(comm: Any) -> Transport:
 
 
 def compiled(call: Call, buffer: Array, transport: Transport, tag: int, slab: Slab | None) -> Runnable:
-    """What moves the data: one of our programs, or the MPI library's collective.
-
-    Raises:
-        ArgumentError: the MPI library cannot be handed this memory (on all ranks alike).
-    """
+    """What moves the data: one of our programs, or the MPI library's collective."""
     op = "sum" if call.op == "average" else call.op
-    direct = transport.takes(buffer)
     if call.algorithm == NATIVE:
-        if not direct:
-            raise ArgumentError(f"algorithm 'native' needs an MPI that takes device memory, not {transport.name}")
         from dear_mpi.collectives.native import NativeRun  # imports, and so starts, MPI
 
         return NativeRun(call.collective, buffer, transport, op=op)
     program = find_algorithm(call.algorithm, call.collective)(transport.rank, transport.size)
     segment = call.segment_bytes // call.x.dtype.itemsize
-    return Execution(program, buffer, transport, op=op, segment=segment, tag=tag, staged=not direct, slab=slab)
+    return Execution(program, buffer, transport, op=op, segment=segment, tag=tag, staged=not transport.takes(buffer), slab=slab)
 
 
 @dataclass(frozen=True)

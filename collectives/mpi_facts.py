@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MpiFacts", "loaded", "mpi_facts"]
+__all__ = ["MpiFacts", "loaded", "mpi_facts", "without_pmix"]
+
+# Loads the library, and does not start it.
+LOAD = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from dear_mpi.collectives.mpi_facts import loaded
+print("" if MPI.get_vendor()[0] == "Open MPI" or loaded("libpmix") else MPI.get_vendor()[0])
+"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,18 @@ def mpi_facts() -> MpiFacts:
         node_rank=rank,
         node_size=size,
     )
+
+
+def without_pmix() -> str | None:
+    """The name of the MPI library that would be loaded, if it does not speak PMIx.
+
+    Such a library ends a process that Open MPI's mpirun started, instead of raising an error: so a child looks.
+    """
+    try:
+        job = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return job.stdout.strip() or None if job.returncode == 0 else None
 
 
 def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> str | None:

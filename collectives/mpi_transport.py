@@ -14,7 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from dear_mpi.collectives.cuda_aware import Verdict, decide
+from dear_mpi.collectives.cuda_aware import Verdict, decide, queries
 from dear_mpi.collectives.transport import Request
 from dear_mpi.kernels.array import Array, library_of
 
@@ -62,6 +62,13 @@ class MpiTransport:
             self.verdict = decide(self.comm, self.device_memory)
             self.name = f"{self.name}; {self.verdict.why}"
         return self.verdict.direct
+
+    def was_built_for(self, array: Array) -> bool:
+        """Whether the library's own collectives may have this memory: if it takes it, and says so itself.
+
+        Messages alone need only a UCX that knows CUDA; reductions by an MPI that was built without it would crash.
+        """
+        return library_of(array) == "numpy" or (self.takes(array) and True in queries(self.comm).values())
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return self.comm.Send_init([data.view("u1"), MPI.BYTE], peer, tag)

@@ -13,6 +13,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from dear_mpi.collectives.errors import ArgumentError
 from dear_mpi.collectives.mpi_transport import MpiTransport
 from dear_mpi.collectives.partition import chunk_offsets
 from dear_mpi.collectives.transport import Transport
@@ -25,10 +26,16 @@ OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 
 
 class NativeRun:
-    """MPI_Reduce_scatter, MPI_Allgatherv or MPI_Allreduce on a flat buffer, in place (``Call`` checks that it can)."""
+    """MPI_Reduce_scatter, MPI_Allgatherv or MPI_Allreduce on a flat buffer, in place (``Call`` checks that it can).
+
+    Raises:
+        ArgumentError: the buffer is on a device, for which the library was not built (on all ranks alike).
+    """
 
     def __init__(self, collective: str, buffer: Array, transport: Transport, *, op: str) -> None:
         assert isinstance(transport, MpiTransport), "check_algorithm lets no other transport pass"
+        if not transport.was_built_for(buffer):
+            raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, not {transport.name}")
         offsets = chunk_offsets(buffer.size, transport.size)
         counts = [stop - start for start, stop in pairwise(offsets)]
         shard = buffer[offsets[transport.rank] : offsets[transport.rank + 1]]

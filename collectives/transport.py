@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Request", "Transport"]
+__all__ = ["Request", "StagedTransport", "Transport"]
 
 
 class Request(Protocol):
@@ -70,3 +70,16 @@ class Transport(Protocol):
 
     def abort(self, message: str) -> None:
         """End all ranks, because this one cannot go on."""
+
+
+class StagedTransport:
+    """The same ranks over the same transport, which is not handed device memory: plans stage it."""
+
+    def __init__(self, below: Transport) -> None:
+        self.below = below
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.below, name)
+
+    def takes(self, array: Array) -> bool:
+        return False

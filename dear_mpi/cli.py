@@ -14,15 +14,17 @@ import typer
 from rich.console import Console
 
 from dear_mpi.bench.collective import bench_collective
-from dear_mpi.bench.table import show_bench
+from dear_mpi.bench.kernels import bench_kernels
+from dear_mpi.bench.table import show_bench, show_kernels
 from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.errors import AgreedError
 from dear_mpi.compare import compare as run_comparison
 from dear_mpi.config import Config
 from dear_mpi.demo import DEMO
+from dear_mpi.doctor.command import doctor
 from dear_mpi.explain import explain_algorithm
 from dear_mpi.show import comparison_progress, show_comparison, show_training, training_progress
-from dear_mpi.streams import select_gpu
+from dear_mpi.streams import open_streams, select_gpu
 from dear_mpi.train import train as run_training
 from dear_mpi.units import parse_bytes, parse_link
 from dear_mpi.world import World, launched_rank, run_world
@@ -47,9 +49,7 @@ Iterations = Annotated[int | None, typer.Option(help="Passes of training.")]
 Seed = Annotated[int | None, typer.Option(help="Fixes the weights and the order of the data.")]
 Dtype = Annotated[str | None, typer.Option(help="Type of the model: fp32 or fp64.")]
 Device = Annotated[str | None, typer.Option(help="Where the model is: cpu, or cuda (a GPU for each rank).")]
-DeviceMemory = Annotated[
-    str, typer.Option("--transport", help="How a GPU's buffers get to MPI: direct, staged, or auto (tried out).")
-]
+DeviceMemory = Annotated[str, typer.Option(help="How a GPU's buffers get to MPI: direct, staged, or auto (tried out).")]
 Wire = Annotated[str | None, typer.Option(help="Type in which gradients travel: fp64, fp32, fp16 or bf16.")]
 
 
@@ -134,8 +134,7 @@ def train(
 
     with complaining(threads):
         config, speed = config_of(flags), None if link is None else parse_link(link)
-        if config.device == "cuda":
-            select_gpu()
+        select_gpu(config.device)
         run_world(lambda world: command(world, config), link=speed, threads=threads, device_memory=device_memory)
 
 
@@ -177,8 +176,7 @@ def compare(
 
     with complaining(threads):
         config, speed = config_of(context.params), None if link is None else parse_link(link)
-        if config.device == "cuda":
-            select_gpu()
+        select_gpu(config.device)
         run_world(lambda world: command(world, config), link=speed, threads=threads, device_memory=device_memory)
 
 
@@ -195,21 +193,40 @@ def bench(
     collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter or all_gather.")] = "all_reduce",
     sizes: Annotated[str, typer.Option(help="Sizes of the buffer, with commas.")] = "256KiB,1MiB,4MiB,16MiB,64MiB",
     segment: Annotated[str, typer.Option(help="Largest message, e.g. 512KiB.")] = "256KiB",
+    device: Annotated[str, typer.Option(help="Where the buffer is: cpu or cuda.")] = "cpu",
+    device_memory: DeviceMemory = "auto",
     json_file: JsonFile = None,
 ) -> None:
-    """Time our ring against the MPI library and a hand-written prototype, taking turns, in place."""
+    """Time our ring against the MPI library and a prototype (cpu), or against host copies (cuda), in turns."""
 
     def command(world: World, nbytes: list[int], segment_bytes: int) -> int:
         write = json_writer(world, json_file)
-        rows = bench_collective(collective, nbytes, world, segment_bytes)
+        rows = bench_collective(collective, nbytes, world, segment_bytes, device)
         show_bench(world, rows)
         write([asdict(row) for row in rows])
         return sum(row.wrong for row in rows)
 
     with complaining(None):
         nbytes, segment_bytes = [parse_bytes(size) for size in sizes.split(",")], parse_bytes(segment)
-        if run_world(lambda world: command(world, nbytes, segment_bytes)):
+        select_gpu(device)
+        if run_world(lambda world: command(world, nbytes, segment_bytes), device_memory=device_memory):
             raise typer.Exit(1)
+
+
+app.command()(doctor)
+
+
+@app.command("bench-kernels")
+def time_kernels(
+    device: Annotated[str, typer.Option(help="Where: cpu or cuda.")] = "cpu", json_file: JsonFile = None
+) -> None:
+    """Time pack, unpack and sums against plain copies, for the tensors of the paper's models; on one rank, no MPI."""
+    with complaining(threads=1):
+        select_gpu(device)
+        rows = bench_kernels(open_streams(device))
+        show_kernels(rows, device)
+        if json_file is not None:
+            json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
 @app.command()

@@ -11,6 +11,7 @@ waits for it, without the host. (That the host waits before MPI touches a buffer
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import time
@@ -143,13 +144,12 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int:
     return next((int(environment[name]) for name in LOCAL_RANK if name in environment), 0)
 
 
-def select_gpu() -> None:
-    """Make this process use its GPU, by its local rank: to be called before MPI starts, which binds to it.
+def select_gpu(device: str = "cuda") -> None:
+    """For ``cuda``: make this process use its GPU, by its local rank, before MPI starts, which binds to it.
 
     Where there is none nothing happens: ``open_streams`` will say so, on all ranks.
     """
-    try:
-        cuda = importlib.import_module("cupy").cuda
-        cuda.Device(local_rank() % cuda.runtime.getDeviceCount()).use()
-    except (ImportError, RuntimeError, ZeroDivisionError):
-        pass
+    with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):
+        cuda = importlib.import_module("cupy").cuda if device == "cuda" else None
+        if cuda is not None:
+            cuda.Device(local_rank() % cuda.runtime.getDeviceCount()).use()

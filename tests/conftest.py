@@ -8,6 +8,7 @@
 Without --with-mpi or --only-mpi none of it is active and mpi4py is not imported.
 """
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 PLUGIN = "rank-of-job"
-MPI_TESTS = Path(__file__).parent / "mpi"
+TESTS = Path(__file__).parent
 GRACE_S = 0.5  # between a report and the abort: other ranks that fail too print theirs, the launcher forwards both
 
 # The same examples on every rank and in every run, however slow the machine: no clock, no database of past failures.
@@ -125,12 +126,18 @@ def pytest_cmdline_main(config):
         config.pluginmanager.register(plugin, PLUGIN)
 
 
+def pytest_ignore_collect(collection_path):
+    """Folders of tests that need CuPy, or the stand-in for it: where there is neither, they are left to `make`."""
+    needs_cupy = collection_path in (TESTS / "gpu", TESTS / "standin")
+    return True if needs_cupy and importlib.util.find_spec("cupy") is None else None
+
+
 def pytest_collection_modifyitems(items):
     """A forgotten mark or a misspelt min_size would skip a test, or run it with too few ranks, in silence."""
     for item in items:
         mark = item.get_closest_marker("mpi")
-        if MPI_TESTS in item.path.parents and mark is None:
-            raise pytest.UsageError(f"{item.nodeid} is under tests/mpi but not marked @pytest.mark.mpi")
+        if TESTS in item.path.parents and "mpi" in item.path.relative_to(TESTS).parts and mark is None:
+            raise pytest.UsageError(f"{item.nodeid} is in a folder mpi but not marked @pytest.mark.mpi")
         if mark is not None and (mark.args or mark.kwargs.keys() - {"min_size"}):
             raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.mpi takes min_size= alone, got {mark}")
 

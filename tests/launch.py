@@ -9,6 +9,7 @@ Stops at the first launch that fails, with its exit status; with --keep-going, d
 import argparse
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,7 @@ class Mpi:
     """A launcher, and the library that mpi4py must load to match it (None: the one it finds by itself)."""
 
     name: str
-    mpirun: Path
+    mpirun: tuple[str, ...]
     libmpi: Path | None = None
 
     def environment(self, ranks: int) -> dict[str, str]:
@@ -50,17 +51,17 @@ def mpis_at_hand() -> list[Mpi]:
     prefix = Path(sys.prefix)
     mpich = prefix / "mpich"
     ours = [
-        Mpi("Open MPI", prefix / "bin" / "mpirun"),
-        Mpi("MPICH", mpich / "bin" / "mpirun", mpich / "lib" / "libmpi.so.12"),
+        Mpi("Open MPI", (f"{prefix}/bin/mpirun",)),
+        Mpi("MPICH", (f"{mpich}/bin/mpirun",), mpich / "lib" / "libmpi.so.12"),
     ]
-    found = [mpi for mpi in ours if mpi.mpirun.exists()]
+    found = [mpi for mpi in ours if Path(mpi.mpirun[0]).exists()]
     system = shutil.which("mpirun") or shutil.which("mpiexec")
-    return found or ([Mpi("system MPI", Path(system))] if system else [])
+    return found or ([Mpi("system MPI", (system,))] if system else [])
 
 
 def launch(mpi: Mpi, ranks: int, arguments: list[str], *, limit_s: int) -> int:
     """Runs `python arguments` on so many ranks; ends the whole launch when the time is over."""
-    command = [str(mpi.mpirun), "-n", str(ranks), sys.executable, *arguments]
+    command = [*mpi.mpirun, "-n", str(ranks), sys.executable, *arguments]
     # Ranks that are killed leave files behind: in a folder of this launch.
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         environment = mpi.environment(ranks) | {"TMPDIR": folder}
@@ -83,13 +84,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--mpi", help="only the MPI of this name, such as MPICH")
+    parser.add_argument("--mpirun", help="start ranks with this command, such as hostfiles/wheels-cuda.sh")
     parser.add_argument("--limit", type=int, default=600, help="seconds for one launch")
     parser.add_argument("--keep-going", action="store_true", help="do the launches that remain after a failure")
     parser.add_argument("arguments", nargs="+", help="what follows `python`, after --")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the ranks and tidies up first
 
-    mpis = [mpi for mpi in mpis_at_hand() if options.mpi in (None, mpi.name)]
+    given = [Mpi("the given MPI", tuple(shlex.split(options.mpirun)))] if options.mpirun else None
+    mpis = given or [mpi for mpi in mpis_at_hand() if options.mpi in (None, mpi.name)]
     if not mpis:
         print(f"no mpirun for {options.mpi or 'any MPI'}: run `make install`, or load the MPI of your cluster and use"
               " `make MPI=system`", file=sys.stderr)  # fmt: skip

@@ -1,5 +1,8 @@
 """Time collectives of several makers in one run: our plans, the MPI library, a prototype written by hand.
 
+On a GPU: our ring with device memory handed to MPI (where it takes it), staged through pinned memory, and the ring of
+the host with explicit copies around it.
+
 The contestants take turns, on the same buffer, in place; so whatever else the machine does hits them alike. One
 sample is one call on its slowest rank, from a barrier to the end; connections are warmed up at every size, and each
 result is checked against the exact sum.
@@ -7,20 +10,18 @@ result is checked against the exact sum.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from dear_mpi.bench.prototype import PrototypeRing
-from dear_mpi.collectives import make_plan
+from dear_mpi.bench.contestants import CONTESTANTS
 from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.partition import chunk_bounds
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.choose import choose
 from dear_mpi.stats import median
+from dear_mpi.streams import Stream, Streams, open_streams
 from dear_mpi.world import World
 
 __all__ = ["Row", "bench_collective"]
@@ -69,110 +70,117 @@ class Row:
     slow_rank: int
 
 
-def bench_collective(collective: str, sizes: Sequence[int], world: World, segment_bytes: int) -> list[Row]:
-    """Collective: a row per size and contestant, ``native`` first; fp32, sum, in place.
+def bench_collective(
+    collective: str, sizes: Sequence[int], world: World, segment_bytes: int, device: str = "cpu"
+) -> list[Row]:
+    """Collective: a row per size and contestant, the baseline first; fp32, sum, in place.
 
     Args:
         sizes: bytes of the full buffer; rounded down to whole elements, the same on every rank.
+        device: where the buffer is.
 
     Raises:
-        ArgumentError: an unknown collective, or a size below one element per rank.
+        ArgumentError: an unknown collective, a size below one element per rank, or no such device.
     """
-    agree(world.transport, "bench", lambda: checked(collective, sizes, world.size))
-    from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
+    agree(world.transport, "bench", lambda: checked(collective, sizes, world.size, device))
+    call = Call(collective, device, segment_bytes, open_streams(device))
+    with call.streams.compute.use():
+        return [row for nbytes in sizes for row in at_size(call, nbytes, world)]
 
-    comm = world_communicator()
-    return [row for nbytes in sizes for row in at_size(collective, nbytes, world, comm, segment_bytes)]
 
-
-def checked(collective: str, sizes: Sequence[int], ranks: int) -> dict[str, object]:
+def checked(collective: str, sizes: Sequence[int], ranks: int, device: str) -> dict[str, object]:
     """The arguments, if they are allowed."""
     choose("collective", collective, BUS_FACTORS)
     if min(sizes) < 4 * ranks:
         raise ValueError(f"sizes must be at least {4 * ranks} B on {ranks} ranks, not {min(sizes)} B")
-    return {"collective": collective, "sizes": tuple(sizes)}
+    open_streams(device)
+    return {"collective": collective, "sizes": tuple(sizes), "device": device}
 
 
-def at_size(collective: str, nbytes: int, world: World, comm: Any, segment_bytes: int) -> list[Row]:
+@dataclass(frozen=True)
+class Call:
+    """What is timed."""
+
+    collective: str
+    device: str
+    segment_bytes: int
+    streams: Streams
+
+
+def at_size(call: Call, nbytes: int, world: World) -> list[Row]:
     """All contestants, taking turns."""
-    x = np.zeros(nbytes // world.size // 4 * world.size, np.float32)  # the prototype needs equal chunks
-    plans = {
-        name: make_plan(collective, x, world.transport, algorithm=name, segment_bytes=segment_bytes)
-        for name in ("native", "ring")
-    }
-    calls: dict[str, Callable[[], object]] = dict(plans)
-    prototype = PrototypeRing(x, comm, segment_bytes) if collective == "all_reduce" else None
-    if prototype is not None:
-        calls["prototype"] = prototype
+    count = nbytes // world.size // 4 * world.size  # the prototype needs equal chunks
+    x = call.streams.put(np.zeros(count, np.float32))
+    contestants = CONTESTANTS[call.device](call.collective, x, world, call.segment_bytes)
     repeats = int(min(max(SAMPLES[0], BUDGET_BYTES / nbytes), SAMPLES[1]))
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    wrong = dict.fromkeys(calls, 0)
-    data = Data(collective, x, world)
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    wrong = dict.fromkeys(contestants, 0)
+    data = Data(call.collective, x, world, call.streams)
     for turn in range(WARM_UP + repeats):
-        for name, call in calls.items():
+        for name, contestant in contestants.items():
             data.fill(turn)
-            elapsed_s = timed(call, comm)
+            elapsed_s = timed(contestant, call.streams.compute)
             if turn >= WARM_UP:
                 samples[name].append(elapsed_s)
             wrong[name] += data.errors(turn)
-    for plan in plans.values():
-        plan.free()
-    if prototype is not None:
-        prototype.free()
-    return [summary(collective, name, x, world, segment_bytes, samples[name], wrong[name]) for name in calls]
+    for contestant in contestants.values():
+        contestant.free()
+    return [summary(call, name, x, world, samples[name], wrong[name]) for name in contestants]
 
 
-def timed(call: Callable[[], object], comm: Any) -> float:
-    """Seconds of one call on this rank, from a barrier on."""
-    comm.Barrier()
-    begin_s = time.perf_counter()
-    call()
-    return time.perf_counter() - begin_s
+def timed(run: Callable[[], object], stream: Stream) -> float:
+    """Seconds of one run on this rank, from a barrier on to the end of its last kernel."""
+    from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
+
+    world_communicator().Barrier()
+    begin = stream.mark()
+    run()
+    return stream.seconds(begin, stream.mark())
 
 
 class Data:
     """Whole numbers whose sums are exact in fp32: different on every rank, in every element, and in every turn."""
 
-    def __init__(self, collective: str, x: Array, world: World) -> None:
-        self.x, self.rank = x, world.rank
+    def __init__(self, collective: str, x: Array, world: World, streams: Streams) -> None:
+        self.x = x
         self.steps = 1 if collective == "all_gather" else world.size  # by how much a result grows from turn to turn
         rows = [(np.arange(x.size, dtype=np.float32) + 7 * rank) % 31 for rank in range(world.size)]
         bounds = [chunk_bounds(x.size, world.size, rank) for rank in range(world.size)]
-        self.mine, self.expected = rows[world.rank], np.sum(rows, axis=0)
+        expected = np.sum(rows, axis=0)
         if collective == "all_gather":
-            self.expected = np.concatenate([row[start:stop] for row, (start, stop) in zip(rows, bounds, strict=True)])
+            expected = np.concatenate([row[start:stop] for row, (start, stop) in zip(rows, bounds, strict=True)])
+        self.mine, self.expected = map(streams.put, (rows[world.rank], expected))
         self.part = slice(*bounds[world.rank]) if collective == "reduce_scatter" else slice(None)
-        self.scratch = np.empty_like(x)
+        self.library = array_module(x)
+        self.scratch = self.library.empty_like(x)
 
     def fill(self, turn: int) -> None:
-        np.add(self.mine, np.float32(turn), out=self.x)
+        self.library.add(self.mine, np.float32(turn), out=self.x)
 
     def errors(self, turn: int) -> int:
         """Elements of this rank's result that are not the exact one."""
-        np.add(self.expected, np.float32(self.steps * turn), out=self.scratch)
-        return int(np.count_nonzero(self.x[self.part] != self.scratch[self.part]))
+        self.library.add(self.expected, np.float32(self.steps * turn), out=self.scratch)
+        return int(self.library.count_nonzero(self.x[self.part] != self.scratch[self.part]))
 
 
-def summary(
-    collective: str, name: str, x: Array, world: World, segment_bytes: int, samples: list[float], wrong: int
-) -> Row:
+def summary(call: Call, name: str, x: Array, world: World, samples: list[float], wrong: int) -> Row:
     """Collective: one row, from the slowest rank of each call."""
     answers = world.transport.gather_values((samples, wrong))
     slowest_us = np.max([answer[0] for answer in answers], axis=0) * 1e6
     middle = median(slowest_us.tolist())
     algbw = x.nbytes / middle.value * 1e-3
     return Row(
-        collective=collective,
+        collective=call.collective,
         algorithm=name,
         backend=world.transport.name,
-        device="cpu",
+        device=call.device,
         ranks=world.size,
         bytes=x.nbytes,
         count=x.size,
         dtype="fp32",
-        op="none" if collective == "all_gather" else "sum",
+        op="none" if call.collective == "all_gather" else "sum",
         placement="in place",
-        segment_bytes=segment_bytes,
+        segment_bytes=call.segment_bytes,
         samples=len(samples),
         min_us=float(slowest_us.min()),
         p50_us=middle.value,
@@ -182,7 +190,7 @@ def summary(
         p99_us=float(np.quantile(slowest_us, 0.99)),
         max_us=float(slowest_us.max()),
         algbw_GBps=algbw,
-        busbw_GBps=algbw * BUS_FACTORS[collective](world.size),
+        busbw_GBps=algbw * BUS_FACTORS[call.collective](world.size),
         wrong=sum(answer[1] for answer in answers),
         slow_rank=int(np.bincount(np.argmax([answer[0] for answer in answers], axis=0)).argmax()),
     )

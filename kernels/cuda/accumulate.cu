@@ -1,8 +1,8 @@
 // dst = dst op src, element by element: the arithmetic inside a reduction.
 //
 // Bytes moved per element: three times the itemsize (two reads, one write).
-// Launch: blocks of 256 threads; block b handles elements [b * part, (b + 1) * part), cut off at `count`. A turn of
-//     the block is 32 bytes per thread of each array: 2048 elements of fp32.
+// Launch: blocks of 256 threads; block b handles elements [b * part, (b + 1) * part), cut off at `count`. Each thread
+//     has up to 32 bytes of both arrays under way, so a `part` of a multiple of 2048 elements (fp32) suits it.
 // Alignment: 16 bytes per access where dst and src allow (`part` is a multiple of 8, of 16 for one-byte types, for
 //     this to hold in every block), else element by element. src may be pinned host memory.
 // Same bits as NumPy: fp16 and bf16 combine in fp32 and round once, integers wrap, min and max pass a NaN on. Two
@@ -10,11 +10,15 @@
 
 #include "elements.cuh"
 
+// The type in which values are combined.
 template <typename T> struct Wide { using type = T; };
-template <> struct Wide<Half> { using type = float; };
-template <> struct Wide<Bfloat16> { using type = float; };
+template <> struct Wide<float> { using type = Single; };
+template <> struct Wide<Half> { using type = Single; };
+template <> struct Wide<Bfloat16> { using type = Single; };
 
-template <typename T> constexpr bool is_integer = static_cast<T>(0.5F) == 0;
+template <typename W> constexpr bool is_integer = true;
+template <> constexpr bool is_integer<Single> = false;
+template <> constexpr bool is_integer<double> = false;
 
 struct Sum {
     template <typename T> static __device__ __forceinline__ T combine(T a, T b) {
@@ -38,11 +42,11 @@ struct Prod {
 
 // A comparison with NaN is false, which picks b: so a NaN in b is passed on, and one in a is asked for.
 struct Min {
-    template <typename T> static __device__ __forceinline__ T combine(T a, T b) { return a < b || a != a ? a : b; }
+    template <typename T> static __device__ __forceinline__ T combine(T a, T b) { return a < b || is_nan(a) ? a : b; }
 };
 
 struct Max {
-    template <typename T> static __device__ __forceinline__ T combine(T a, T b) { return a > b || a != a ? a : b; }
+    template <typename T> static __device__ __forceinline__ T combine(T a, T b) { return a > b || is_nan(a) ? a : b; }
 };
 
 template <typename T, typename Op> struct Combine {

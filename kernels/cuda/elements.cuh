@@ -1,9 +1,9 @@
-// What the kernels of this folder share: number formats, vectors of 16 bytes, the walk over a block's elements, and
-// the tables of a launch.
+// What the kernels of this folder share: number formats and arithmetic, vectors of 16 bytes, the walk over a block's
+// elements, and the tables of a launch.
 //
 // No header is included, so nvcc, NVRTC (which CuPy calls) and a host compiler behind tests/shim all take this text.
-// The formats and roundings are those of kernels/dtypes.py. Compile with --fmad=false: a product that is contracted
-// into the following sum is rounded once less than in kernels/reference.py.
+// Every result has the bits of kernels/reference.py. Compile with --fmad=false for that: a product that is contracted
+// into the following sum is rounded once less.
 
 #ifndef DEAR_MPI_ELEMENTS
 #define DEAR_MPI_ELEMENTS
@@ -11,7 +11,72 @@
 constexpr int THREADS = 256;  // per CUDA block
 constexpr int VECTOR_BYTES = 16;
 
-// ---- Number formats: storage only, arithmetic is done in float or double -------------------------------------------
+// ---- Arithmetic in fp32 ---------------------------------------------------------------------------------------------
+//
+// Single is float with instructions of our own choice: CuPy compiles with -ftz=true whatever it is told, and the
+// compiler's own fp32 instructions then take subnormal numbers for zero. For double there is no such mode.
+
+struct Single {
+    float value;
+
+    Single() = default;
+    __device__ __forceinline__ explicit Single(float x) : value(x) {}
+    __device__ __forceinline__ explicit Single(double x);
+    __device__ __forceinline__ explicit operator float() const { return value; }
+    __device__ __forceinline__ explicit operator double() const;
+};
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define ARITHMETIC(symbol, instruction)                                                              \
+    __device__ __forceinline__ Single operator symbol(Single a, Single b) {                          \
+        asm(instruction " %0, %1, %2;" : "=f"(a.value) : "f"(a.value), "f"(b.value));                \
+        return a;                                                                                    \
+    }
+#define COMPARISON(symbol, instruction)                                                              \
+    __device__ __forceinline__ bool operator symbol(Single a, Single b) {                            \
+        int result;                                                                                  \
+        asm("{ .reg .pred p; " instruction " p, %1, %2; selp.s32 %0, 1, 0, p; }"                     \
+            : "=r"(result)                                                                           \
+            : "f"(a.value), "f"(b.value));                                                           \
+        return result != 0;                                                                          \
+    }
+__device__ __forceinline__ Single::Single(double x) { asm("cvt.rn.f32.f64 %0, %1;" : "=f"(value) : "d"(x)); }
+__device__ __forceinline__ Single::operator double() const {
+    double x;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(x) : "f"(value));
+    return x;
+}
+__device__ __forceinline__ Single square_root(Single x) {
+    asm("sqrt.rn.f32 %0, %1;" : "=f"(x.value) : "f"(x.value));
+    return x;
+}
+#else
+#define ARITHMETIC(symbol, instruction) \
+    inline Single operator symbol(Single a, Single b) { return Single(a.value symbol b.value); }
+#define COMPARISON(symbol, instruction) \
+    inline bool operator symbol(Single a, Single b) { return a.value symbol b.value; }
+inline Single::Single(double x) : value(static_cast<float>(x)) {}
+inline Single::operator double() const { return value; }
+inline Single square_root(Single x) { return Single(sqrtf(x.value)); }
+#endif
+
+ARITHMETIC(+, "add.rn.f32")
+ARITHMETIC(-, "sub.rn.f32")
+ARITHMETIC(*, "mul.rn.f32")
+ARITHMETIC(/, "div.rn.f32")
+COMPARISON(<, "setp.lt.f32")
+COMPARISON(>, "setp.gt.f32")
+COMPARISON(!=, "setp.neu.f32")  // true for a NaN
+
+#undef ARITHMETIC
+#undef COMPARISON
+
+__device__ __forceinline__ double square_root(double x) { return sqrt(x); }
+
+template <typename T> __device__ __forceinline__ bool is_nan(T x) { return x != x; }
+template <typename T> __device__ __forceinline__ bool is_finite(T x) { return !is_nan(x - x); }
+
+// ---- Formats of two bytes: storage only -----------------------------------------------------------------------------
 
 struct Half {  // fp16; an overflow gives infinity
     unsigned short bits;
@@ -19,19 +84,18 @@ struct Half {  // fp16; an overflow gives infinity
     Half() = default;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-    __device__ __forceinline__ explicit Half(float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x)); }
+    __device__ __forceinline__ explicit Half(Single x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x.value)); }
     __device__ __forceinline__ explicit Half(double x) { asm("cvt.rn.f16.f64 %0, %1;" : "=h"(bits) : "d"(x)); }
-    __device__ __forceinline__ explicit operator float() const {
-        float x;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    __device__ __forceinline__ explicit operator Single() const {
+        Single x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x.value) : "h"(bits));
         return x;
     }
 #else
-    explicit Half(float x) : bits(__builtin_bit_cast(unsigned short, static_cast<_Float16>(x))) {}
+    explicit Half(Single x) : bits(__builtin_bit_cast(unsigned short, static_cast<_Float16>(x.value))) {}
     explicit Half(double x) : bits(__builtin_bit_cast(unsigned short, static_cast<_Float16>(x))) {}
-    explicit operator float() const { return __builtin_bit_cast(_Float16, bits); }
+    explicit operator Single() const { return Single(static_cast<float>(__builtin_bit_cast(_Float16, bits))); }
 #endif
-    __device__ __forceinline__ explicit operator double() const { return static_cast<float>(*this); }
 };
 
 struct Bfloat16 {  // the upper half of an fp32; fp64 goes through fp32, as it does in ml_dtypes
@@ -39,22 +103,29 @@ struct Bfloat16 {  // the upper half of an fp32; fp64 goes through fp32, as it d
 
     Bfloat16() = default;
 
-    __device__ __forceinline__ explicit Bfloat16(float x) {
-        const unsigned int wide = __float_as_uint(x);
+    __device__ __forceinline__ explicit Bfloat16(Single x) {
+        const unsigned int wide = __float_as_uint(x.value);
         const unsigned int to_even = 0x7fff + (wide >> 16 & 1);  // would carry some NaN into infinity or zero
-        bits = static_cast<unsigned short>((x == x ? wide + to_even : wide | 0x400000) >> 16);
+        bits = static_cast<unsigned short>((is_nan(x) ? wide | 0x400000 : wide + to_even) >> 16);
     }
-    __device__ __forceinline__ explicit Bfloat16(double x) : Bfloat16(static_cast<float>(x)) {}
-    __device__ __forceinline__ explicit operator float() const {
-        return __uint_as_float(static_cast<unsigned int>(bits) << 16);
+    __device__ __forceinline__ explicit Bfloat16(double x) : Bfloat16(Single(x)) {}
+    __device__ __forceinline__ explicit operator Single() const {
+        return Single(__uint_as_float(static_cast<unsigned int>(bits) << 16));
     }
-    __device__ __forceinline__ explicit operator double() const { return static_cast<float>(*this); }
 };
 
-// The type in which values of these types are computed: float, or double where one of them is double.
-template <typename... T> struct ComputeOf { using type = float; };
+// From any format to any other, rounded once (but see Bfloat16). A cast by the language would do between float and
+// double, but for -ftz=true.
+template <typename To> __device__ __forceinline__ To convert(double x) { return static_cast<To>(x); }
+template <> __device__ __forceinline__ float convert<float>(double x) { return Single(x).value; }
+template <typename To, typename From> __device__ __forceinline__ To convert(From x) {
+    return static_cast<To>(static_cast<Single>(x));
+}
+
+// The type in which values of these formats are computed: Single, or double where one of them is double.
+template <typename... T> struct ComputeOf { using type = Single; };
 template <typename... T> struct ComputeOf<double, T...> { using type = double; };
-template <typename First, typename... T> struct ComputeOf<First, T...> { using type = typename ComputeOf<T...>::type; };
+template <typename F, typename... T> struct ComputeOf<F, T...> { using type = typename ComputeOf<T...>::type; };
 template <typename... T> using Compute = typename ComputeOf<T...>::type;
 
 // ---- The tables of a launch: built once, they stay on the device ----------------------------------------------------
@@ -65,7 +136,7 @@ struct Block {  // blocks[blockIdx.x]: elements [start, start + count) of one te
     int count;
 };
 
-// Calls f with the format that a table names by its number, its place in DTYPES: every thread of a block agrees on it.
+// Calls f with the format that a table names by its place in DTYPES. It is the same for all threads of a block.
 template <typename T> struct Format { using type = T; };
 
 template <typename F> __device__ __forceinline__ void with_format(long long kind, F f) {

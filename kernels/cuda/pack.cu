@@ -3,8 +3,8 @@
 //     pack:    tensors --cast, scale--> bucket        unpack:  bucket --cast, scale--> tensors
 //
 // Bytes moved per element: the itemsize of the tensor plus that of the bucket (fp32 to fp32 8, fp32 to bf16 6).
-// Launch: one block of 256 threads per entry of `blocks`; a turn of the block is 64 bytes per thread of the wider side,
-//     4096 elements of fp32, so that entries of one or two turns spread a bucket over all multiprocessors.
+// Launch: one block of 256 threads per entry of `blocks`. Each thread has up to 64 bytes of the wider side under way:
+//     an entry of 4096 elements (fp32) is done in one go, and short entries keep all multiprocessors busy to the end.
 // Alignment: accesses of up to 16 bytes where tensor and bucket allow, else element by element.
 // Same bits as kernels/reference.py; only a NaN may come out as another NaN.
 
@@ -39,9 +39,8 @@ template <typename To, typename From> struct Copy {
         bool all_finite = true;
 #pragma unroll
         for (int v = 0; v < V; ++v) {
-            result.at[v] = static_cast<To>(static_cast<Scale>(source.at[v]) * scale);
-            const Scale rounded = static_cast<Scale>(result.at[v]);
-            all_finite &= rounded - rounded == 0;  // infinity - infinity is NaN
+            result.at[v] = convert<To>(convert<Scale>(source.at[v]) * scale);
+            all_finite &= is_finite(convert<Scale>(result.at[v]));
         }
         store(to + i, result);
         if (finite != nullptr && !all_finite) *finite = 0;  // any number of threads may write it, all write the same
@@ -52,7 +51,7 @@ template <typename To, typename From>
 __device__ __forceinline__ void copy(void* to, const void* from, Block block, double scale, unsigned char* finite) {
     To* const first = static_cast<To*>(to) + block.start;
     const From* const source = static_cast<const From*>(from) + block.start;
-    for_each(Copy<To, From>{first, source, static_cast<Compute<To, From>>(scale), finite}, block.count);
+    for_each(Copy<To, From>{first, source, convert<Compute<To, From>>(scale), finite}, block.count);
 }
 
 // B: the bucket's format. `finite` (or null) is set to 0 where a packed value is not finite after the cast.

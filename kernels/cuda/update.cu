@@ -1,8 +1,8 @@
 // Unpack a reduced bucket and update the parameters in one pass: all parameters of a bucket in one launch.
 //
 // Bytes moved per element, fp32: SGD 12 (read value and gradient, write value), with momentum 20, Adam 28.
-// Launch: one block of 256 threads per entry of `blocks`; a turn of the block is 32 bytes per thread of the widest
-//     array: 2048 elements of fp32.
+// Launch: one block of 256 threads per entry of `blocks`. Each thread has up to 32 bytes of every array under way, so
+//     entries of a multiple of 2048 elements (fp32) suit it.
 // Alignment: accesses of up to 16 bytes where value, gradient and slots allow, else element by element.
 // Same bits as kernels/reference.py with the formulas of kernels/rules.py, operation by operation; hyperparameters are
 // rounded to the type of the computation, fp32, or fp64 for fp64 parameters.
@@ -13,18 +13,15 @@ constexpr int MAX_SLOTS = 2;
 
 struct Parameter {
     void* value;
-    const void* grad;  // its place in the bucket
+    const void* grad;        // its place in the bucket
     void* slots[MAX_SLOTS];  // the rule's state, in the type of the computation; null where the rule has fewer
-    long long kind;  // of `value`
+    long long kind;          // of `value`
 };
-
-__device__ __forceinline__ float square_root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double square_root(double x) { return sqrt(x); }
 
 // ---- Rules: the formula for one element, in the type C --------------------------------------------------------------
 
 template <typename C> __device__ __forceinline__ C decayed(C grad, C value, double weight_decay) {
-    return weight_decay != 0 ? grad + static_cast<C>(weight_decay) * value : grad;
+    return weight_decay != 0 ? grad + convert<C>(weight_decay) * value : grad;
 }
 
 struct Sgd {
@@ -32,7 +29,7 @@ struct Sgd {
     double lr, weight_decay;
 
     template <typename C> __device__ __forceinline__ void operator()(C& value, C grad, C*) const {
-        value -= decayed(grad, value, weight_decay) * static_cast<C>(lr);
+        value = value - decayed(grad, value, weight_decay) * convert<C>(lr);
     }
 };
 
@@ -42,11 +39,11 @@ struct Momentum {
     bool nesterov;
 
     template <typename C> __device__ __forceinline__ void operator()(C& value, C grad, C* slots) const {
-        const C keep = static_cast<C>(momentum);
+        const C keep = convert<C>(momentum);
         C& velocity = slots[0];
         grad = decayed(grad, value, weight_decay);
         velocity = velocity * keep + grad;
-        value -= (nesterov ? grad + keep * velocity : velocity) * static_cast<C>(lr);
+        value = value - (nesterov ? grad + keep * velocity : velocity) * convert<C>(lr);
     }
 };
 
@@ -57,10 +54,10 @@ struct Adam {
     template <typename C> __device__ __forceinline__ void operator()(C& value, C grad, C* slots) const {
         C &mean = slots[0], &square = slots[1];
         grad = decayed(grad, value, weight_decay);
-        mean = mean * static_cast<C>(beta1) + static_cast<C>(1 - beta1) * grad;
-        square = square * static_cast<C>(beta2) + grad * grad * static_cast<C>(1 - beta2);
-        const C root = square_root(square) * static_cast<C>(correction) + static_cast<C>(epsilon);
-        value -= static_cast<C>(step) * (mean / root);
+        mean = mean * convert<C>(beta1) + convert<C>(1 - beta1) * grad;
+        square = square * convert<C>(beta2) + grad * grad * convert<C>(1 - beta2);
+        const C root = square_root(square) * convert<C>(correction) + convert<C>(epsilon);
+        value = value - convert<C>(step) * (mean / root);
     }
 };
 
@@ -87,7 +84,7 @@ template <typename T, typename B, typename Rule> struct Update {
     __device__ Update(const Parameter& parameter, long long start, double scale, const Rule& rule)
         : value(static_cast<T*>(parameter.value) + start),
           grad(static_cast<const B*>(parameter.grad) + start),
-          scale(static_cast<Scale>(scale)),
+          scale(convert<Scale>(scale)),
           rule(rule) {
         for (int s = 0; s < Rule::SLOTS; ++s) slots[s] = static_cast<C*>(parameter.slots[s]) + start;
     }
@@ -108,11 +105,11 @@ template <typename T, typename B, typename Rule> struct Update {
     template <int V> __device__ __forceinline__ void write(Registers<V>& state, long long i) const {
 #pragma unroll
         for (int v = 0; v < V; ++v) {
-            C element = static_cast<C>(state.value.at[v]), own[MAX_SLOTS];
+            C element = convert<C>(state.value.at[v]), own[MAX_SLOTS];
             for (int s = 0; s < Rule::SLOTS; ++s) own[s] = state.slots[s].at[v];
-            rule(element, static_cast<C>(static_cast<Scale>(state.grad.at[v]) * scale), own);
+            rule(element, convert<C>(convert<Scale>(state.grad.at[v]) * scale), own);
             for (int s = 0; s < Rule::SLOTS; ++s) state.slots[s].at[v] = own[s];
-            state.value.at[v] = static_cast<T>(element);
+            state.value.at[v] = convert<T>(element);
         }
         store(value + i, state.value);
 #pragma unroll

@@ -147,12 +147,12 @@ def test_verdict(answers, expected):
 
 
 def test_ranks_that_ask_for_different_things():
-    with pytest.raises(MismatchError, match="transport must be the same on all ranks, not auto and staged"):
+    with pytest.raises(MismatchError, match="device_memory must be the same on all ranks, not auto and staged"):
         verdict([("staged", "a", None), ("auto", "a", GOOD)])
 
 
 def test_an_unknown_override():
-    with pytest.raises(ArgumentError, match="transport 'stagd' is unknown: did you mean 'staged'"):
+    with pytest.raises(ArgumentError, match="device_memory 'stagd' is unknown: did you mean 'staged'"):
         verdict([("stagd", "a", None)] * 2)
 
 

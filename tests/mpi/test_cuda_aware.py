@@ -59,7 +59,7 @@ def test_one_rank_of_a_host_probes(comm):
 
 
 def test_bad_overrides_are_errors_on_all_ranks(comm):
-    with pytest.raises(ArgumentError, match="transport 'drect' is unknown"):
+    with pytest.raises(ArgumentError, match="device_memory 'drect' is unknown"):
         decide(comm, "drect")
     if comm.size > 1:
         with pytest.raises(MismatchError, match="not direct and staged"):

@@ -1,0 +1,118 @@
+"""Time the kernels of one rank: pack and unpack of the models' tensor lists, and the sums of a ring.
+
+What they are held against takes turns with them: one copy of the whole bucket, which is the bandwidth that there is,
+and one copy per tensor, which is what a bucket costs without them. GB/s counts bytes read and bytes written.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.kernels.accumulate import accumulator, copier
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.pack import packer, unpacker
+from dear_mpi.kernels.pack_plan import PackPlan
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.paper_models import load_modules
+from dear_mpi.stats import median, ratio
+from dear_mpi.streams import Streams
+
+__all__ = ["MODELS", "KernelRow", "bench_kernels"]
+
+MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
+SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+WARM_UP = 3
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One kernel on one list of tensors. ``of_copy`` is its bandwidth over that of one copy of the bucket, and
+    ``faster_than_each`` how many times it is as fast as one copy per tensor (None where there is one tensor)."""
+
+    kernel: str
+    tensors: str
+    number: int
+    bucket_bytes: int
+    tensor_dtype: str
+    bucket_dtype: str
+    samples: int
+    p50_us: float
+    ci_low_us: float
+    ci_high_us: float
+    GBps: float
+    of_copy: float
+    faster_than_each: float | None
+
+
+def bench_kernels(streams: Streams, models: Sequence[str] = MODELS, *, samples: int = 30) -> list[KernelRow]:
+    """A row per kernel: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
+    with streams.compute.use():
+        rows = [row for name in models for wire in ("fp32", "bf16") for row in of_model(streams, name, wire, samples)]
+        return rows + [of_segment(streams, nbytes, samples) for nbytes in SEGMENTS]
+
+
+def of_model(streams: Streams, name: str, wire: str, samples: int) -> list[KernelRow]:
+    """Pack and unpack of all tensors of a model."""
+    counts = [count for module in load_modules(name) for count in module.counts]
+    tensors = [streams.put(np.full(count, 1, np.float32)) for count in counts]
+    plan = PackPlan.of([tensor.shape for tensor in tensors], DTYPES[wire], 1)
+    slab = Slab.beside(tensors[0])
+    bucket, other = (slab.zeros(plan.padded, plan.dtype) for _ in range(2))
+    each = [copier(view, tensor) for view, tensor in zip(plan.views(bucket), tensors, strict=True)]
+    calls: dict[str, Call] = {
+        "copy": copier(other, bucket),
+        "pack": packer(tensors, bucket, plan),
+        "unpack": unpacker(bucket, tensors, plan),
+        "each": lambda: [call() for call in each],
+    }
+    times = in_turns(streams, calls, samples)
+    moved = {"copy": 2 * plan.nbytes} | dict.fromkeys(("pack", "unpack"), plan.nbytes + 4 * sum(counts))
+    facts: dict[str, Any] = {"tensors": name, "number": len(counts), "bucket_bytes": plan.nbytes, "bucket_dtype": wire}
+    return [row(kernel, times, moved, "each", facts) for kernel in ("pack", "unpack")]
+
+
+def of_segment(streams: Streams, nbytes: int, samples: int) -> KernelRow:
+    """The sum of two segments."""
+    dst, src = (streams.put(np.ones(nbytes // 4, np.float32)) for _ in range(2))
+    times = in_turns(streams, {"copy": copier(dst, src), "accumulate": accumulator(dst, src)}, samples)
+    facts: dict[str, Any] = {"tensors": "a segment", "number": 1, "bucket_bytes": nbytes, "bucket_dtype": "fp32"}
+    return row("accumulate", times, {"copy": 2 * nbytes, "accumulate": 3 * nbytes}, None, facts)
+
+
+def in_turns(streams: Streams, calls: dict[str, Call], samples: int) -> dict[str, list[float]]:
+    """Seconds of each call, between two marks of the compute stream."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(WARM_UP + samples):
+        for name, call in calls.items():
+            begin = streams.compute.mark()
+            call()
+            elapsed_s = streams.compute.seconds(begin, streams.compute.mark())
+            if turn >= WARM_UP:
+                times[name].append(elapsed_s)
+    return times
+
+
+def row(
+    kernel: str, times: dict[str, list[float]], moved: dict[str, int], each: str | None, facts: dict[str, Any]
+) -> KernelRow:
+    """The figures of one kernel."""
+    middle = median(times[kernel])
+    bandwidth = moved[kernel] / middle.value
+    return KernelRow(
+        kernel=kernel,
+        **facts,
+        tensor_dtype="fp32",
+        samples=len(times[kernel]),
+        p50_us=middle.value * 1e6,
+        ci_low_us=middle.low * 1e6,
+        ci_high_us=middle.high * 1e6,
+        GBps=bandwidth * 1e-9,
+        of_copy=bandwidth / (moved["copy"] / statistics.median(times["copy"])),
+        faster_than_each=None if each is None else ratio(times[each], times[kernel]).value,
+    )

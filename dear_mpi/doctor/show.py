@@ -1,0 +1,116 @@
+"""The doctor's report for people: the job, its ranks, its links, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
+from dear_mpi.doctor.findings import Finding
+from dear_mpi.units import format_bytes
+
+__all__ = ["show_doctor"]
+
+STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
+    """Print all of it."""
+    console = Console(highlight=False)
+    console.print(job_table(facts))
+    console.print(rank_table(facts.ranks))
+    console.print(
+        "local rank: by the host's shared memory / by the launcher; cores: those it may use\n",
+        style="dim",
+        soft_wrap=True,
+    )
+    if facts.links:
+        console.print(link_table(facts.links))
+        console.print(link_caption(facts.links[0]) + "\n", style="dim", soft_wrap=True)
+    for finding in found:
+        console.print(f"[{STYLES[finding.severity]}]{finding.severity}[/]: {escape(finding.text)}", soft_wrap=True)
+        if finding.advice:
+            console.print(f"    -> {finding.advice}", markup=False, soft_wrap=True)
+    if not any(finding.severity != "note" for finding in found):
+        console.print("nothing wrong was found", style="green")
+
+
+def job_table(facts: Facts) -> Table:
+    hosts = len({rank.host for rank in facts.ranks})
+    table = Table(title=f"{plural(len(facts.ranks), 'rank')} on {plural(hosts, 'host')}", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # paths whole
+    for name, text in job_rows(facts).items():
+        table.add_row(name, escape(text))
+    return table
+
+
+def job_rows(facts: Facts) -> dict[str, str]:
+    """What is known about MPI."""
+    launch, mpi = facts.launch, facts.mpi
+    rows = {"launcher": f"{launch.launcher}, {plural(launch.size, 'rank')}" if launch.size > 1 else launch.launcher}
+    if mpi is None:
+        return rows | {"MPI library": "none"}
+    rows |= {
+        "MPI library": f"{mpi.library} (MPI {mpi.standard}), sees {plural(mpi.size, 'rank')}",
+        "thread level": mpi.thread_level,
+        "MPICH device": mpi.device,
+        "UCX": f"{facts.ucx}, its CUDA module {'' if facts.ucx_cuda else 'not '}loaded" if facts.ucx else "not loaded",
+        "settings": "\n".join(f"{name}={value}" for name, value in facts.settings.items()) or "the library's defaults",
+        "CUDA-aware, asked": "\n".join(f"{name}: {said(answer)}" for name, answer in facts.queries.items()),
+        "CUDA-aware, tried": facts.probed.why if facts.probed else "not tried without a GPU",
+        "device memory": facts.device_memory.why if facts.device_memory and facts.device_memory != facts.probed else "",
+    }
+    return {name: text for name, text in rows.items() if text}
+
+
+def rank_table(ranks: Sequence[RankFacts]) -> Table:
+    table = Table()
+    for head in ("rank", "host", "local rank", "cores", "BLAS threads", "GPU"):
+        table.add_column(head)
+    for rank in ranks:
+        told = "-" if rank.launched_local_rank is None else rank.launched_local_rank
+        gpu = rank.gpu_problem or "-" if rank.gpu is None else f"{rank.gpu.number}: {rank.gpu.name}, {rank.gpu.address}"
+        local = f"{rank.local_rank} of {rank.local_size} / {told}"
+        table.add_row(str(rank.rank), escape(rank.host), local, spans(rank.cores), str(rank.blas_threads), escape(gpu))
+    return table
+
+
+def link_table(links: Sequence[LinkFacts]) -> Table:
+    table = Table("ranks", "memory")
+    for head in ("latency (us)", "GB/s"):
+        table.add_column(head, justify="right")
+    for row in sorted(links, key=lambda row: (row.source, row.path != "host")):
+        table.add_row(f"{row.source} - {row.dest}", row.path, f"{row.latency_us:.1f}", f"{row.GBps:.2f}")
+    return table
+
+
+def link_caption(row: LinkFacts) -> str:
+    """What the figures are."""
+    return (
+        f"neighbours in the ring, one pair at a time; latency: median of {row.latency_samples} halved round trips of "
+        f"{format_bytes(row.latency_bytes)}; bandwidth: of {row.samples} of {format_bytes(row.bytes)}; "
+        "staged: copied out, sent, copied in"
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def said(answer: bool | str | None) -> str:
+    """An answer of the library."""
+    return {True: "yes", False: "no", None: "no such question"}[answer] if not isinstance(answer, str) else answer
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """
+    >>> spans([0, 1, 2, 5])
+    '0-2,5'
+    """
+    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)

@@ -1,0 +1,66 @@
+"""Device arrays over MPI, on as many ranks as there are, which may share a GPU: staged, and directly where MPI can."""
+
+import hashlib
+
+import cupy
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+
+from dear_mpi.collectives import make_plan, transport_of
+from dear_mpi.collectives.transport import StagedTransport
+from dear_mpi.config import Config
+from dear_mpi.schedules import SCHEDULES
+from dear_mpi.streams import select_gpu
+from dear_mpi.train import train
+from dear_mpi.world import World
+from tests.collective_checks import cases, check_case
+from tests.gpu.conftest import watched
+from tests.training_checks import settings
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="session")
+def paths(comm):
+    """The ways to the other ranks: staged always, and direct where the probe says that this MPI takes device memory."""
+    select_gpu()
+    transport = transport_of(comm)
+    direct = [watched(transport)] if transport.takes(cupy.zeros(1)) else []
+    if comm.rank == 0:
+        print(f"device memory: {transport.name}")
+    return [StagedTransport(watched(transport)), *direct]
+
+
+@examples(max_examples=60)
+@given(case=cases())
+def test_any_call_is_exact(paths, case):
+    for transport in paths:
+        check_case(transport, case, cupy.asarray)
+
+
+@pytest.mark.parametrize("count", [5003, 4_000_037])
+def test_same_bits_on_every_rank(paths, comm, count):
+    digests = set()
+    for transport in paths:
+        x = cupy.asarray(np.random.default_rng(comm.rank).standard_normal(count).astype(np.float32))
+        with make_plan("all_reduce", x, transport, segment_bytes=1 << 18) as plan:
+            digests.add(hashlib.sha256(plan().get().tobytes()).hexdigest())
+    assert len(set().union(*comm.allgather(digests))) == 1
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_same_bits_under_every_schedule_direct_and_staged(paths, model):
+    def digest(transport, schedule):
+        config = Config.of(settings(model=model, fusion="layers:2", device="cuda", schedule=schedule, iterations=3))
+        return train(config, World(transport))["params_sha256"]
+
+    assert len({digest(transport, schedule) for transport in paths for schedule in SCHEDULES}) == 1
+
+
+def test_losses_are_those_of_the_host(paths):
+    def losses(device):
+        return train(Config.of(settings(model="cnn", device=device, iterations=6)), World(paths[0]))["loss"]
+
+    assert losses("cuda") == pytest.approx(losses("cpu"), rel=2e-3)

@@ -1,0 +1,154 @@
+"""The kernels through CuPy against the NumPy reference, bit for bit, in one launch each."""
+
+import itertools
+
+import cupy
+import numpy as np
+import pytest
+
+from dear_mpi.kernels.accumulate import accumulate, accumulator, copier
+from dear_mpi.kernels.cuda_sources import kernel
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
+from dear_mpi.kernels.events import event_for
+from dear_mpi.kernels.launch_tables import COMBINE_PART, PART
+from dear_mpi.kernels.pack import pack, packer, unpack
+from dear_mpi.kernels.pack_plan import PackPlan
+from dear_mpi.kernels.rules import SGD, Adam
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.kernels.update import unpack_update
+
+SHAPES = [(5,), (PART + 1,), (0,), (), (3, 7), (2 * PART,), (129, 65)]
+COUNTS = [0, 1, 7, 8, 9, COMBINE_PART - 1, COMBINE_PART + 1, 100_003]
+
+
+def normal(shape, dtype, seed=0):
+    return np.random.default_rng([seed, *np.atleast_1d(shape)]).standard_normal(shape).astype(dtype)
+
+
+def assert_same_bits(device, host):
+    assert device.get().tobytes() == np.ascontiguousarray(host).tobytes()
+
+
+@pytest.fixture
+def launches():
+    """Counts the launches of the kernels that were compiled so far, if this CuPy counts them."""
+    counted = getattr(cupy, "launches", None)
+    return lambda: None if counted is None else len(counted)
+
+
+@pytest.mark.parametrize("wire", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [1.0, 1 / 3])
+def test_pack_and_unpack(wire, dtype, scale, launches):
+    plan = PackPlan.of(SHAPES, DTYPES[wire], 3)
+    tensors = [normal(shape, DTYPES[dtype], seed) for seed, shape in enumerate(SHAPES)]
+    bucket, there = np.zeros(plan.padded, plan.dtype), Slab.beside(cupy.zeros(1)).zeros(plan.padded, plan.dtype)
+    finite = cupy.ones(1, np.bool_)
+    on_device = [cupy.asarray(tensor) for tensor in tensors]
+    begin = launches()
+    pack(on_device, there, plan, scale=scale, finite=finite)
+    assert launches() == (None if begin is None else begin + 1)
+    pack(tensors, bucket, plan, scale=scale)
+    assert_same_bits(there, bucket)
+    assert bool(finite[0])
+    back = [cupy.zeros(shape, np.float32) for shape in SHAPES]
+    unpack(there, back, plan, scale=scale)
+    expected = [np.zeros(shape, np.float32) for shape in SHAPES]
+    unpack(bucket, expected, plan, scale=scale)
+    for one, other in zip(back, expected, strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e30])
+def test_what_is_not_finite_is_told(value):
+    plan = PackPlan.of([(PART + 3,)], DTYPES["fp16"], 1)
+    tensor = cupy.zeros(PART + 3, np.float32)
+    bucket, finite = cupy.zeros(plan.padded, np.float16), cupy.ones(1, np.bool_)
+    call = packer([tensor], bucket, plan, finite=finite)
+    call()
+    assert bool(finite[0])
+    tensor[PART + 1] = value
+    call()
+    assert not bool(finite[0])
+
+
+def test_tensors_of_several_types_share_a_launch(launches):
+    shapes = [(100,)] * 4
+    plan = PackPlan.of(shapes, DTYPES["fp32"], 2)
+    tensors = [normal(100, dtype, seed) for seed, dtype in enumerate(DTYPES.values())]
+    bucket, there = np.zeros(plan.padded, np.float32), cupy.zeros(plan.padded, np.float32)
+    pack(tensors, bucket, plan)
+    pack([cupy.asarray(tensor) for tensor in tensors], there, plan)
+    assert_same_bits(there, bucket)
+
+
+def test_misaligned_views():
+    plan = PackPlan.of([(PART + 5,)], DTYPES["fp32"], 1)
+    whole = normal(PART + 6, np.float32)
+    bucket, there = np.zeros(plan.padded, np.float32), cupy.zeros(plan.padded, np.float32)
+    pack([whole[1:]], bucket, plan)
+    pack([cupy.asarray(whole)[1:]], there, plan)
+    assert_same_bits(there, bucket)
+
+
+def test_a_tensor_with_gaps_is_refused():
+    plan = PackPlan.of([(5,)], DTYPES["fp32"], 1)
+    with pytest.raises(ValueError, match="must be contiguous, not of strides"):
+        pack([cupy.zeros(10, np.float32)[::2]], cupy.zeros(plan.padded, np.float32), plan)
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
+@pytest.mark.parametrize("dtype", [*DTYPES, "int8", "int32", "uint64"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_accumulate(op, dtype, count):
+    dtype = DTYPES.get(dtype, np.dtype(dtype) if dtype not in DTYPES else None)
+    dst, src = (np.abs(normal(count, np.float32, seed) * 20).astype(dtype) for seed in (1, 2))
+    there = cupy.asarray(dst)
+    accumulate(there, cupy.asarray(src), op)
+    accumulate(dst, src, op)
+    assert_same_bits(there, dst)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_pinned_host_memory_is_read_and_written(count, stream):
+    """As a staged plan does: combined from pinned memory, and copied to it."""
+    landed = Slab.pinned(cupy.zeros(1)).empty(count, DTYPES["fp32"])
+    left = Slab.pinned(cupy.zeros(1)).empty(count, DTYPES["fp32"])
+    landed[...] = normal(count, np.float32)
+    there = cupy.ones(count, np.float32)
+    accumulator(there, landed)()
+    copier(left, there)()
+    event = event_for(there)
+    event.record()
+    event.synchronize()
+    assert event.done()
+    assert left.tobytes() == (1 + normal(count, np.float32)).tobytes()
+
+
+@pytest.mark.parametrize("wire", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "rules",
+    [[SGD(0.1)] * 3, [SGD(0.1, 0.9, True, 0.3)] * 3, [Adam(0.1, t, weight_decay=0.3) for t in (1, 2, 3)]],
+    ids=lambda rules: repr(rules[0]),
+)
+def test_update(wire, dtype, rules):
+    plan = PackPlan.of(SHAPES, DTYPES[wire], 2)
+    values = [normal(shape, DTYPES[dtype], seed) for seed, shape in enumerate(SHAPES)]
+    slots = [[np.zeros(shape, compute_dtype(DTYPES[dtype])) for _ in range(2)] for shape in SHAPES]
+    if isinstance(rules[0], SGD):
+        slots = [state[: int(rules[0].momentum > 0)] for state in slots]
+    bucket = np.zeros(plan.padded, plan.dtype)
+    pack([normal(shape, DTYPES["fp32"], seed + 50) for seed, shape in enumerate(SHAPES)], bucket, plan)
+    there = cupy.asarray(bucket), [cupy.asarray(value) for value in values]
+    slots_there = [[cupy.asarray(slot) for slot in state] for state in slots]
+    for rule in rules:
+        unpack_update(bucket, plan, values, slots, rule, scale=0.25)
+        unpack_update(there[0], plan, there[1], slots_there, rule, scale=0.25)
+    flat = itertools.chain.from_iterable
+    for one, other in zip([*there[1], *flat(slots_there)], [*values, *flat(slots)], strict=True):
+        assert_same_bits(one, other)
+
+
+def test_kernels_are_compiled_once():
+    assert kernel("pack.cu", "pack<float>") is kernel("pack.cu", "pack<float>")

@@ -1,0 +1,61 @@
+"""Training on the device: as on the host to the tolerance of the type, and the same bits under every schedule."""
+
+import json
+
+import pytest
+
+from dear_mpi.collectives.transport import StagedTransport
+from dear_mpi.config import Config
+from dear_mpi.schedules import SCHEDULES
+from dear_mpi.train import train
+from dear_mpi.world import World, run_world
+from tests.gpu.conftest import watched
+from tests.training_checks import README, settings
+
+CASES = [
+    {"model": "mlp", "fusion": "none"},
+    {"model": "mlp", "fusion": "25MB", "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True},
+    {"model": "cnn", "fusion": "layers:2", "weight_decay": 1e-3, "iterations": 3},
+    {"model": "cnn", "fusion": "buckets:3", "wire": "bf16", "iterations": 3},
+    {"model": "gpt", "data": README, "fusion": "layers:3", "context": 8, "batch": 6, "iterations": 2},
+]
+
+
+def trained(world=lambda world: world, threads=2, **choices):
+    config = Config.of(settings(**choices))
+    return run_world(lambda given: train(config, world(given)), threads=threads)
+
+
+def staged(world):
+    return World(StagedTransport(watched(world.transport)), world.link)
+
+
+def direct(world):
+    return World(watched(world.transport), world.link)
+
+
+@pytest.mark.parametrize("choices", CASES, ids=str)
+def test_same_bits_under_every_schedule_direct_and_staged(choices):
+    digests = {
+        trained(path, schedule=schedule, device="cuda", **choices)["params_sha256"]
+        for schedule in SCHEDULES
+        for path in (direct, staged)
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_losses_are_those_of_the_host(model, dtype):
+    here, there = (trained(model=model, dtype=dtype, device=device, iterations=6) for device in ("cpu", "cuda"))
+    assert there["device"] == "cuda"
+    assert there["loss"] == pytest.approx(here["loss"], rel={"fp32": 2e-3, "fp64": 1e-8}[dtype])
+    assert there["accuracy"] == pytest.approx(here["accuracy"], abs=0.03)
+
+
+def test_times_are_measured_on_the_device(tmp_path):
+    table = tmp_path / "model.json"
+    table.write_text(json.dumps({"modules": [{"name": str(n), "params": [999], "fwd_flops": 1} for n in range(5)]}))
+    report = trained(device="cuda", model=f"synthetic:{table}", forward_time=0.02, iterations=3, data=None, batch=None)
+    assert report["compute_s"] >= 0.06
+    assert min(report["iteration_s"]) >= 0.06

@@ -1,0 +1,590 @@
+"""The stand-in for CuPy: its values are NumPy's, and it finds every wait that is missing, and no other."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.kernels.array import array_module
+from dear_mpi.layers import SoftmaxCrossEntropy
+from dear_mpi.models import build
+from tests.standin import fixture
+from tests.standin.checked_transport import CheckedTransport
+from tests.standin.fixture import expect_race, standin_modules
+
+standin = fixture.standin
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SOURCE = """
+template <typename T> __global__ void twice(T* dst, const T* src, long long count) {
+    for (long long i = 0; i < count; ++i) dst[i] = 2 * src[i];
+}
+__global__ void add_all(const long long* table, const float* src, long long count) {
+    for (long long i = 0; i < count; ++i) reinterpret_cast<float*>(table[i])[0] += src[0];
+}
+"""
+
+
+@pytest.fixture
+def streams(standin):
+    """Two streams that nothing orders."""
+    return [standin.cuda.Stream(non_blocking=True) for _ in range(2)]
+
+
+def in_thread(function):
+    """Run it in a thread of its own; its result, or its error."""
+    results, errors = [], []
+
+    def body():
+        try:
+            results.append(function())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+# ---- Values ---------------------------------------------------------------------------------------------------------
+
+OPERATIONS = {
+    "arithmetic": lambda xp, x: (x + 1, 2 - x, x * x, x / 3, -x, abs(x), x**2, x // 1, x % 2),
+    "comparison": lambda xp, x: (x > 0, x == x, (x < 0) | (x > 1), ~(x > 0)),
+    "matmul": lambda xp, x: (x @ x.T, xp.matmul(x.T, x)),
+    "reductions": lambda xp, x: (x.sum(), x.sum(axis=0, dtype=xp.float64), x.mean(-1, keepdims=True), x.max(), x.any()),
+    "argmax": lambda xp, x: (x.argmax(-1), xp.argmax(x)),
+    "layout": lambda xp, x: (x.T.sum(axis=0), (x.T + 1).reshape(-1), x[:, ::-1].copy(), x.ravel()),
+    "functions": lambda xp, x: (xp.exp(x), xp.sqrt(abs(x)), xp.maximum(x, 0.0), xp.where(x > 0, x, 0), xp.tanh(x)),
+    "creation": lambda xp, x: (xp.zeros_like(x), xp.ones(3, x.dtype), xp.arange(5), xp.full((2, 2), -np.inf, x.dtype)),
+    "joining": lambda xp, x: (xp.stack([x, x]), xp.concatenate([x, x], axis=1), xp.pad(x, ((0, 0), (1, 2)))),
+    "indices": lambda xp, x: (x[1], x[:, 1:3], x[..., None], x[xp.arange(3), xp.arange(3)], x[x > 0], x[[0, 2]]),
+    "casts": lambda xp, x: (x.astype(np.float64), x.astype(ml_dtypes.bfloat16) + 1, x.view(np.int32)),
+    "checks": lambda xp, x: (xp.isfinite(x).all(), xp.take_along_axis(x, x.argmax(1)[:, None], 1), xp.triu(x, 1)),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_values_are_those_of_numpy(standin, operation):
+    host = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
+    wanted = OPERATIONS[operation](np, host)
+    got = OPERATIONS[operation](standin, standin.asarray(host))
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert isinstance(ours, standin.ndarray)
+        assert (ours.shape, ours.dtype) == (np.shape(theirs), theirs.dtype)
+        np.testing.assert_array_equal(ours.get(), theirs)
+
+
+def test_in_place_operations_and_assignments(standin):
+    x = standin.zeros((3, 4), np.float32)
+    x += 1
+    x[1:] *= 2
+    x[:, 0] = standin.arange(3)
+    x[standin.arange(2), standin.arange(2)] -= 5
+    x[2, 3] = 7
+    standin.sum(x, axis=0, out=(total := standin.empty(4, np.float32)))
+    standin.copyto(x[0], total)
+    assert x.tolist() == [[-2, 0, 5, 10], [1, -3, 2, 2], [2, 2, 2, 7]]
+    assert (float(x[0, 0]), int(x[2, 3]), bool(x[0, 1] == 0), len(x)) == (-2, 7, True, 3)
+
+
+def test_views_share_memory(standin):
+    x = standin.arange(12, dtype=np.float32)
+    x.reshape(3, 4)[1, 1:3] = 0
+    assert x.get().tolist() == [0, 1, 2, 3, 4, 0, 0, 7, 8, 9, 10, 11]
+    assert (x[3:].data.ptr - x.data.ptr, x[3:].base is x, x.T.flags.c_contiguous) == (12, True, True)
+    assert standin.may_share_memory(x, x[3:])
+
+
+def test_arrays_say_which_library_they_belong_to(standin):
+    x = standin.zeros(3)
+    assert array_module(x) is standin
+    assert (standin.__version__, standin.get_array_module(x), standin.get_array_module(np.ones(1))) == (
+        "standin",
+        standin,
+        np,
+    )
+    assert np.zeros_like(x).__class__ is standin.ndarray, "NumPy dispatches, as with CuPy"
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda cp, x: np.asarray(x),
+        lambda cp, x: memoryview(x),
+        lambda cp, x: x + np.ones(3),
+        lambda cp, x: np.ones(3) + x,
+        lambda cp, x: np.ones(3).__iadd__(x),
+        lambda cp, x: x.__setitem__(slice(2), np.ones(2)),
+        lambda cp, x: np.ones(3).__setitem__(slice(3), x),
+        lambda cp, x: cp.maximum(x, np.ones(3)),
+        lambda cp, x: cp.add(x, x, out=np.ones(3)),
+        lambda cp, x: cp.copyto(x, np.ones(3)),
+    ],
+)
+def test_numpy_arrays_do_not_mix(standin, mix):
+    with pytest.raises(TypeError):
+        mix(standin, standin.zeros(3))
+
+
+def test_what_nobody_wrote_is_not_a_number(standin):
+    assert np.isnan(standin.empty(3).get()).all()
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cnn", (8, 8)), ("gpt", (6,)), ("mlp", (8, 8))])
+def test_models_give_the_bits_of_numpy(standin, name, shape):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 20, (4, 6)) if name == "gpt" else rng.standard_normal((4, *shape)).astype(np.float32)
+    targets = rng.integers(0, 20, (4, 6) if name == "gpt" else 4)
+
+    def run(put):
+        layers, loss = build(name, shape=shape, classes=20, rng=np.random.default_rng(1)), SoftmaxCrossEntropy()
+        parameters = [parameter for layer in layers for parameter in layer.parameters]
+        for parameter in parameters:
+            parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
+        y = put(x)
+        for layer in layers:
+            y = layer.forward(y)
+        values = [y, loss.forward(y, put(targets))]
+        dy = loss.backward(0.1)
+        for layer in reversed(layers):
+            dy = layer.backward(dy)
+        return [standin.asnumpy(value) for value in [*values, *(parameter.grad for parameter in parameters)]]
+
+    for ours, theirs in zip(run(standin.asarray), run(lambda array: array), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+# ---- Streams and events ---------------------------------------------------------------------------------------------
+
+
+def test_two_streams_without_an_event_race(standin, streams):
+    x = standin.zeros(4)
+    standin.cuda.Stream.null.synchronize()
+    with streams[0]:
+        x += 1
+    with streams[1]:
+        with expect_race(standin, "setitem on stream .* writes bytes 0 to 16 .*wait for what writes them: add"):
+            x[:2] = 0
+        with expect_race(standin, "reads bytes 0 to 32"):
+            x.sum()
+        standin.zeros(4)  # memory of its own
+
+
+def test_readers_do_not_race_but_a_writer_waits_for_them(standin, streams):
+    x = standin.zeros(4)
+    standin.cuda.Stream.null.synchronize()
+    for stream in streams:
+        with stream:
+            kept = x + 1
+    with streams[0], expect_race(standin, "writes .* what reads them"):
+        x.fill(2)
+    streams[0].wait_event(streams[1].record())
+    with streams[0]:
+        x.fill(2)
+    assert kept.get(streams[1]).tolist() == [1] * 4
+
+
+def test_an_event_orders_what_was_launched_before_it(standin, streams):
+    one, two = streams
+    x = standin.zeros(4)
+    one.wait_event(standin.cuda.Stream.null.record())
+    with one:
+        x += 1
+        event = one.record()
+        late = x * 2
+    two.wait_event(event)
+    with two:
+        y = x + 1
+        with expect_race(standin, "reads"):
+            late + 1
+    two.synchronize()
+    assert y.get().tolist() == [2] * 4
+
+
+def test_an_event_waited_for_before_it_is_recorded_orders_nothing(standin, streams):
+    event = standin.cuda.Event()
+    with streams[0]:
+        x = standin.ones(3)
+        streams[1].wait_event(event)
+        event.record()
+    with streams[1], expect_race(standin):
+        x + 1
+
+
+def test_order_is_passed_on_through_a_third_stream_and_through_the_host(standin, streams):
+    one, two = streams
+    three = standin.cuda.Stream(non_blocking=True)
+    with one:
+        x = standin.ones(3)
+    two.wait_event(one.record())
+    three.wait_event(two.record())
+    with three:
+        x += 1
+    three.synchronize()
+    with two:
+        x += 1
+    two.record().synchronize()
+    with one:
+        assert float(x.sum()) == 9
+
+
+def test_the_null_stream_is_ordered_with_blocking_streams_alone(standin):
+    blocking, free = standin.cuda.Stream(), standin.cuda.Stream(non_blocking=True)
+    x = standin.ones(3)
+    with blocking:
+        x += 1
+    x += 1
+    with free, expect_race(standin):
+        x.sum()
+
+
+def test_a_blocking_copy_to_the_host_waits_for_its_own_stream_alone(standin, streams):
+    with streams[0]:
+        x = standin.ones(3)
+    with expect_race(standin, "get of float64"):
+        x.get()
+    with streams[0]:
+        assert x.tolist() == [1] * 3
+    assert x.get().tolist() == [1] * 3, "the host has waited, so the null stream may read too"
+
+
+def test_done_is_first_false_and_then_orders(standin, streams):
+    with streams[0]:
+        x = standin.ones(3)
+        event = streams[0].record()
+    assert (event.done, event.done) == (False, True)
+    assert streams[0].done
+    standin.check_host_access(x)
+
+
+def test_elapsed_time_needs_somebody_to_have_waited(standin, streams):
+    with streams[0]:
+        begin = streams[0].record()
+        standin.ones(3)
+        end = streams[0].record()
+    with pytest.raises(standin.cuda.runtime.CUDARuntimeError, match="NotReady"):
+        standin.cuda.get_elapsed_time(begin, end)
+    end.synchronize()
+    assert standin.cuda.get_elapsed_time(begin, end) >= 0
+
+
+def test_streams_are_current_per_thread(standin, streams):
+    with streams[0]:
+        assert standin.cuda.get_current_stream() == streams[0]
+        assert in_thread(standin.cuda.get_current_stream) == standin.cuda.Stream.null
+        with streams[1]:
+            assert standin.cuda.get_current_stream() == streams[1]
+        assert standin.cuda.get_current_stream() == streams[0]
+
+
+# ---- The host and MPI -----------------------------------------------------------------------------------------------
+
+
+def pinned(standin, count):
+    import cupyx
+
+    return cupyx.zeros_pinned(count, np.float32)
+
+
+def copy(standin, dst, src, stream):
+    places = [array.data.ptr if isinstance(array, standin.ndarray) else array.ctypes.data for array in (dst, src)]
+    standin.cuda.runtime.memcpyAsync(*places, src.nbytes, standin.cuda.runtime.memcpyDefault, stream.ptr)
+
+
+def test_the_host_waits_before_it_reads_what_was_copied_out(standin, streams):
+    x, host = standin.ones(8, np.float32), pinned(standin, 8)
+    streams[0].wait_event(standin.cuda.Stream.null.record())
+    copy(standin, host, x, streams[0])
+    with expect_race(standin, "the host reads bytes 8 to 16 of pinned memory"):
+        standin.check_host_access(host[2:4])
+    streams[0].synchronize()
+    standin.check_host_access(host)
+    assert host.tolist() == [1] * 8
+
+
+def test_the_host_waits_before_it_overwrites_what_is_copied_in(standin, streams):
+    x, host = standin.empty(8, np.float32), pinned(standin, 8)
+    copy(standin, x, host, streams[0])
+    standin.check_host_access(host)
+    with expect_race(standin, "the host writes"):
+        standin.check_host_access(host.ctypes.data, 4, write=True)
+    event = streams[0].record()
+    event.synchronize()
+    standin.check_host_access(host, write=True)
+
+
+def test_copies_respect_the_kinds_and_the_bounds_of_memory(standin, streams):
+    x, host, runtime = standin.zeros(8, np.float32), pinned(standin, 8), standin.cuda.runtime
+    with pytest.raises(runtime.CUDARuntimeError, match="InvalidValue"):
+        runtime.memcpyAsync(host.ctypes.data, x.data.ptr, 32, runtime.memcpyHostToDevice, 0)
+    with pytest.raises(runtime.CUDARuntimeError, match="past the allocation"):
+        runtime.memcpyAsync(host.ctypes.data, x[4:].data.ptr, 32, runtime.memcpyDeviceToHost, 0)
+    pointer = standin.cuda.Stream().ptr
+    with pytest.raises(runtime.CUDARuntimeError, match="ResourceHandle"):
+        runtime.memcpyAsync(host.ctypes.data, x.data.ptr, 32, runtime.memcpyDeviceToHost, pointer)
+
+
+def test_memory_that_is_given_back_while_another_stream_uses_it_is_told(standin, streams):
+    x = standin.zeros(4)
+    streams[0].wait_event(standin.cuda.Stream.null.record())
+    with streams[0]:
+        y = x + 1
+        del x  # the null stream's memory: its next array may lie there before the addition has read it
+        y.get()
+        del y
+    assert [message.partition("while ")[2].partition(" on ")[0] for message in standin.freed_in_use] == [
+        "in use by add"
+    ]
+
+
+def test_a_send_under_way_may_be_read_but_not_overwritten(standin):
+    x = standin.zeros(4)
+    with expect_race(standin, "a send to rank 1 reads"):
+        CheckedTransport(Silent()).send_init(x, 1, 0).Start()
+    standin.cuda.Stream.null.synchronize()
+    send = CheckedTransport(Silent()).send_init(x[1:3], 1, 0)
+    send.Start()
+    x + 1
+    x[3:] = 1
+    with expect_race(standin, "setitem on the null stream writes bytes 8 to 24 .*: a send to rank 1, which is under"):
+        x[...] = 1
+    assert not send.Test()
+    send.Wait()
+    x[...] = 2
+
+
+def test_a_buffer_that_is_received_into_may_not_be_touched(standin):
+    x = standin.zeros(4)
+    standin.cuda.Stream.null.synchronize()
+    transport = CheckedTransport(Silent())
+    receive = transport.recv_init(x, 1, 0)
+    receive.Start()
+    with expect_race(standin, "a receive from rank 1"):
+        x + 1
+    with expect_race(standin, "a send to rank 0 reads"):
+        transport.send_init(x, 0, 0).Start()
+    receive.Wait()
+    x += 1
+    with expect_race(standin, "a receive from rank 1 writes .*: add on the null stream"):
+        receive.Start()
+    assert transport.name == "silent"
+
+
+class Silent:
+    """A transport on which nothing arrives until it is waited for."""
+
+    name = "silent"
+
+    def send_init(self, data, peer, tag):
+        return self
+
+    recv_init = send_init
+
+    def Start(self):
+        pass
+
+    Wait = Free = Start
+
+    def Test(self):
+        return False
+
+
+def test_messages_between_threads_are_checked(standin):
+    def swap(below):
+        standin.cuda.Device(0).use()
+        with standin.cuda.Stream(non_blocking=True) as stream:
+            x, y = standin.full(4, float(below.rank)), standin.empty(4)
+            stream.synchronize()
+            transport = CheckedTransport(below)
+            requests = [transport.recv_init(y, 1 - below.rank, 1), transport.send_init(x, 1 - below.rank, 1)]
+            for request in requests:
+                request.Start()
+            for request in requests:
+                request.Wait()
+            return y.tolist()
+
+    assert run_loopback(2, swap) == [[1.0] * 4, [0.0] * 4]
+
+
+def test_mpi_is_given_an_address(standin):
+    x = standin.arange(6, dtype=np.int32)[2:]
+    interface = x.__cuda_array_interface__
+    assert (interface["shape"], interface["typestr"], interface["data"]) == ((4,), "<i4", (x.data.ptr, False))
+
+
+# ---- Devices and memory ---------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_chose_no_device_is_refused_when_asked_to(standin, monkeypatch):
+    def without():
+        return standin.zeros(3).tolist()
+
+    def chosen():
+        with standin.cuda.Device(0):
+            return without()
+
+    assert in_thread(without) == [0] * 3
+    monkeypatch.setenv("STANDIN_STRICT_DEVICE", "1")
+    with pytest.raises(RuntimeError, match="invalid device context"):
+        in_thread(without)
+    assert in_thread(chosen) == [0] * 3
+    x = standin.zeros(3)
+    standin.cuda.Stream.null.synchronize()
+    with pytest.raises(RuntimeError, match="invalid device context"):
+        in_thread(CheckedTransport(Silent()).send_init(x, 1, 0).Start)
+
+
+def test_devices_have_arrays_of_their_own(standin, monkeypatch):
+    monkeypatch.setenv("STANDIN_DEVICES", "2")
+    x = standin.zeros(3)
+    with standin.cuda.Device(1), pytest.raises(ValueError, match="array is on device 0, the current device is 1"):
+        x + 1
+    assert (x.device.id, standin.cuda.runtime.getDeviceCount()) == (0, 2)
+    with pytest.raises(standin.cuda.runtime.CUDARuntimeError, match="invalid device ordinal"):
+        standin.cuda.Device(2).use()
+
+
+def test_arrays_over_raw_memory_and_over_pinned_memory(standin):
+    memory = standin.cuda.Memory(64)
+    one = standin.ndarray((4,), np.float32, standin.cuda.MemoryPointer(memory, 0))
+    two = standin.ndarray((2, 4), np.int16, standin.cuda.MemoryPointer(memory, 16))
+    one[...], two[...] = 1, 2
+    assert (one.tolist(), two[1].tolist(), two.data.ptr - one.data.ptr) == ([1] * 4, [2] * 4, 16)
+    host = standin.cuda.alloc_pinned_memory(12)
+    values = np.frombuffer(host, np.float32, 3)
+    assert (values.ctypes.data, host.size()) == (host.ptr, 512)
+    one[:3].get(out=values)
+    assert values.tolist() == [1] * 3
+
+
+def test_memory_is_given_back(standin):
+    pool = standin.get_default_memory_pool()
+    gc.collect()  # arrays in the tracebacks of earlier tests
+    before = pool.used_bytes()
+    x = standin.zeros(1000)
+    y = x[1:]
+    assert pool.used_bytes() == before + 8000
+    del x
+    assert pool.used_bytes() == before + 8000
+    del y
+    assert pool.used_bytes() == before
+
+
+def test_history_stays_short(standin, streams):
+    x = standin.zeros(100)
+    standin.cuda.Stream.null.synchronize()
+    with streams[0]:
+        for index in range(50):
+            x[index % 10 :] += 1
+            x.sum()
+    assert len(x._shadow.records) < 25
+    streams[0].synchronize()
+    x += 1
+    assert len(x._shadow.records) <= 2
+
+
+# ---- Kernels from source --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernels(standin):
+    module = standin.RawModule(code=SOURCE, options=("--std=c++17",), name_expressions=["twice<float>"])
+    return [module.get_function(name) for name in ("twice<float>", "add_all")]
+
+
+def test_a_kernel_runs_on_the_host_and_is_counted(standin, kernels):
+    src, dst = standin.arange(4, dtype=np.float32), standin.empty(4, np.float32)
+    kernels[0]((1,), (1,), (dst, src, 4))
+    assert dst.tolist() == [0, 2, 4, 6]
+    assert standin.launches == [("twice<float>", (1,), (1,))]
+    with pytest.raises(ValueError, match="name_expressions"):
+        standin.RawModule(code=SOURCE).get_function("twice<float>")
+
+
+def test_a_kernel_writes_its_arguments_unless_they_are_const(standin, streams, kernels):
+    src, dst = standin.arange(4, dtype=np.float32), standin.empty(4, np.float32)
+    standin.cuda.Stream.null.synchronize()
+    with streams[0]:
+        kernels[0]((1,), (1,), (dst, src, 4))
+    with streams[1]:
+        src + 1
+        with expect_race(standin, "what writes them: kernel twice<float>"):
+            dst + 1
+        with expect_race(standin, "what reads them: kernel twice<float>"):
+            src.fill(0)
+
+
+def test_a_kernel_follows_the_addresses_in_a_table(standin, streams, kernels):
+    targets = [standin.zeros(4, np.float32) for _ in range(3)]
+    table = standin.asarray(np.array([target.data.ptr for target in targets[:2]]))
+    src = standin.ones(1, np.float32)
+    standin.cuda.Stream.null.synchronize()
+    with streams[0]:
+        kernels[1]((1,), (1,), (table, src, 2))
+    with streams[1]:
+        assert (table[0] == targets[0].data.ptr).item(), "the table is only read"
+        assert targets[2].tolist() == [0] * 4
+        with expect_race(standin, "what writes them: kernel add_all"):
+            targets[1].tolist()
+    streams[0].synchronize()
+    assert targets[1].tolist() == [1, 0, 0, 0]
+
+
+def test_integers_that_are_addresses_are_followed(standin, streams, kernels):
+    host, dst = pinned(standin, 4), standin.empty(4, np.float32)
+    host[...] = 3
+    with streams[0]:
+        kernels[0]((1,), (1,), (dst, host.ctypes.data, 4))
+    with expect_race(standin, "the host writes bytes 0 to 16 of pinned memory"):
+        standin.check_host_access(host, write=True)
+    streams[0].synchronize()
+    assert dst.tolist() == [6] * 4
+
+
+def test_footprints_of_our_own_kernels_are_exact(standin, streams):
+    from dear_mpi.kernels import cuda_backend
+
+    slab = cuda_backend.allocate(1024)
+    one, two, three = (slab[start : start + 128].view(np.float32) for start in (0, 256, 512))
+    slab[...] = 0
+    standin.cuda.Stream.null.synchronize()
+    with streams[0]:
+        cuda_backend.packer([one[:8], two[:4]], [three[:8], three[8:12]], 1.0, None)()
+    with streams[1]:
+        one + two
+        three[12:] = 1
+        with expect_race(standin, "what writes them: kernel pack<float>"):
+            three[11:12].tolist()
+        with expect_race(standin, "what reads them: kernel pack<float>"):
+            two[3:4].fill(0)
+        two[4:].fill(0)
+
+
+# ---- The fixture, and runs of a process of their own ----------------------------------------------------------------
+
+
+def test_nothing_is_left_behind():
+    before = dict(sys.modules), list(sys.path)
+    with standin_modules() as cupy:
+        assert sys.modules["cupy"] is cupy
+    left = [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx") and name not in before[0]]
+    assert (left, sys.path) == ([], before[1])
+
+
+def test_it_is_found_on_the_path_of_a_process():
+    code = "import cupy, cupyx; print(cupy.is_standin, cupy.arange(3).sum().get(), cupyx.zeros_pinned(2).tolist())"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "standin")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "True 3 [0.0, 0.0]"

@@ -1,0 +1,46 @@
+"""The doctor, on the ranks of a real job."""
+
+import os
+
+import pytest
+
+from dear_mpi.doctor.command import Wishes, examine
+from dear_mpi.doctor.findings import findings
+from dear_mpi.doctor.launcher import launch_of
+from dear_mpi.doctor.show import show_doctor
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="module")
+def facts(comm):
+    return examine(launch_of(os.environ), Wishes(device="cpu", size="64KiB"))
+
+
+def test_the_job_is_seen_as_it_is(comm, agree, facts):
+    agree(facts.launch.size == facts.mpi.size == comm.size, facts.launch)
+    agree(facts.launch.rank == facts.mpi.rank == comm.rank, facts.launch)
+    agree([rank.rank for rank in facts.ranks] == list(range(comm.size)))
+    agree(facts.mpi.library.split()[0] in ("Open", "MPICH", "Intel"), facts.mpi.library)
+    agree(comm.allgather(facts.ranks) == [facts.ranks] * comm.size)
+    agree(sorted(rank.local_rank for rank in facts.ranks if rank.host == facts.mpi.host)[0] == 0)
+
+
+def test_links_of_all_neighbours(comm, agree, facts):
+    count = {1: 0, 2: 1}.get(comm.size, comm.size)
+    agree([row.source for row in facts.links] == list(range(count)), facts.links)
+    agree(all(0 < row.latency_us < 1e6 and row.GBps > 0 and row.bytes == 65536 for row in facts.links), facts.links)
+    agree(comm.allgather(facts.links) == [facts.links] * comm.size)
+
+
+def test_a_job_of_this_machine_is_not_broken(comm, agree, facts, capsys):
+    found = findings(facts)
+    agree(all(finding.severity != "broken" for finding in found), found)
+    show_doctor(facts, found)
+    assert f"{comm.size} rank" in capsys.readouterr().out
+
+
+def test_a_bad_flag_of_one_rank_is_an_error_on_all(comm):
+    if comm.size > 1:
+        with pytest.raises(ValueError, match="device_memory must be the same on all ranks"):
+            examine(launch_of(os.environ), Wishes(device="cpu", device_memory="staged" if comm.rank else "auto"))

@@ -1,0 +1,130 @@
+"""The CUDA kernels as functions that run on this machine's processor: g++ compiles their sources behind a shim.
+
+    run = kernel("accumulate.cu", "accumulate<float, Sum>")
+    run((blocks,), (256,), (dst, src, dst.size, part))
+
+All kernels of a file go into one shared library, in ``build/shim``, named after a hash of all it was made from.
+"""
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import tempfile
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+SHIM = Path(__file__).with_name("cuda_shim.h")
+ROOT = SHIM.parents[2]
+CUDA = ROOT / "kernels" / "cuda"
+LIBRARIES = ROOT / "build" / "shim"  # of make clean, and ignored by git
+
+COMPILER = "g++"  # 12 or later: it knows _Float16
+FLAGS = ["-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+SANITIZE = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+INCLUDE = '#include "elements.cuh"'
+
+FLOATING = ["double", "float", "Half", "Bfloat16"]  # in the order of DTYPES
+INTEGERS = [
+    "signed char",
+    "short",
+    "int",
+    "long long",
+    *(f"unsigned {t}" for t in ("char", "short", "int", "long long")),
+]
+OPS = ["Sum", "Prod", "Min", "Max"]
+
+# Every kernel that is launched, by the name expression under which CuPy finds it.
+EXPRESSIONS = {
+    "pack.cu": [f"{name}<{bucket}>" for name, bucket in product(["pack", "unpack"], FLOATING)],
+    "accumulate.cu": [f"accumulate<{dtype}, {op}>" for dtype, op in product(FLOATING + INTEGERS, OPS)],
+    "update.cu": [f"{name}<{bucket}>" for name, bucket in product(["update_sgd", "update_adam"], FLOATING)],
+}
+
+
+def source(file):
+    """The text of a file with what it includes pasted in, as it is handed to CuPy."""
+    return (CUDA / file).read_text("utf-8").replace(INCLUDE, (CUDA / "elements.cuh").read_text("utf-8"))
+
+
+def kernel(file, expression, *, sanitize=False):
+    """A function ``run(grid, block, args)`` that launches a kernel of a file in ``kernels/cuda``."""
+    return kernel_from_source(source(file), expression, sanitize=sanitize)
+
+
+@cache
+def kernel_from_source(text, expression, *, sanitize=False):
+    """The same from a text that includes nothing.
+
+    ``args`` are passed as CuPy passes them: arrays and None as pointers, a Python int in 8 bytes, a float as a double,
+    NumPy's scalars as they are. Blocks before ``first_block`` are left out, for arrays of which only the end exists.
+
+    Raises:
+        ValueError: the grid or the block is empty, which CUDA refuses as well.
+        TypeError: the arguments are not as many, or not as long, as the kernel's parameters.
+    """
+    names = next((names for names in EXPRESSIONS.values() if expression in names), [expression])
+    loaded, number = load(library(text, names, sanitize)), names.index(expression)
+    launch = getattr(loaded, f"launch_{number}")
+    launch.restype = None
+    buffer = (ctypes.c_int * 64)()
+    sizes = buffer[: getattr(loaded, f"sizes_{number}")(buffer)]
+
+    def run(grid, block, args, *, first_block=0):
+        if 0 in (*grid, *block):
+            raise ValueError(f"{expression}: grid {grid} and block {block} must not be empty")
+        values = [argument(arg) for arg in args]
+        if [ctypes.sizeof(value) for value in values] != sizes:
+            raise TypeError(f"{expression}: parameters have {sizes} bytes, arguments are {args}")
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        launch(dimensions(grid), dimensions(block), pointers, ctypes.c_ulonglong(first_block))
+
+    return run
+
+
+def dimensions(extents):
+    return (ctypes.c_uint * 3)(*extents, *[1] * (3 - len(extents)))
+
+
+def argument(value):
+    if value is None:
+        return ctypes.c_void_p(None)
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.create_string_buffer(data := np.asarray(value).tobytes(), len(data))
+
+
+@cache
+def load(path):
+    return ctypes.CDLL(str(path))
+
+
+def library(text, names, sanitize):
+    """The path of these kernels' library; it is built unless another test, maybe of another process, has done so."""
+    exports = [f"SHIM_EXPORT({number}, {name})" for number, name in enumerate(names)]
+    text = "\n".join([SHIM.read_text("utf-8"), text, *exports, ""])
+    command = [COMPILER, *FLAGS, *(SANITIZE if sanitize else ["-O1"])]
+    path = LIBRARIES / f"{hashlib.sha256(repr((command, text)).encode()).hexdigest()[:24]}.so"
+    if not path.exists():
+        LIBRARIES.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=LIBRARIES) as folder:
+            unit, built = Path(folder) / "unit.cpp", Path(folder) / "unit.so"
+            unit.write_text(text, "utf-8")
+            subprocess.run([*command, "-o", built, unit], check=True)
+            os.replace(built, path)  # in one go: no process sees half of it
+    return path
+
+
+def sanitizer_environment():
+    """The environment of a Python process that loads sanitized kernels."""
+    runtime = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    leaks_of_python = {"ASAN_OPTIONS": "detect_leaks=0"}
+    return {
+        **os.environ,
+        "LD_PRELOAD": runtime.stdout.strip(),
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        **leaks_of_python,
+    }

@@ -1,0 +1,359 @@
+"""What must hold of the CUDA kernels behind the shim: the bits of the NumPy reference, and nothing written beside them.
+
+pytest runs these checks one by one; ``python -m tests.shim.checks FILE`` runs those of a file in a process under
+AddressSanitizer and UBSan (see ``build.sanitizer_environment``). Arrays end where their memory ends, so that a read or
+write behind them is seen.
+"""
+
+import math
+import sys
+from functools import partial
+from itertools import chain, cycle, product
+
+import numpy as np
+
+from dear_mpi.kernels.accumulate import accumulate
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.pack import pack, unpack
+from dear_mpi.kernels.pack_plan import PackPlan
+from dear_mpi.kernels.reference import OPS, update
+from dear_mpi.kernels.rules import SGD, Adam
+from dear_mpi.kernels.update import unpack_update
+from tests.shim import build, tables
+
+THREADS = 256
+FLOATING = dict(zip(DTYPES, build.FLOATING, strict=True))
+INTEGERS = {
+    **{f"int{8 * np.dtype(c).itemsize}": name for c, name in zip("bhiq", build.INTEGERS[:4], strict=True)},
+    **{f"uint{8 * np.dtype(c).itemsize}": name for c, name in zip("BHIQ", build.INTEGERS[4:], strict=True)},
+}
+TYPES = {**DTYPES, **{name: np.dtype(name) for name in INTEGERS}}
+SIZES = [0, 1, 7, 8, 9, 255, 256, 257, 4097, 8201, 8203]
+# With parts of 40 most threads of a block have nothing to do; in parts of 8192 each format is walked in whole batches.
+PARTS = [40, 1024, 1 << 13]
+SCALES = [1.0, 1 / 3, -2.5, 0.0, 600.0, 1e-9]
+SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan, 1.0, -1.0]
+# The edges of the formats: overflow, the smallest numbers, ties, and ties that rounding twice would miss.
+SPECIAL += [65504, 65519.99, 65520, -65520, 3.4028234e38, 3.3961775e38, 3.39e38, 1e300, -1e300, 5e-324, 1e-45, 1e-40]
+SPECIAL += [6e-8, 2.98e-8, 2**-25, 2**-25 * (1 + 2**-40), 2**-24, 6.1e-5, 2**-14 - 2**-25, 1.17549e-38, 9.2e-41]
+SPECIAL += [1 + 2**-11, 1 + 2**-11 + 2**-40, 1 + 3 * 2**-11, 1 + 3 * 2**-11 - 2**-40, 1 + 2**-8, 1 + 2**-8 + 2**-40]
+SPECIAL += [1 + 3 * 2**-8, 1 + 3 * 2**-8 - 2**-40, 1 + 2**-24, 1 + 2**-24 + 2**-50, 1 / 3]
+RULES = {
+    "sgd": SGD(0.1),
+    "sgd, decay": SGD(0.1, weight_decay=0.3),
+    "momentum": SGD(0.1, 0.9),
+    "momentum, decay": SGD(0.1, 0.9, weight_decay=0.3),
+    "nesterov": SGD(0.1, 0.9, nesterov=True),
+    "nesterov, decay": SGD(0.1, 0.9, nesterov=True, weight_decay=0.3),
+    "adam": Adam(0.1, 1),
+    "adam, later": Adam(1e-3, 1000),
+    "adam, decay": Adam(0.1, 3, weight_decay=0.3),
+    "adam, other constants": Adam(0.1, 2, beta1=0.5, beta2=0.7, epsilon=0.2),
+}
+
+
+def assert_same(got, wanted, zeros=False):
+    """Bit for bit, but any NaN for a NaN; ``zeros``: and any zero for a zero."""
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    unsigned = np.dtype(f"u{got.itemsize}")
+    same = got.view(unsigned) == wanted.view(unsigned)
+    if got.dtype in KINDS:
+        same |= np.isnan(got) & np.isnan(wanted)
+    if zeros:
+        same |= (got == 0) & (wanted == 0)
+    wrong = np.flatnonzero(~same)[:5]
+    assert same.all(), f"{got.dtype} at {wrong} of {got.size}: got {got[wrong]}, not {wanted[wrong]}"
+
+
+KINDS = tables.KINDS
+
+
+def placed(count, dtype, offset=0):
+    """An array that starts ``offset`` elements behind a multiple of 16 bytes and ends with its memory."""
+    spare = 16 // dtype.itemsize
+    whole = np.empty(spare + offset + count, dtype)
+    to_aligned = -whole.ctypes.data % 16 // dtype.itemsize
+    # Memory of NumPy is aligned to 16 bytes everywhere that we know; where it is not, the end may lie further in.
+    return whole[(to_aligned or spare) + offset :][:count]
+
+
+def filled(count, name, rng, offset=0):
+    """Special values among random bits: these are numbers of all magnitudes, with some infinities and NaN."""
+    dtype = TYPES[name]
+    array = placed(count, dtype, offset)
+    array.view(np.uint8)[...] = rng.integers(0, 256, array.nbytes, np.uint8)
+    if name in DTYPES:
+        some = rng.random(count)
+        array[some < 0.4] = rng.standard_normal(np.count_nonzero(some < 0.4)).astype(dtype)
+        array[some > 0.8] = rng.choice(SPECIAL, np.count_nonzero(some > 0.8)).astype(dtype)
+    return array
+
+
+def ordinary(count, name, rng, offset=0):
+    array = placed(count, DTYPES[name], offset)
+    array[...] = rng.standard_normal(count).astype(array.dtype)
+    return array
+
+
+def bucket_of(plan, make, rng, offset):
+    return make(plan.padded, next(name for name in DTYPES if DTYPES[name] == plan.dtype), rng, offset)
+
+
+def mixture(sizes, rng, make=filled):
+    """A tensor of every format for each size, in turn aligned and not (of the two largest sizes one each)."""
+    offsets = cycle([0, 1, 0, 2, 0, 3])
+    return [make(size, name, rng, next(offsets)) for name, size in product(DTYPES, sizes)]
+
+
+def launch(run, blocks, *args):
+    if len(blocks):
+        run((len(blocks),), (THREADS,), args)
+
+
+def plan_of(arrays, wire):
+    return PackPlan.of([array.shape for array in arrays], DTYPES[wire], 3)
+
+
+def check_pack(kernel, wire, scale, part, offset=0, arrays=None):
+    """Tensors of all formats into a bucket, which is elsewhere left as it was."""
+    rng = np.random.default_rng(1)
+    arrays = mixture(SIZES, rng) if arrays is None else arrays
+    plan = plan_of(arrays, wire)
+    got = bucket_of(plan, filled, rng, offset)
+    wanted = got.copy()
+    finite, wanted_finite = np.ones(1, bool), np.ones(1, bool)
+    pack(arrays, wanted, plan, scale=scale, finite=wanted_finite)
+    before = [array.tobytes() for array in arrays]
+    table, blocks = tables.tensors(arrays, plan.views(got)), tables.blocks([array.size for array in arrays], part)
+    launch(kernel("pack.cu", f"pack<{FLOATING[wire]}>"), blocks, table, blocks, scale, finite)
+    assert_same(got, wanted)
+    assert finite == wanted_finite
+    assert [array.tobytes() for array in arrays] == before, "tensors are only read"
+
+
+def check_unpack(kernel, wire, scale, part, offset=0, arrays=None):
+    """A bucket into tensors of all formats."""
+    rng = np.random.default_rng(2)
+    arrays = mixture(SIZES, rng) if arrays is None else arrays
+    plan = plan_of(arrays, wire)
+    bucket = bucket_of(plan, filled, rng, offset)
+    wanted, before = [array.copy() for array in arrays], bucket.tobytes()
+    unpack(bucket, wanted, plan, scale=scale)
+    table, blocks = tables.tensors(arrays, plan.views(bucket)), tables.blocks([array.size for array in arrays], part)
+    launch(kernel("pack.cu", f"unpack<{FLOATING[wire]}>"), blocks, table, blocks, scale)
+    for array, reference_array in zip(arrays, wanted, strict=True):
+        assert_same(array, reference_array)
+    assert bucket.tobytes() == before, "the bucket is only read"
+
+
+def check_every_number(kernel, narrow):
+    """All 65536 numbers of a two-byte format, cast to every format and back, and all ties between them."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[narrow])
+    for other in DTYPES:
+        check_pack(kernel, other, 1.0, 1 << 12, arrays=[every])
+        wide = every.astype(DTYPES[other])
+        check_pack(kernel, narrow, 1.0, 1 << 12, arrays=[wide])
+    for name in ("fp32", "fp64"):
+        low, high = every[:-1].astype(DTYPES[name]), every[1:].astype(DTYPES[name])
+        tie = low + (high - low) / 2
+        beside = [np.nextafter(tie, tie.dtype.type(end)) for end in (-np.inf, np.inf)]
+        check_pack(kernel, narrow, 1.0, 1 << 12, arrays=[tie, *beside])
+
+
+def check_lists(kernel, seeds):
+    """Random lists of small tensors through random buckets and back."""
+    for seed in range(*seeds):
+        rng = np.random.default_rng([3, seed])
+        names = rng.choice(list(DTYPES), rng.integers(0, 9))
+        arrays = [filled(int(rng.choice([0, 1, 8, rng.integers(60)])), name, rng, rng.integers(0, 3)) for name in names]
+        wire, scale, part = rng.choice(list(DTYPES)), float(rng.choice(SCALES)), 8 * int(rng.integers(1, 9))
+        offset = int(rng.integers(0, 3))
+        check_pack(kernel, wire, scale, part, offset, arrays)
+        check_unpack(kernel, wire, scale, part, offset, arrays)
+
+
+def check_finite(kernel, wire):
+    """The flag falls for one bad value anywhere, for an overflow of the cast too, and never rises."""
+    run = kernel("pack.cu", f"pack<{FLOATING[wire]}>")
+    largest = {"fp16": 65504.0}.get(wire, 3.0e38)
+    cases = [(1.0, True), (largest, True), (math.inf, False), (-math.inf, False), (math.nan, False)]
+    cases += [(65520.0, False)] if wire == "fp16" else []
+    for (value, is_finite), position, at_first in product(cases, (0, 5, 999, 1000), (True, False)):
+        array = np.ones(1001, np.float32)
+        array[position] = value
+        plan = plan_of([array], wire)
+        view = plan.views(np.empty(plan.padded, plan.dtype))
+        finite = np.array([at_first])
+        blocks = tables.blocks([array.size], 512)
+        launch(run, blocks, tables.tensors([array], view), blocks, 1.0, finite)
+        assert finite[0] == (is_finite and at_first), f"{value} at {position}, flag {at_first}"
+        launch(run, blocks, tables.tensors([array], view), blocks, 1.0, None)
+
+
+def check_accumulate(kernel, name, op):
+    """Every combination of size, alignment and part; integers wrap, NaN passes min and max."""
+    run = kernel("accumulate.cu", f"accumulate<{(FLOATING | INTEGERS)[name]}, {op.capitalize()}>")
+    rng = np.random.default_rng(4)
+    cases = [(size, part) for size, part in product([*SIZES, 20000], PARTS) if size < 40 * part]
+    for (size, part), offsets in product(cases, [(0, 0), (1, 1), (0, 1), (3, 0)]):
+        dst, src = (filled(size, name, rng, offset) for offset in offsets)
+        wanted, before = dst.copy(), src.tobytes()
+        accumulate(wanted, src, op)
+        launch(run, range(-(-size // part)), dst, src, size, part)
+        assert_same(dst, wanted, zeros=op in ("min", "max"))  # NumPy leaves it to the processor which zero is less
+        assert src.tobytes() == before, "src is only read"
+
+
+def slots_of(rule, value, rng, offset):
+    count = 2 if isinstance(rule, Adam) else int(rule.momentum != 0)
+    name = "fp64" if value.dtype == DTYPES["fp64"] else "fp32"
+    slots = [ordinary(value.size, name, rng, offset) for _ in range(count)]
+    for slot in slots[1:]:
+        np.abs(slot, out=slot)  # a mean of squares
+    return slots
+
+
+def update_arguments(rule, scale):
+    if isinstance(rule, SGD):
+        return "update_sgd", (scale, rule.lr, rule.momentum, rule.weight_decay, np.int32(rule.nesterov))
+    step = rule.lr / (1 - rule.beta1**rule.iteration)
+    correction = 1 / math.sqrt(1 - rule.beta2**rule.iteration)
+    return "update_adam", (scale, rule.beta1, rule.beta2, rule.epsilon, rule.weight_decay, step, correction)
+
+
+def check_update(kernel, rule, wire, scale, make=ordinary):
+    """Parameters of all formats in one launch, twice, so that slots that were written are read."""
+    rule, rng = RULES[rule], np.random.default_rng(5)
+    name, arguments = update_arguments(rule, scale)
+    run = kernel("update.cu", f"{name}<{FLOATING[wire]}>")
+    values = mixture(SIZES, rng, make)
+    slots = [slots_of(rule, value, rng, number % 2) for number, value in enumerate(values)]
+    wanted, wanted_slots = [value.copy() for value in values], [[slot.copy() for slot in own] for own in slots]
+    plan = plan_of(values, wire)
+    for part, offset in zip(PARTS, (0, 1, 0), strict=True):
+        grads = bucket_of(plan, make, rng, offset)
+        before, views = grads.tobytes(), plan.views(grads)
+        unpack_update(grads, plan, wanted, wanted_slots, rule, scale=scale)
+        table, blocks = tables.parameters(values, views, slots), tables.blocks([value.size for value in values], part)
+        launch(run, blocks, table, blocks, *arguments)
+        for got, expected in zip(chain(values, *slots), chain(wanted, *wanted_slots), strict=True):
+            assert_same(got, expected)
+        assert grads.tobytes() == before, "gradients are only read"
+
+
+PART = 2048
+BEYOND = (1 << 32) + PART  # elements: neither int nor unsigned int can count them
+
+
+def biased(array):
+    """Where an array begins whose element ``BEYOND`` is the first one of this; nothing else of it is there."""
+    return array.ctypes.data - BEYOND * array.itemsize
+
+
+def check_pack_beyond_32_bits(kernel, name):
+    """Only the last blocks of a launch over a tensor of which only the end exists."""
+    rng = np.random.default_rng(6)
+    tensor, bucket = filled(4097, name, rng), filled(4097, name, rng)
+    table = np.array([(biased(tensor), biased(bucket), tables.KINDS[tensor.dtype])], tables.TENSOR)
+    blocks = tables.blocks([4097], PART)
+    blocks["start"] += BEYOND
+    launch(kernel("pack.cu", f"pack<{FLOATING[name]}>"), blocks, table, blocks, 1.0, None)
+    assert_same(bucket, tensor)
+    tensor[...] = 0
+    launch(kernel("pack.cu", f"unpack<{FLOATING[name]}>"), blocks, table, blocks, 1.0)
+    assert_same(tensor, bucket)
+
+
+def check_update_beyond_32_bits(kernel, name):
+    rng, rule = np.random.default_rng(7), RULES["adam"]
+    value, grad = ordinary(4097, name, rng), ordinary(4097, name, rng)
+    slots = slots_of(rule, value, rng, 0)
+    wanted, wanted_slots = value.copy(), [slot.copy() for slot in slots]
+    update(wanted, grad, wanted_slots, rule, 1.0)
+    addresses = biased(value), biased(grad), [biased(slot) for slot in slots]
+    table = np.array([(*addresses, tables.KINDS[value.dtype])], tables.PARAMETER)
+    blocks = tables.blocks([4097], PART)
+    blocks["start"] += BEYOND
+    name, arguments = f"update_adam<{FLOATING[name]}>", update_arguments(rule, 1.0)[1]
+    launch(kernel("update.cu", name), blocks, table, blocks, *arguments)
+    for got, expected in zip([value, *slots], [wanted, *wanted_slots], strict=True):
+        assert_same(got, expected)
+
+
+def check_accumulate_beyond_32_bits(kernel, name):
+    """A block finds its elements by its number; those of the blocks before are not there."""
+    rng = np.random.default_rng(8)
+    dst, src = filled(4097, name, rng), filled(4097, name, rng)
+    wanted = dst.copy()
+    accumulate(wanted, src)
+    run = kernel("accumulate.cu", f"accumulate<{FLOATING[name]}, Sum>")
+    first, count = BEYOND // PART, BEYOND + 4097
+    arguments = (biased(dst), biased(src), count, PART)
+    run((-(-count // PART),), (THREADS,), arguments, first_block=first)
+    assert_same(dst, wanted)
+
+
+def pack_checks():
+    found = {}
+    for number, (wire, scale) in enumerate(product(DTYPES, SCALES)):
+        part = PARTS[number % len(PARTS)]
+        for offset in (0, 1):
+            name = f"{wire}, scale {scale:.3g}, parts of {part}, offset {offset}"
+            found[f"pack to {name}"] = partial(check_pack, wire=wire, scale=scale, part=part, offset=offset)
+            found[f"unpack from {name}"] = partial(check_unpack, wire=wire, scale=scale, part=part, offset=offset)
+    for narrow in ("fp16", "bf16"):
+        found[f"every {narrow}"] = partial(check_every_number, narrow=narrow)
+    for first in range(0, 1000, 250):
+        found[f"lists from {first}"] = partial(check_lists, seeds=(first, first + 250))
+    for name in DTYPES:
+        found[f"finite {name}"] = partial(check_finite, wire=name)
+        found[f"beyond 2^32, {name}"] = partial(check_pack_beyond_32_bits, name=name)
+    return found
+
+
+def accumulate_checks():
+    found = {f"beyond 2^32, {name}": partial(check_accumulate_beyond_32_bits, name=name) for name in DTYPES}
+    for name, op in product(TYPES, OPS):
+        found[f"{op} of {name}"] = partial(check_accumulate, name=name, op=op)
+    return found
+
+
+def update_checks():
+    found = {f"beyond 2^32, {name}": partial(check_update_beyond_32_bits, name=name) for name in DTYPES}
+    for rule in RULES:
+        found[f"{rule}, special values"] = partial(check_update, rule=rule, wire="fp32", scale=1.0, make=filled)
+        for wire in DTYPES:
+            found[f"{rule}, {wire}"] = partial(check_update, rule=rule, wire=wire, scale=1 / 3)
+    return found
+
+
+# By file and name; each is called with a function like ``build.kernel``.
+CHECKS = {"pack.cu": pack_checks(), "accumulate.cu": accumulate_checks(), "update.cu": update_checks()}
+
+
+def one_too_long(kernel):
+    array = placed(64, DTYPES["fp32"])
+    blocks = tables.blocks([array.size + 1], PART)
+    launch(kernel("pack.cu", "pack<float>"), blocks, tables.tensors([array], [array]), blocks, 1.0, None)
+
+
+def between_elements(kernel):
+    memory = np.zeros(64, np.uint8)
+    launch(kernel("accumulate.cu", "accumulate<float, Sum>"), range(1), memory[1:], memory[33:], 4, 8)
+
+
+# Mistakes that a sanitizer must see, each with a word of its report: otherwise its silence would mean nothing.
+PLANTED = {one_too_long: "heap-buffer-overflow", between_elements: "misaligned address"}
+
+
+def main(wanted):
+    """The checks of a file, or a planted mistake by its name."""
+    found = CHECKS.get(wanted) or {function.__name__: function for function in PLANTED if function.__name__ == wanted}
+    with np.errstate(all="ignore"):
+        for check in found.values():
+            check(partial(build.kernel, sanitize=True))
+    print(f"done: {len(found)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

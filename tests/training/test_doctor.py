@@ -1,0 +1,246 @@
+"""The doctor's findings on made-up jobs, and the command where there is no MPI and no GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dear_mpi.collectives.cuda_aware import Verdict
+from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.collectives.mpi_facts import MpiFacts, loaded
+from dear_mpi.doctor import command
+from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts, cma_error, read_other
+from dear_mpi.doctor.findings import SEVERITIES, findings
+from dear_mpi.doctor.gpus import Gpu
+from dear_mpi.doctor.launcher import Launch, launch_of
+from dear_mpi.doctor.links import measure_links
+from dear_mpi.doctor.show import show_doctor
+
+MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
+DIRECT = Verdict(True, "direct: device memory goes to MPI (probed)")
+STAGED = Verdict(False, "staged through pinned host memory: the probe died of SIGSEGV")
+H200 = Gpu(0, 2, "H200", "0000:01:00.0")
+
+
+def rank(number, **changes):
+    healthy = RankFacts(number, "a", number, 2, number, (2 * number, 2 * number + 1), 8, blas_threads=2)
+    return replace(healthy, **changes)
+
+
+def job(*ranks, **changes):
+    """A healthy job of two ranks, changed."""
+    ranks = list(ranks) or [rank(0), rank(1)]
+    healthy = Facts(Launch("Open MPI's mpirun", 2, 0, 0), MPI, ranks, links=[link("host", 10.0)])
+    return replace(healthy, **changes)
+
+
+def link(path, speed, source=0, dest=1):
+    return LinkFacts(source, dest, path, 2.0, 8, 100, speed, 4 << 20, 10)
+
+
+def with_gpus(*gpus, **changes):
+    return job(*(rank(number, gpu=gpu) for number, gpu in enumerate(gpus)), **{"probed": DIRECT} | changes)
+
+
+OTHER = replace(H200, number=1, address="0000:02:00.0")
+PAIR = (H200, OTHER)
+
+CASES = {
+    "healthy": (job(), []),
+    "healthy with GPUs": (with_gpus(*PAIR, device_memory=DIRECT, links=[link("host", 10), link("device", 40)]), []),
+    "no MPI": (job(mpi=None, problem="cannot load MPI library"), ["broken: no MPI library can be used: cannot load"]),
+    "other launcher": (
+        job(mpi=replace(MPI, size=1), launch=Launch("Hydra", 4)),
+        ["broken: 4 ranks were launched by Hydra, and each believes to be alone: the library is Open MPI v5.0.11"],
+    ),
+    "thread level": (
+        job(mpi=replace(MPI, thread_level="MPI_THREAD_FUNNELED", threads_suffice=False)),
+        ["broken: MPI was started with MPI_THREAD_FUNNELED"],
+    ),
+    "no GPU where one is wanted": (
+        job(rank(0, gpu_problem="CuPy is not installed"), rank(1, gpu=H200), device="cuda"),
+        ["broken: --device cuda, but rank 0 has no GPU: CuPy is not installed"],
+    ),
+    "GPUs on some ranks": (
+        job(rank(0, gpu_problem="there is no GPU"), rank(1, gpu=H200)),
+        ["warning: rank 0 has no GPU, the others do: there is no GPU"],
+    ),
+    "one GPU for two": (with_gpus(H200, H200), ["warning: ranks 0-1 share one GPU (H200, 0000:01:00.0 of a)"]),
+    "a crash to come": (
+        with_gpus(*PAIR, probed=STAGED, device_memory=Verdict(True, "direct: (as asked, not probed)")),
+        ["broken: --device-memory direct, but MPI does not take device memory here (staged through pinned"],
+    ),
+    "staged": (
+        with_gpus(*PAIR, probed=STAGED, device_memory=STAGED),
+        ["warning: device memory is staged through pinned host memory: the probe died of SIGSEGV"],
+    ),
+    "staged as asked": (
+        with_gpus(*PAIR, device_memory=Verdict(False, "staged through pinned host memory (as asked)")),
+        [],
+    ),
+    "MPI says yes": (
+        with_gpus(*PAIR, probed=STAGED, queries={"MPIX_Query_cuda_support": True}),
+        ["note: asked whether it takes device memory, MPI says yes; tried, it does not"],
+    ),
+    "MPI says no": (
+        with_gpus(*PAIR, queries={"MPIX_Query_cuda_support": False, "MPIX_GPU_query_support": None}),
+        ["note: asked whether it takes device memory, MPI says no; tried, it does: trust the trial"],
+    ),
+    "slow device path": (
+        with_gpus(*PAIR, links=[link("host", 10.0), link("device", 4.0)]),
+        ["warning: device memory (device) travels at less than half the speed of host memory between ranks 0 and 1"],
+    ),
+    "crowd": (
+        job(*(rank(number, cores=(0,), host_cores=1, blas_threads=1) for number in range(2))),
+        ["warning: 2 ranks of a have 1 core together"],
+    ),
+    "bound": (
+        job(*(rank(number, cores=(number,), blas_threads=1) for number in range(2))),
+        ["warning: ranks 0-1 are bound to one core"],
+    ),
+    "BLAS": (
+        job(*(rank(number, cores=tuple(range(4)), blas_threads=4) for number in range(2))),
+        ["warning: NumPy's linear algebra would start 8 threads on the 4 cores of a -> export OMP_NUM_THREADS=2"],
+    ),
+    "local ranks that collide": (
+        job(rank(0), rank(1, launched_local_rank=0)),
+        ["warning: the launcher's local rank differs from the place on the host for rank 1 (rank 1: 0 against 1)"],
+    ),
+    "local ranks in another order": (
+        job(rank(0, launched_local_rank=1), rank(1, launched_local_rank=0)),
+        ["note: the launcher's local rank differs from the place on the host for ranks 0-1"],
+    ),
+    "uneven hosts": (
+        job(rank(0), rank(1), rank(2, host="b", local_rank=0, launched_local_rank=None)),
+        ["note: hosts have different numbers of ranks: 2 on a, 1 on b"],
+    ),
+    "CMA": (
+        job(rank(0), rank(1, cma_error="Operation not permitted")),
+        ["warning: rank 1 cannot read memory of other ranks on the host (Operation not permitted)"],
+    ),
+    "alone": (
+        job(rank(0), mpi=replace(MPI, size=1), launch=Launch("none")),
+        ["note: there is one rank: no link was measured"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_findings(name, capsys):
+    facts, expected = CASES[name]
+    found = findings(facts)
+    texts = [f"{finding.severity}: {finding.text} -> {finding.advice}" for finding in found]
+    assert len(texts) == len(expected), texts
+    for text, start in zip(texts, expected, strict=True):
+        whole = text if "->" in start else text.partition(" -> ")[0]
+        assert whole.startswith(start)
+    show_doctor(facts, found)
+    shown = capsys.readouterr().out
+    assert all(finding.text in shown for finding in found)
+    assert ("nothing wrong was found" in shown) == all(finding.severity == "note" for finding in found)
+    json.dumps(command.as_object(facts, found))
+
+
+def test_the_worst_comes_first():
+    facts = job(rank(0, gpu_problem="there is no GPU"), rank(1, host="b", cores=(0,)), rank(2), device="cuda")
+    severities = [finding.severity for finding in findings(facts)]
+    assert severities == sorted(severities, key=SEVERITIES.index)
+    assert set(severities) == set(SEVERITIES)
+
+
+LAUNCHES = [
+    ({}, Launch("none")),
+    (
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+        | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+        Launch("Open MPI's mpirun", 4, 3, 1),
+    ),
+    (
+        {"PMI_SIZE": "2", "PMI_RANK": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"},
+        Launch("Slurm's srun", 2, 1, 1),
+    ),
+    ({"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_LOCAL_RANK": "1"}, Launch("a launcher that speaks PMI", 2, 1, 1)),
+    ({"PMI_SIZE": "2", "PMI_RANK": "1"}, Launch("a launcher that speaks PMI", 2, 1, None)),
+    ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}, Launch("none")),  # a batch script
+]
+
+
+@pytest.mark.parametrize(("environment", "launch"), LAUNCHES)
+def test_launchers(environment, launch):
+    assert launch_of(environment) == launch
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_links_of_all_neighbours(size):
+    answers = run_loopback(size, lambda transport: measure_links(transport, 1000, "host"))
+    pairs = {1: [], 2: [(0, 1)], 3: [(0, 1), (1, 2), (2, 0)], 4: [(0, 1), (1, 2), (2, 3), (3, 0)]}[size]
+    assert all([(row.source, row.dest) for row in rows] == pairs for rows in answers)
+    for row in answers[0]:
+        assert row.latency_us > 0
+        assert row.GBps > 0
+        assert asdict(row) == asdict(row) | {"path": "host", "bytes": 1000, "latency_bytes": 8}
+
+
+def test_reading_another_process():
+    assert cma_error_alone() is None
+    assert read_other(2**22 + 1, 0) == os.strerror(3)  # no such process
+
+
+def cma_error_alone():
+    return run_loopback(1, lambda transport: cma_error(transport, "a"))[0]
+
+
+def test_loaded():
+    assert loaded("libc") or loaded("ld-linux")
+    assert loaded("libnone") is None
+
+
+APP = typer.Typer()
+APP.command()(command.doctor)
+
+BAD = [
+    (["--device", "gpu"], "device 'gpu' is unknown"),
+    (["--device-memory", "stagd"], "device_memory 'stagd' is unknown: did you mean 'staged'?"),
+    (["--size", "4"], "size '4' has no unit"),
+    (["--size", "0MB"], "size must be at least 1 B, not 0MB"),
+    (["--json", "/nonexistent/x.json"], "--json '/nonexistent/x.json' cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda value: " ".join(value)[:30])
+def test_bad_flags(arguments, message, monkeypatch):
+    monkeypatch.setattr(command, "mpi_facts", no_library)
+    result = CliRunner().invoke(APP, arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+
+
+def no_library():
+    raise RuntimeError("cannot load MPI library\n/nonexistent: no such file")
+
+
+def test_without_mpi(monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "mpi_facts", no_library)
+    file = tmp_path / "report.json"
+    result = CliRunner().invoke(APP, ["--json", str(file)])
+    assert result.exit_code == 1, result.output
+    assert "broken: no MPI library can be used: cannot load MPI library /nonexistent: no such file" in result.output
+    report = json.loads(file.read_text())
+    assert report["mpi"] is None
+    assert [finding["severity"] for finding in report["findings"]] == ["broken"]
+
+
+RUN = "import typer; from dear_mpi.doctor.command import doctor; typer.run(doctor)"
+
+
+def test_one_rank_without_a_launcher():
+    """As a process of its own: it starts MPI, if there is one."""
+    job = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, timeout=100, check=False)
+    assert job.returncode in (0, 1), job.stderr
+    assert "1 rank on 1 host" in job.stdout
+    assert ("no MPI library can be used" in job.stdout) == (job.returncode == 1)
