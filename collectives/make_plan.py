@@ -94,7 +94,9 @@ def compiled(call: Call, buffer: Array, transport: Transport, tag: int, slab: Sl
         return NativeRun(call.collective, buffer, transport, op=op)
     program = find_algorithm(call.algorithm, call.collective)(transport.rank, transport.size)
     segment = call.segment_bytes // call.x.dtype.itemsize
-    return Execution(program, buffer, transport, op=op, segment=segment, tag=tag, staged=not transport.takes(buffer), slab=slab)
+    return Execution(
+        program, buffer, transport, op=op, segment=segment, tag=tag, staged=not transport.takes(buffer), slab=slab
+    )
 
 
 @dataclass(frozen=True)
