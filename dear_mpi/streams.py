@@ -130,7 +130,7 @@ def open_streams(device: str) -> Streams:
     >>> open_streams("gpu")
     Traceback (most recent call last):
         ...
-    ValueError: device 'gpu' is unknown: Allowed: cpu, cuda
+    ValueError: device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda
     """
     return choose("device", device, STREAMS)()
 

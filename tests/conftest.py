@@ -127,7 +127,7 @@ def pytest_cmdline_main(config):
 
 
 def pytest_ignore_collect(collection_path):
-    """Folders of tests that need CuPy, or the stand-in for it: where there is neither, they are left to `make`."""
+    """What needs CuPy or the stand-in for it: where there is neither, it is left to `make test-standin`."""
     needs_cupy = collection_path in (TESTS / "gpu", TESTS / "standin")
     return True if needs_cupy and importlib.util.find_spec("cupy") is None else None
 
