@@ -12,7 +12,7 @@ from typing import Protocol
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 
-__all__ = ["Event", "event_for"]
+__all__ = ["Event", "event_for", "settle"]
 
 
 class Event(Protocol):
@@ -32,3 +32,11 @@ def event_for(array: Array) -> Event | None:
     """An event for the kernels that work on this array; None for host arrays, whose kernels end when they return."""
     event: Event | None = kernels_for(array).event()
     return event
+
+
+def settle(array: Array) -> None:
+    """Block until what this thread has launched on its current stream is over; at once for a host array."""
+    event = event_for(array)
+    if event is not None:
+        event.record()
+        event.synchronize()
