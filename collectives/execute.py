@@ -7,8 +7,9 @@ nothing grows while it runs.
 On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan.
 Whatever is started afterwards may read what they write, or overwrite what they still read, so every start is
 preceded by a wait on an event recorded behind all that was launched so far (``Execution.settled``), also by the
-caller before the run. This is the one place where a buffer passes from a stream to MPI. To the loops below the
-event is one more thing to wait for. What a run launches last is not waited for: it is in order on that stream.
+caller before the run. Here, and in ``native.py`` for the library's own collectives, a buffer passes from a stream to
+MPI, nowhere else. To the loops below the event is one more thing to wait for. What a run launches last is not waited
+for: it is in order on that stream.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dear_mpi.collectives.errors import TransportError
 from dear_mpi.collectives.transport import Request
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.events import event_for
+from dear_mpi.kernels.events import settle
 
 __all__ = ["LoopbackTransport", "run_loopback"]
 
@@ -60,18 +60,10 @@ class Line:
         send, receive = self.sends.popleft(), self.receives.popleft()
         if send.data.nbytes != receive.data.nbytes:
             raise TransportError(f"{send.data.nbytes} bytes were sent where {receive.data.nbytes} are received")
-        deliver(receive.data, send.data)
+        copier(receive.data, send.data)()
+        settle(send.data)
         send.active = receive.active = False
         return True
-
-
-def deliver(dst: Array, src: Array) -> None:
-    """Copy, and be sure that it is done."""
-    copier(dst, src)()
-    event = event_for(src)
-    if event is not None:
-        event.record()
-        event.synchronize()
 
 
 class LoopbackRequest:

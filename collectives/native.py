@@ -19,6 +19,7 @@ from dear_mpi.collectives.partition import chunk_offsets
 from dear_mpi.collectives.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.events import settle
 
 __all__ = ["NativeRun"]
 
@@ -36,6 +37,7 @@ class NativeRun:
         assert isinstance(transport, MpiTransport), "check_algorithm lets no other transport pass"
         if not transport.was_built_for(buffer):
             raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, not {transport.name}")
+        self.buffer = buffer
         offsets = chunk_offsets(buffer.size, transport.size)
         counts = [stop - start for start, stop in pairwise(offsets)]
         shard = buffer[offsets[transport.rank] : offsets[transport.rank + 1]]
@@ -57,6 +59,7 @@ class NativeRun:
 
     def wait(self) -> None:
         if self.pending:
+            settle(self.buffer)  # MPI knows no streams
             self.call()
         self.pending = False
 

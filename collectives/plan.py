@@ -55,6 +55,9 @@ class Plan:
     def start(self) -> None:
         """Begin a run without waiting for anybody.
 
+        On a GPU not even for the kernels that wrote the arrays: then the first messages leave with the first
+        ``advance`` after these, or in ``wait``.
+
         Raises:
             CollectiveError: the last run is not over, or the plan was freed.
         """

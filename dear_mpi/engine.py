@@ -5,12 +5,14 @@ after the other, in the order in which they were started; as all ranks start the
 order on the wire is the same everywhere by construction. While it waits the interpreter lock is free.
 
 On a GPU the engine has a stream of its own. A plan begins behind what the main thread had launched on the compute
-stream when it was started, and the compute stream goes on behind the plan: neither waits for anything else.
+stream when it was started, and the compute stream goes on behind the plan: neither waits for anything else. The
+engine's thread does block, in the plan, until the device has reached what MPI is to send: a rank needs two cores there.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from queue import SimpleQueue
 
 from dear_mpi.collectives.errors import CollectiveError
@@ -74,15 +76,23 @@ class Engine:
         return handle
 
     def serve(self) -> None:
-        failure: CollectiveError | None = None
-        with self.streams.communication.use():
+        """Run what comes, in order; after a failure nothing on the wire can be relied on, and nothing is run."""
+        failure: str | None = None
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.streams.communication.use())
+            except Exception as error:
+                failure = f"the engine's stream cannot be used: {error}"
             while (handle := self.queue.get()) is not None:
-                if failure is not None:  # nothing on the wire can be relied on any more
-                    handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
-                else:
+                if failure is None:
                     handle.carry_out()
-                    failure = handle.error
+                    failure = None if handle.error is None else str(handle.error)
+                else:
+                    handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
                 handle.over.set()
+            if failure is None:  # plans are freed next: no kernel may still read their memory
+                communication = self.streams.communication
+                communication.seconds(communication.mark(), communication.mark())
 
     def __enter__(self) -> Engine:
         return self

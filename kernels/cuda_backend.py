@@ -20,14 +20,12 @@ import numpy as np
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.cuda_sources import C_TYPES, kernel
-from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.launch_tables import COMBINE_PART, THREADS, block_table, grid_of
+from dear_mpi.kernels.launch_tables import COMBINE_PART, THREADS, address, block_table, grid_of, row_table, slot_columns
 from dear_mpi.kernels.rules import SGD, Adam, Rule
 
 __all__ = ["allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
 
 OPS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max"}
-KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}  # as the kernels number them
 
 
 @dataclass(frozen=True)
@@ -41,35 +39,14 @@ class Tables:
 
     @classmethod
     def of(cls, *columns: Sequence[Array | None]) -> Tables:
-        """One row per tensor: the addresses of its arrays (None: null), then the type of the first.
-
-        Raises:
-            ValueError: an array is not contiguous, or of no floating type.
-        """
-        rows = [[*map(address, row), kind(row[0])] for row in zip(*columns, strict=True)]
+        """See ``row_table``."""
         blocks = block_table([array.size for array in columns[0] if array is not None])
-        uploads = (np.array(rows, np.int64), blocks.view(np.int64))
-        return cls(cupy.asarray(uploads[0]), cupy.asarray(uploads[1]), len(blocks), columns)
+        return cls(cupy.asarray(row_table(*columns)), cupy.asarray(blocks.view(np.int64)), len(blocks), columns)
 
-    def launch(self, name: str, expression: str, *numbers: Any) -> None:
+    def launch(self, function: Any, *numbers: Any) -> None:
         """Run a kernel over all of them."""
         if self.grid:
-            kernel(name, expression)((self.grid,), (THREADS,), (self.rows, self.blocks, *numbers))
-
-
-def kind(array: Array | None) -> int:
-    """The kernels' number for the type of an array."""
-    return choose("type of a tensor", "none" if array is None else array.dtype.name, KINDS)
-
-
-def address(array: Array | None) -> int:
-    """Where a contiguous array begins; 0 for None."""
-    if array is None:
-        return 0
-    if not array.flags.c_contiguous:
-        raise ValueError(f"tensors on a GPU must be contiguous, not of strides {array.strides}")
-    on_host = library_of(array) == "numpy"
-    return int(array.ctypes.data if on_host else array.data.ptr)  # type: ignore[attr-defined]
+            function((self.grid,), (THREADS,), (self.rows, self.blocks, *numbers))
 
 
 def c_type(arrays: Sequence[Array]) -> str:
@@ -82,24 +59,23 @@ def packer(
 ) -> Callable[[], object]:
     """Tensors into the views of a bucket: one launch."""
     flag = 0 if finite is None else finite
-    return partial(Tables.of(tensors, views).launch, "pack.cu", f"pack<{c_type(views)}>", float(scale), flag)
+    return partial(Tables.of(tensors, views).launch, kernel("pack.cu", f"pack<{c_type(views)}>"), float(scale), flag)
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
     """The views of a bucket into tensors: one launch."""
-    return partial(Tables.of(tensors, views).launch, "pack.cu", f"unpack<{c_type(views)}>", float(scale))
+    return partial(Tables.of(tensors, views).launch, kernel("pack.cu", f"unpack<{c_type(views)}>"), float(scale))
 
 
 def updater(
     views: Sequence[Array], values: Sequence[Array], slots: Sequence[Sequence[Array]], scale: float
 ) -> Callable[[Rule], object]:
     """Every parameter by a rule, with its gradient in the views of a bucket: one launch."""
-    first, second = ([state[slot] if slot < len(state) else None for state in slots] for slot in (0, 1))
-    tables = Tables.of(values, views, first, second)
+    tables = Tables.of(values, views, *slot_columns(slots))
 
     def unpack_update(rule: Rule) -> None:
         name, numbers = RULES[type(rule)]
-        tables.launch("update.cu", f"{name}<{c_type(views)}>", float(scale), *numbers(rule))
+        tables.launch(kernel("update.cu", f"{name}<{c_type(views)}>"), float(scale), *numbers(rule))
 
     return unpack_update
 
@@ -142,9 +118,9 @@ def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
 
     def copy() -> None:
         stream = cupy.cuda.get_current_stream().ptr
-        cupy.cuda.runtime.memcpyAsync(*addresses, src.nbytes, cupy.cuda.runtime.memcpyDefault, stream)
+        cupy.cuda.runtime.memcpyAsync(*addresses, ends[1].nbytes, cupy.cuda.runtime.memcpyDefault, stream)
 
-    addresses = address(dst), address(src)
+    addresses, ends = (address(dst), address(src)), (dst, src)  # which stay alive as long as the call does
     return copy
 
 
@@ -169,6 +145,7 @@ event = StreamEvent
 
 def allocate(nbytes: int) -> Array:
     """Memory for communication, as bytes: from ``cudaMalloc`` itself, so that other processes can map it."""
+    cupy.get_default_memory_pool().free_all_blocks()  # what CuPy keeps for later is of no use to cudaMalloc
     memory = cupy.cuda.Memory(nbytes)
     block: Array = cupy.ndarray((nbytes,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
     return block

@@ -16,7 +16,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK", "COMBINE_PART", "PART", "THREADS", "block_table", "grid_of"]
+from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.dtypes import DTYPES
+
+__all__ = [
+    "BLOCK",
+    "COMBINE_PART",
+    "KINDS",
+    "PART",
+    "THREADS",
+    "address",
+    "block_table",
+    "grid_of",
+    "row_table",
+    "slot_columns",
+]
 
 THREADS = 256  # of a block
 PART = 4096  # elements of a block: 16 for each thread
@@ -24,6 +39,39 @@ COMBINE_PART = 2048  # of a segment of a ring, which is short: more blocks, so t
 
 # Element numbers have 64 bits: a tensor may have more than 2^31.
 BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])
+
+
+KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}  # as the kernels number them
+
+
+def row_table(*columns: Sequence[Array | None]) -> npt.NDArray[np.int64]:
+    """The tensors, a row each: the addresses of its arrays (None: null), then the number of the first one's type.
+
+    Raises:
+        ValueError: an array is not contiguous, or of no floating type.
+    """
+    rows = [[*map(address, row), kind(row[0])] for row in zip(*columns, strict=True)]
+    return np.array(rows, np.int64)
+
+
+def slot_columns(slots: Sequence[Sequence[Array]]) -> list[list[Array | None]]:
+    """The state of an optimiser as the two columns that the kernels have room for."""
+    return [[state[slot] if slot < len(state) else None for state in slots] for slot in (0, 1)]
+
+
+def kind(array: Array | None) -> int:
+    """The kernels' number for the type of an array."""
+    return choose("type of a tensor", "none" if array is None else array.dtype.name, KINDS)
+
+
+def address(array: Array | None) -> int:
+    """Where a contiguous array begins; 0 for None."""
+    if array is None:
+        return 0
+    if not array.flags.c_contiguous:
+        raise ValueError(f"tensors on a GPU must be contiguous, not of strides {array.strides}")
+    on_host = library_of(array) == "numpy"
+    return int(array.ctypes.data if on_host else array.data.ptr)  # type: ignore[attr-defined]
 
 
 def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:

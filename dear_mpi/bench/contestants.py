@@ -14,7 +14,7 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transport import StagedTransport
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.events import event_for
+from dear_mpi.kernels.events import settle
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.world import World
 
@@ -34,15 +34,13 @@ class HostCopies:
 
     def __init__(self, collective: str, x: Array, world: World, segment_bytes: int) -> None:
         host = Slab.pinned(x).empty(x.size, x.dtype)
-        self.event = event_for(x)
+        self.x = x
         self.copy_out, self.copy_in = copier(host, x), copier(x, host)
         self.plan = make_plan(collective, host, world.transport, segment_bytes=segment_bytes)
 
     def __call__(self) -> None:
         self.copy_out()
-        if self.event is not None:
-            self.event.record()
-            self.event.synchronize()
+        settle(self.x)
         self.plan()
         self.copy_in()
 
@@ -70,6 +68,8 @@ def on_device(collective: str, x: Array, world: World, segment_bytes: int) -> di
     }
     if world.transport.takes(x):
         found["direct"] = make_plan(collective, x, world.transport, segment_bytes=segment_bytes)
+    if getattr(world.transport, "was_built_for", lambda array: False)(x):
+        found["native"] = make_plan(collective, x, world.transport, algorithm="native", segment_bytes=segment_bytes)
     return found
 
 

@@ -6,6 +6,7 @@ and one copy per tensor, which is what a bucket costs without them. GB/s counts 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ __all__ = ["MODELS", "KernelRow", "bench_kernels"]
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 WARM_UP = 3
+WORK_S = 500e-6  # of the calls in a sample
 Call = Callable[[], object]
 
 
@@ -86,16 +88,25 @@ def of_segment(streams: Streams, nbytes: int, samples: int) -> KernelRow:
 
 
 def in_turns(streams: Streams, calls: dict[str, Call], samples: int) -> dict[str, list[float]]:
-    """Seconds of each call, between two marks of the compute stream."""
+    """Seconds of each call, between two marks of the compute stream.
+
+    Short calls are repeated between the marks, or a sample would be the time of a launch, and not of the kernel.
+    Copies one by one stay what they are: launches.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(WARM_UP + samples):
+    repeats = {name: max(1, math.ceil(WORK_S / spent(streams, call, WARM_UP))) for name, call in calls.items()}
+    for _ in range(samples):
         for name, call in calls.items():
-            begin = streams.compute.mark()
-            call()
-            elapsed_s = streams.compute.seconds(begin, streams.compute.mark())
-            if turn >= WARM_UP:
-                times[name].append(elapsed_s)
+            times[name].append(spent(streams, call, repeats[name]))
     return times
+
+
+def spent(streams: Streams, call: Call, repeats: int) -> float:
+    """Seconds of one call, from several in a row."""
+    begin = streams.compute.mark()
+    for _ in range(repeats):
+        call()
+    return streams.compute.seconds(begin, streams.compute.mark()) / repeats
 
 
 def row(

@@ -157,7 +157,7 @@ template <typename T, int V> struct alignas(V * sizeof(T)) Vector {
 // Elements per access. The widest format fills 16 bytes and narrower ones fill less: then the threads of a warp touch
 // one gapless piece of memory per access, on both sides. (With 16 bytes on the narrow side, a thread's accesses on the
 // wide side would leave gaps for its next ones, and every 32-byte sector would be moved twice.)
-template <typename... T> constexpr int vector_length() {
+template <typename... T> __device__ constexpr int vector_length() {
     int widest = 1;
     ((widest = static_cast<int>(sizeof(T)) > widest ? static_cast<int>(sizeof(T)) : widest), ...);
     return VECTOR_BYTES / widest;

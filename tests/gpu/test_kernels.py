@@ -1,5 +1,6 @@
 """The kernels through CuPy against the NumPy reference, bit for bit, in one launch each."""
 
+import gc
 import itertools
 
 import cupy
@@ -152,3 +153,10 @@ def test_update(wire, dtype, rules):
 
 def test_kernels_are_compiled_once():
     assert kernel("pack.cu", "pack<float>") is kernel("pack.cu", "pack<float>")
+
+
+def test_a_bound_copy_keeps_its_arrays():
+    call = copier(Slab.beside(cupy.zeros(1)).zeros(1000, DTYPES["fp32"]), cupy.ones(1000, np.float32))
+    gc.collect()
+    call()
+    cupy.cuda.get_current_stream().synchronize()

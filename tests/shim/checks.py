@@ -14,12 +14,13 @@ import numpy as np
 
 from dear_mpi.kernels.accumulate import accumulate
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table, slot_columns
 from dear_mpi.kernels.pack import pack, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import OPS, update
 from dear_mpi.kernels.rules import SGD, Adam
 from dear_mpi.kernels.update import unpack_update
-from tests.shim import build, tables
+from tests.shim import build
 
 THREADS = 256
 FLOATING = dict(zip(DTYPES, build.FLOATING, strict=True))
@@ -57,15 +58,12 @@ def assert_same(got, wanted, zeros=False):
     assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
     unsigned = np.dtype(f"u{got.itemsize}")
     same = got.view(unsigned) == wanted.view(unsigned)
-    if got.dtype in KINDS:
+    if got.dtype.name in KINDS:
         same |= np.isnan(got) & np.isnan(wanted)
     if zeros:
         same |= (got == 0) & (wanted == 0)
     wrong = np.flatnonzero(~same)[:5]
     assert same.all(), f"{got.dtype} at {wrong} of {got.size}: got {got[wrong]}, not {wanted[wrong]}"
-
-
-KINDS = tables.KINDS
 
 
 def placed(count, dtype, offset=0):
@@ -124,7 +122,7 @@ def check_pack(kernel, wire, scale, part, offset=0, arrays=None):
     finite, wanted_finite = np.ones(1, bool), np.ones(1, bool)
     pack(arrays, wanted, plan, scale=scale, finite=wanted_finite)
     before = [array.tobytes() for array in arrays]
-    table, blocks = tables.tensors(arrays, plan.views(got)), tables.blocks([array.size for array in arrays], part)
+    table, blocks = row_table(arrays, plan.views(got)), block_table([array.size for array in arrays], part)
     launch(kernel("pack.cu", f"pack<{FLOATING[wire]}>"), blocks, table, blocks, scale, finite)
     assert_same(got, wanted)
     assert finite == wanted_finite
@@ -139,7 +137,7 @@ def check_unpack(kernel, wire, scale, part, offset=0, arrays=None):
     bucket = bucket_of(plan, filled, rng, offset)
     wanted, before = [array.copy() for array in arrays], bucket.tobytes()
     unpack(bucket, wanted, plan, scale=scale)
-    table, blocks = tables.tensors(arrays, plan.views(bucket)), tables.blocks([array.size for array in arrays], part)
+    table, blocks = row_table(arrays, plan.views(bucket)), block_table([array.size for array in arrays], part)
     launch(kernel("pack.cu", f"unpack<{FLOATING[wire]}>"), blocks, table, blocks, scale)
     for array, reference_array in zip(arrays, wanted, strict=True):
         assert_same(array, reference_array)
@@ -184,10 +182,10 @@ def check_finite(kernel, wire):
         plan = plan_of([array], wire)
         view = plan.views(np.empty(plan.padded, plan.dtype))
         finite = np.array([at_first])
-        blocks = tables.blocks([array.size], 512)
-        launch(run, blocks, tables.tensors([array], view), blocks, 1.0, finite)
+        blocks = block_table([array.size], 512)
+        launch(run, blocks, row_table([array], view), blocks, 1.0, finite)
         assert finite[0] == (is_finite and at_first), f"{value} at {position}, flag {at_first}"
-        launch(run, blocks, tables.tensors([array], view), blocks, 1.0, None)
+        launch(run, blocks, row_table([array], view), blocks, 1.0, None)
 
 
 def check_accumulate(kernel, name, op):
@@ -234,7 +232,10 @@ def check_update(kernel, rule, wire, scale, make=ordinary):
         grads = bucket_of(plan, make, rng, offset)
         before, views = grads.tobytes(), plan.views(grads)
         unpack_update(grads, plan, wanted, wanted_slots, rule, scale=scale)
-        table, blocks = tables.parameters(values, views, slots), tables.blocks([value.size for value in values], part)
+        table, blocks = (
+            row_table(values, views, *slot_columns(slots)),
+            block_table([value.size for value in values], part),
+        )
         launch(run, blocks, table, blocks, *arguments)
         for got, expected in zip(chain(values, *slots), chain(wanted, *wanted_slots), strict=True):
             assert_same(got, expected)
@@ -254,8 +255,8 @@ def check_pack_beyond_32_bits(kernel, name):
     """Only the last blocks of a launch over a tensor of which only the end exists."""
     rng = np.random.default_rng(6)
     tensor, bucket = filled(4097, name, rng), filled(4097, name, rng)
-    table = np.array([(biased(tensor), biased(bucket), tables.KINDS[tensor.dtype])], tables.TENSOR)
-    blocks = tables.blocks([4097], PART)
+    table = np.array([[biased(tensor), biased(bucket), KINDS[tensor.dtype.name]]], np.int64)
+    blocks = block_table([4097], PART)
     blocks["start"] += BEYOND
     launch(kernel("pack.cu", f"pack<{FLOATING[name]}>"), blocks, table, blocks, 1.0, None)
     assert_same(bucket, tensor)
@@ -270,9 +271,9 @@ def check_update_beyond_32_bits(kernel, name):
     slots = slots_of(rule, value, rng, 0)
     wanted, wanted_slots = value.copy(), [slot.copy() for slot in slots]
     update(wanted, grad, wanted_slots, rule, 1.0)
-    addresses = biased(value), biased(grad), [biased(slot) for slot in slots]
-    table = np.array([(*addresses, tables.KINDS[value.dtype])], tables.PARAMETER)
-    blocks = tables.blocks([4097], PART)
+    addresses = map(biased, (value, grad, *slots))
+    table = np.array([[*addresses, KINDS[value.dtype.name]]], np.int64)
+    blocks = block_table([4097], PART)
     blocks["start"] += BEYOND
     name, arguments = f"update_adam<{FLOATING[name]}>", update_arguments(rule, 1.0)[1]
     launch(kernel("update.cu", name), blocks, table, blocks, *arguments)
@@ -333,8 +334,8 @@ CHECKS = {"pack.cu": pack_checks(), "accumulate.cu": accumulate_checks(), "updat
 
 def one_too_long(kernel):
     array = placed(64, DTYPES["fp32"])
-    blocks = tables.blocks([array.size + 1], PART)
-    launch(kernel("pack.cu", "pack<float>"), blocks, tables.tensors([array], [array]), blocks, 1.0, None)
+    blocks = block_table([array.size + 1], PART)
+    launch(kernel("pack.cu", "pack<float>"), blocks, row_table([array], [array]), blocks, 1.0, None)
 
 
 def between_elements(kernel):

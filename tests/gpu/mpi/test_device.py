@@ -64,3 +64,22 @@ def test_losses_are_those_of_the_host(paths):
         return train(Config.of(settings(model="cnn", device=device, iterations=6)), World(paths[0]))["loss"]
 
     assert losses("cuda") == pytest.approx(losses("cpu"), rel=2e-3)
+
+
+def test_the_librarys_own_collectives_wait_for_the_stream(stream):
+    """MPI knows no streams; and most MPIs would crash, so it is not called."""
+    from dear_mpi.collectives.native import NativeRun
+
+    run, seen = NativeRun.__new__(NativeRun), []
+    run.buffer, run.call = cupy.zeros(1000, np.float32), lambda: seen.append(stream.done)
+    run.start()
+    run.buffer += 1
+    run.wait()
+    assert seen == [True]
+
+
+def test_native_is_refused_where_mpi_was_not_built_for_gpus(comm, paths):
+    transport = transport_of(comm)
+    if not transport.was_built_for(cupy.zeros(1)):
+        with pytest.raises(ValueError, match="algorithm 'native' needs an MPI that was built for GPUs"):
+            make_plan("all_reduce", cupy.zeros(100), transport, algorithm="native")

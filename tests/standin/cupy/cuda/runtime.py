@@ -124,6 +124,10 @@ def memcpyAsync(dst, src, nbytes, kind, stream):
         sides = tuple(span is not None and span[0].kind != "pinned" for span in (to, origin))
         if sides != DEVICE_SIDES[kind]:
             raise CUDARuntimeError(f"cudaErrorInvalidValue: device memory on the sides {sides} (to, from) of {kind=}")
+    elif to is None or origin is None:  # CUDA would take pageable memory: here it is an array that is gone
+        raise CUDARuntimeError(
+            f"cudaErrorInvalidValue: {dst if to is None else src:#x} is no live device or pinned memory"
+        )
     accesses = [(*span, write) for span, write in ((origin, False), (to, True)) if span is not None]
     order.operation("memcpyAsync", lane, accesses)
     ctypes.memmove(dst, src, nbytes)
