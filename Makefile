@@ -64,6 +64,8 @@ test-standin: install ## the GPU suite without a GPU: kernels built for the host
 	$(STANDIN) $(PYTHON) tests/launch.py --ranks 3 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
 
 test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
+	@$(PYTHON) -c 'import cupy' 2>/dev/null || { echo "test-gpu needs CuPy: $(PYTHON) -m pip install cupy-cuda13x" \
+	"(or cupy-cuda12x). Without a GPU: make test-standin"; exit 1; }
 	$(PYTHON) -m pytest -q --ignore=tests/gpu/mpi tests/gpu
 	$(PYTHON) tests/launch.py --mpirun '$(MPIRUN_GPU)' --ranks 1 2 4 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
 
@@ -84,18 +86,19 @@ bench: install        ## collectives on 2 and 4 ranks of this machine
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi bench
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
-	@set -e; export NO_COLOR=1 TERM=dumb COLUMNS=120; { \
+	@export NO_COLOR=1 TERM=dumb COLUMNS=120; { \
 	echo '# On a GPU'; echo; echo '`make bench-gpu`: what the doctor says, kernels beside plain copies, rings on device'; \
 	echo 'memory beside explicit host copies, and the schedules on the device with the compute asleep.'; echo; \
-	echo '```'; set -x; exec 2>&1; \
-	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi doctor --device cuda; \
-	$(PYTHON) -m dear_mpi bench-kernels --device cuda; \
-	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi bench --device cuda --segment 1MiB; \
-	$(MPIRUN_GPU) -n 4 $(PYTHON) -m dear_mpi bench --device cuda --segment 1MiB; \
+	echo '```'; set -x; \
+	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi doctor --device cuda && \
+	$(PYTHON) -m dear_mpi bench-kernels --device cuda && \
+	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi bench --device cuda --segment 1MiB && \
+	$(MPIRUN_GPU) -n 4 $(PYTHON) -m dear_mpi bench --device cuda --segment 1MiB && \
 	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi compare --device cuda --model synthetic:resnet50 --forward-time 0.01 \
-	    --schedules wfbp,sequential,dear --fusion 25MB --iterations 30 --segment 1MiB; \
-	set +x; echo '```'; } > docs/benchmarks/gpu.tmp; mv docs/benchmarks/gpu.tmp docs/benchmarks/gpu.md
-	cat docs/benchmarks/gpu.md
+	    --schedules wfbp,sequential,dear --fusion 25MB --iterations 30 --segment 1MiB && \
+	echo '```'; } 2>&1 | tee build-gpu.md
+	@tail -n 1 build-gpu.md | grep -qx '```' || { rm build-gpu.md; echo 'failed: see above'; exit 1; }
+	mv build-gpu.md docs/benchmarks/gpu.md
 
 docs: install         ## run the examples in docstrings; every file named in a text exists
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["MpiFacts", "loaded", "mpi_facts", "without_pmix"]
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["MpiFacts", "loaded", "mpi_facts", "queries", "without_pmix"]
+
+CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 # Loads the library, and does not start it.
 LOAD = """
@@ -77,10 +86,46 @@ def without_pmix() -> str | None:
     return job.stdout.strip() or None if job.returncode == 0 else None
 
 
-def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> str | None:
-    """The path of a shared library, such as ``libucp``, if it is in this process."""
-    try:
-        found = re.search(rf"/.*/{re.escape(name)}(?:-\w+)?\.so\S*", maps.read_text())
-    except OSError:
+def queries(comm: MPI.Intracomm) -> dict[str, bool | str | None]:
+    """What the MPI library says about itself; None where it does not have the question."""
+    info = comm.Get_info()
+    kinds = info.Get("mpi_memory_alloc_kinds")
+    info.Free()
+    return {
+        "MPIX_Query_cuda_support": ask("MPIX_Query_cuda_support"),
+        "MPIX_GPU_query_support": ask_gpu("MPIX_GPU_query_support"),
+        "mpi_memory_alloc_kinds": kinds,
+    }
+
+
+def ask(name: str) -> bool | None:
+    function = library_function(name)
+    return None if function is None else bool(function())
+
+
+def ask_gpu(name: str) -> bool | None:
+    function, flag = library_function(name), ctypes.c_int(0)
+    if function is None or function(ctypes.c_int(CUDA), ctypes.byref(flag)) != 0:
         return None
-    return found[0] if found else None
+    return bool(flag.value)
+
+
+def library_function(name: str) -> Callable[..., int] | None:
+    """A C function of the MPI library in this process."""
+    for path in (None, *loaded("libmpi")):
+        with contextlib.suppress(OSError):  # a library that is there and cannot be opened once more has no answer
+            function: Callable[..., int] | None = getattr(ctypes.CDLL(path), name, None)
+            if function is not None:
+                return function
+    return None
+
+
+def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> list[str]:
+    """Paths of the shared libraries of that name in this process; ``libmpi`` is also called libmpi_gnu, libmpi_abi.
+
+    mpi4py loads its MPI so that other libraries do not see it; the map of the process's memory names it.
+    """
+    try:
+        return sorted(set(re.findall(rf"/.*/{re.escape(name)}(?:[-_]\w+)?\.so\S*", maps.read_text())))
+    except OSError:
+        return []

@@ -14,14 +14,13 @@ from typing import Any
 
 from mpi4py import MPI
 
-from dear_mpi.collectives.cuda_aware import Verdict, decide, queries
+from dear_mpi.collectives.cuda_aware import Verdict, decide
+from dear_mpi.collectives.launcher import launch_of
+from dear_mpi.collectives.mpi_facts import queries
 from dear_mpi.collectives.transport import Request
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["MpiTransport", "world_communicator"]
-
-# What Open MPI's and Hydra's launchers tell each process about the size of the job.
-LAUNCHED_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class MpiTransport:
@@ -102,7 +101,7 @@ def world_communicator() -> MPI.Intracomm:
     """
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise RuntimeError("MPI's thread level must be at least MPI_THREAD_SERIALIZED, for the engine's thread")
-    launched = max(int(os.environ.get(name, 1)) for name in LAUNCHED_SIZE)
+    launched = launch_of(os.environ).size
     if MPI.COMM_WORLD.Get_size() == 1 < launched:
         vendor = MPI.get_vendor()[0]
         raise RuntimeError(f"{launched} ranks were launched, but {vendor} sees one: mpirun belongs to another MPI")

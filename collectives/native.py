@@ -36,7 +36,8 @@ class NativeRun:
     def __init__(self, collective: str, buffer: Array, transport: Transport, *, op: str) -> None:
         assert isinstance(transport, MpiTransport), "check_algorithm lets no other transport pass"
         if not transport.was_built_for(buffer):
-            raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, not {transport.name}")
+            name = transport.name.partition(";")[0]
+            raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
         self.buffer = buffer
         offsets = chunk_offsets(buffer.size, transport.size)
         counts = [stop - start for start, stop in pairwise(offsets)]

@@ -15,28 +15,9 @@ import sys
 
 import numpy as np
 
-__all__ = ["current_gpu", "send_to_itself"]
+__all__ = ["send_to_itself"]
 
 SIZES = (64, 4 << 20)  # bytes: an eager message and one by rendezvous take different ways through MPI
-
-
-def current_gpu() -> int:
-    """The number of the GPU that this process uses.
-
-    Raises:
-        ValueError: there is none that CuPy could use.
-    """
-    try:
-        import cupy
-
-        if cupy.cuda.runtime.getDeviceCount() == 0:
-            raise ValueError("there is no GPU")
-        return int(cupy.cuda.Device().id)
-    except ImportError as error:
-        lacking = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        raise ValueError("CuPy is not installed" if lacking else f"CuPy cannot be imported: {error}") from None
-    except RuntimeError as error:  # CuPy's errors of the CUDA runtime
-        raise ValueError(f"there is no GPU that can be used: {error}") from None
 
 
 def send_to_itself(gpu: int) -> None:

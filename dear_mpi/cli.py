@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -14,16 +13,23 @@ import typer
 from rich.console import Console
 
 from dear_mpi.bench.collective import bench_collective
-from dear_mpi.bench.kernels import bench_kernels
+from dear_mpi.bench.kernels import MODELS, SEGMENTS, bench_kernels
 from dear_mpi.bench.table import show_bench, show_kernels
-from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.errors import AgreedError
+from dear_mpi.collectives.launcher import launch_of
 from dear_mpi.compare import compare as run_comparison
 from dear_mpi.config import Config
 from dear_mpi.demo import DEMO
 from dear_mpi.doctor.command import doctor
 from dear_mpi.explain import explain_algorithm
-from dear_mpi.show import comparison_progress, show_comparison, show_training, training_progress
+from dear_mpi.output import json_writer
+from dear_mpi.show import (
+    comparison_progress,
+    kernel_progress,
+    show_comparison,
+    show_training,
+    training_progress,
+)
 from dear_mpi.streams import open_streams, select_gpu
 from dear_mpi.train import train as run_training
 from dear_mpi.units import parse_bytes, parse_link
@@ -65,22 +71,6 @@ def complaining(threads: int | None) -> Iterator[None]:
                 f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True
             )
         raise typer.Exit(2) from None
-
-
-def json_writer(world: World, path: Path | None) -> Callable[[Any], None]:
-    """Collective: see that rank 0 can write the file, now rather than after the work; the call that writes it."""
-
-    def check() -> dict[str, Any]:
-        if path is not None and world.rank == 0 and not os.access(path.parent, os.W_OK):
-            raise ValueError(f"--json {str(path)!r} cannot be written: there is no such folder, or it is read-only")
-        return {}
-
-    def write(value: Any) -> None:
-        if path is not None and world.rank == 0:
-            path.write_text(json.dumps(value, indent=1) + "\n")
-
-    agree(world.transport, "output", check)
-    return write
 
 
 def config_of(flags: dict[str, Any]) -> Config:
@@ -218,15 +208,29 @@ app.command()(doctor)
 
 @app.command("bench-kernels")
 def time_kernels(
-    device: Annotated[str, typer.Option(help="Where: cpu or cuda.")] = "cpu", json_file: JsonFile = None
+    device: Annotated[str, typer.Option(help="Where: cpu or cuda.")] = "cpu",
+    models: Annotated[str, typer.Option(help="Whose tensors, with commas.")] = ",".join(MODELS),
+    json_file: JsonFile = None,
 ) -> None:
     """Time pack, unpack and sums against plain copies, for the tensors of the paper's models; on one rank, no MPI."""
-    with complaining(threads=1):
-        select_gpu(device)
-        rows = bench_kernels(open_streams(device))
+
+    def command(world: World) -> None:
+        write, rows = json_writer(world, json_file), []
+        with kernel_progress(world, 4 * len(names) + len(SEGMENTS)) as progress:
+            for row in bench_kernels(open_streams(device), names):
+                rows.append(row)
+                progress(row.kernel, row.tensors)
         show_kernels(rows, device)
-        if json_file is not None:
-            json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        write([asdict(row) for row in rows])
+
+    names, launch = models.split(","), launch_of(os.environ)
+    if launch.rank > 0:
+        raise typer.Exit(2)
+    with complaining(threads=1):
+        if launch.size > 1:
+            raise ValueError("bench-kernels times one rank: start it without mpirun")
+        select_gpu(device)
+        run_world(command, threads=1)
 
 
 @app.command()

@@ -15,7 +15,15 @@ from dear_mpi.config import Config
 from dear_mpi.stats import median
 from dear_mpi.world import World
 
-__all__ = ["comparison_progress", "console", "interval", "show_comparison", "show_training", "training_progress"]
+__all__ = [
+    "comparison_progress",
+    "console",
+    "interval",
+    "kernel_progress",
+    "show_comparison",
+    "show_training",
+    "training_progress",
+]
 
 
 def console(world: World, *, stderr: bool = False) -> Console:
@@ -46,11 +54,18 @@ def comparison_progress(world: World, config: Config, names: Sequence[str]) -> I
         yield lambda name: advance(f"{config.model}, {name}")
 
 
+@contextmanager
+def kernel_progress(world: World, rows: int) -> Iterator[Callable[[str, str], object]]:
+    """For ``bench-kernels``: rows."""
+    with bar(world, rows, "kernels") as advance:
+        yield lambda kernel, tensors: advance(f"{kernel}, {tensors}")
+
+
 def show_training(world: World, report: dict[str, Any]) -> None:
     """What a training run ended with."""
     data = f" on {report['data']}" if report["data"] else ""
     table = Table(
-        title=f"{report['model']}{data}, {report['ranks']} ranks over {report['transport']}",
+        title=f"{report['model']}{data}, {report['device']}, {report['ranks']} ranks over {report['transport']}",
         caption="times: medians over iterations of the slowest rank",
         show_header=False,
     )
@@ -78,7 +93,9 @@ def show_training(world: World, report: dict[str, Any]) -> None:
 def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     """Schedules side by side."""
     first = rows[0]
-    title = f"{first['model']}, {first['ranks']} ranks, {first['buckets']} buckets ({first['fusion']})"
+    title = (
+        f"{first['model']}, {first['device']}, {first['ranks']} ranks, {first['buckets']} buckets ({first['fusion']})"
+    )
     caption = "ms: medians over iterations of the slowest rank; ± reaches to the farther end of the 95 % interval"
     table = Table(title=f"{title}\n{first['transport']}", caption=caption)
     heads = ("iteration", "compute", "exposed", "bound", "over it", f"speed-up on {first['schedule']}")

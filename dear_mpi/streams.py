@@ -11,25 +11,19 @@ waits for it, without the host. (That the host waits before MPI touches a buffer
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dear_mpi.collectives.launcher import launch_of
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.gpu import current_gpu, use_gpu
 
-__all__ = ["LOCAL_RANK", "STREAMS", "HostStream", "Stream", "Streams", "local_rank", "open_streams", "select_gpu"]
-
-# Where launchers say which of the ranks of its host a process is: Open MPI, Intel MPI, MPICH, MVAPICH, PALS, Slurm.
-LOCAL_RANK = (
-    *("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
-    *("MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID"),
-)
+__all__ = ["STREAMS", "HostStream", "Stream", "Streams", "open_streams", "select_gpu"]
 
 
 class Stream(Protocol):
@@ -109,13 +103,10 @@ def cuda_streams() -> Streams:
     Raises:
         ValueError: there is none.
     """
-    try:
-        cupy = importlib.import_module("cupy")
-        gpu = int(cupy.cuda.Device().id)
-        return Streams(CudaStream(cupy, gpu), CudaStream(cupy, gpu), cupy.asarray)
-    except (ImportError, RuntimeError) as error:  # CuPy's errors of CUDA are RuntimeErrors
-        hint = "pip install cupy-cuda13x (our extra cuda13), or see dear-mpi doctor"
-        raise ValueError(f"device 'cuda' needs CuPy and a GPU ({error}): {hint}") from None
+    gpu = current_gpu().number
+    import cupy
+
+    return Streams(CudaStream(cupy, gpu), CudaStream(cupy, gpu), cupy.asarray)
 
 
 STREAMS: dict[str, Callable[[], Streams]] = {"cpu": host_streams, "cuda": cuda_streams}
@@ -135,21 +126,10 @@ def open_streams(device: str) -> Streams:
     return choose("device", device, STREAMS)()
 
 
-def local_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Which of the ranks of its host this process is, as the launcher says; 0 if none does.
-
-    >>> local_rank({"SLURM_LOCALID": "3"})
-    3
-    """
-    return next((int(environment[name]) for name in LOCAL_RANK if name in environment), 0)
-
-
 def select_gpu(device: str = "cuda") -> None:
     """For ``cuda``: make this process use its GPU, by its local rank, before MPI starts, which binds to it.
 
     Where there is none nothing happens: ``open_streams`` will say so, on all ranks.
     """
-    with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):
-        cuda = importlib.import_module("cupy").cuda if device == "cuda" else None
-        if cuda is not None:
-            cuda.Device(local_rank() % cuda.runtime.getDeviceCount()).use()
+    if device == "cuda":
+        use_gpu(launch_of(os.environ).local_rank or 0)

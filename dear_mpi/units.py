@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
+from itertools import groupby
 
 from dear_mpi.collectives.emulated import Link
 
-__all__ = ["format_bytes", "parse_bytes", "parse_link"]
+__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -47,6 +49,15 @@ def format_bytes(nbytes: int) -> str:
         if nbytes >= factor and nbytes % factor == 0:
             return f"{nbytes // factor} {unit}"
     return f"{nbytes} B"
+
+
+def format_numbers(numbers: Iterable[int]) -> str:
+    """
+    >>> format_numbers([5, 0, 1, 2])
+    '0-2, 5'
+    """
+    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
 
 
 def parse_link(text: str) -> Link:

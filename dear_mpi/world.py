@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dear_mpi.collectives.cuda_aware import OVERRIDES
 from dear_mpi.collectives.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.errors import AgreedError
 from dear_mpi.collectives.loopback import run_loopback
-from dear_mpi.collectives.transport import Transport
+from dear_mpi.collectives.transport import StagedTransport, Transport
+from dear_mpi.kernels.choose import choose
 
 __all__ = ["World", "launched_rank", "run_world"]
 
@@ -57,12 +59,14 @@ def run_world(
         device_memory: how a GPU's buffers get to MPI: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
 
     Raises:
-        ValueError: there is no MPI library, or it cannot be called from two threads.
+        ValueError: there is no MPI library, or it cannot be called from two threads; or no such ``device_memory``.
     """
+    choose("device_memory", device_memory, dict.fromkeys(OVERRIDES))
 
     def guarded(transport: Transport) -> T:
+        staged = threads is not None and device_memory == "staged"  # MPI's transport stages by itself
         try:
-            return function(World.over(transport, link))
+            return function(World.over(StagedTransport(transport) if staged else transport, link))
         except AgreedError:
             raise
         except BaseException:

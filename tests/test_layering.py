@@ -18,7 +18,7 @@ MEDIAN_BODY_LINES = 8
 MPI4PY_FILES = {
     f"dear_mpi.collectives.{name}" for name in ("mpi_transport", "native", "cuda_aware", "probe_device", "mpi_facts")
 }
-CUPY_FILES = {"dear_mpi.streams", "dear_mpi.collectives.probe_device", "dear_mpi.doctor.gpus"}  # and the kernels
+CUPY_FILES = {"dear_mpi.streams", "dear_mpi.collectives.probe_device"}  # and the kernels
 
 
 def sources():

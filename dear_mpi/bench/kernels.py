@@ -6,9 +6,10 @@ and one copy per tensor, which is what a bucket costs without them. GB/s counts 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 WARM_UP = 3
 WORK_S = 500e-6  # of the calls in a sample
+BUDGET_S = 2.0  # for the samples of one row's contestants; decides their number
+SAMPLES = (7, 50)
 Call = Callable[[], object]
 
 
@@ -52,14 +55,16 @@ class KernelRow:
     faster_than_each: float | None
 
 
-def bench_kernels(streams: Streams, models: Sequence[str] = MODELS, *, samples: int = 30) -> list[KernelRow]:
-    """A row per kernel: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
+def bench_kernels(streams: Streams, models: Sequence[str] = MODELS) -> Iterator[KernelRow]:
+    """A row per kernel, as they come: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
     with streams.compute.use():
-        rows = [row for name in models for wire in ("fp32", "bf16") for row in of_model(streams, name, wire, samples)]
-        return rows + [of_segment(streams, nbytes, samples) for nbytes in SEGMENTS]
+        for name, wire in itertools.product(models, ("fp32", "bf16")):
+            yield from of_model(streams, name, wire)
+        for nbytes in SEGMENTS:
+            yield of_segment(streams, nbytes)
 
 
-def of_model(streams: Streams, name: str, wire: str, samples: int) -> list[KernelRow]:
+def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
     """Pack and unpack of all tensors of a model."""
     counts = [count for module in load_modules(name) for count in module.counts]
     tensors = [streams.put(np.full(count, 1, np.float32)) for count in counts]
@@ -73,29 +78,31 @@ def of_model(streams: Streams, name: str, wire: str, samples: int) -> list[Kerne
         "unpack": unpacker(bucket, tensors, plan),
         "each": lambda: [call() for call in each],
     }
-    times = in_turns(streams, calls, samples)
+    times = in_turns(streams, calls)
     moved = {"copy": 2 * plan.nbytes} | dict.fromkeys(("pack", "unpack"), plan.nbytes + 4 * sum(counts))
     facts: dict[str, Any] = {"tensors": name, "number": len(counts), "bucket_bytes": plan.nbytes, "bucket_dtype": wire}
     return [row(kernel, times, moved, "each", facts) for kernel in ("pack", "unpack")]
 
 
-def of_segment(streams: Streams, nbytes: int, samples: int) -> KernelRow:
+def of_segment(streams: Streams, nbytes: int) -> KernelRow:
     """The sum of two segments."""
     dst, src = (streams.put(np.ones(nbytes // 4, np.float32)) for _ in range(2))
-    times = in_turns(streams, {"copy": copier(dst, src), "accumulate": accumulator(dst, src)}, samples)
+    times = in_turns(streams, {"copy": copier(dst, src), "accumulate": accumulator(dst, src)})
     facts: dict[str, Any] = {"tensors": "a segment", "number": 1, "bucket_bytes": nbytes, "bucket_dtype": "fp32"}
     return row("accumulate", times, {"copy": 2 * nbytes, "accumulate": 3 * nbytes}, None, facts)
 
 
-def in_turns(streams: Streams, calls: dict[str, Call], samples: int) -> dict[str, list[float]]:
+def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]:
     """Seconds of each call, between two marks of the compute stream.
 
     Short calls are repeated between the marks, or a sample would be the time of a launch, and not of the kernel.
     Copies one by one stay what they are: launches.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
-    repeats = {name: max(1, math.ceil(WORK_S / spent(streams, call, WARM_UP))) for name, call in calls.items()}
-    for _ in range(samples):
+    spent_s = {name: spent(streams, call, WARM_UP) for name, call in calls.items()}
+    repeats = {name: max(1, math.ceil(WORK_S / seconds)) for name, seconds in spent_s.items()}
+    turn_s = sum(repeats[name] * seconds for name, seconds in spent_s.items())
+    for _ in range(int(min(max(SAMPLES[0], BUDGET_S / turn_s), SAMPLES[1]))):
         for name, call in calls.items():
             times[name].append(spent(streams, call, repeats[name]))
     return times

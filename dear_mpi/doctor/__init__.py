@@ -1,7 +1,5 @@
 """``dear-mpi doctor``: what MPI, GPUs and links this job really has, what is wrong with them, and what to do about it.
 
-launcher.py   what the launcher told this process, before MPI is asked
-gpus.py       the GPU of this rank
 facts.py      all that is known about the ranks, gathered on all of them
 links.py      latency and bandwidth between neighbours, measured
 findings.py   from facts to findings with advice: pure functions

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,18 +12,20 @@ import typer
 from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.cuda_aware import OVERRIDES
 from dear_mpi.collectives.errors import AgreedError
+from dear_mpi.collectives.launcher import OPEN_MPI, Launch, launch_of
 from dear_mpi.collectives.mpi_facts import MpiFacts, mpi_facts, without_pmix
 from dear_mpi.doctor.facts import Facts, gather_facts, rank_facts
 from dear_mpi.doctor.findings import Finding, findings
-from dear_mpi.doctor.gpus import Gpu, take_gpu
-from dear_mpi.doctor.launcher import OPEN_MPI, Launch, launch_of
 from dear_mpi.doctor.links import measure_links
 from dear_mpi.doctor.show import show_doctor
 from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.gpu import Gpu, current_gpu
+from dear_mpi.output import json_writer
+from dear_mpi.streams import STREAMS, select_gpu
 from dear_mpi.units import parse_bytes
 from dear_mpi.world import World, run_world
 
-__all__ = ["doctor", "examine"]
+__all__ = ["doctor", "examine", "look"]
 
 
 def doctor(
@@ -40,73 +41,47 @@ def doctor(
     mpirun -n 4 dear-mpi doctor
     """
     launch = launch_of(os.environ)
-    wishes = Wishes(device, device_memory, size, json_file)
+
+    def command(world: World) -> bool:
+        write = json_writer(world, json_file if launch.rank == 0 else None)
+        facts = examine(world, alone, device_memory=device_memory, nbytes=nbytes)
+        found = findings(facts)
+        if launch.rank == world.rank == 0:  # without MPI, each is alone in its world
+            show_doctor(facts, found)
+        write(as_object(facts, found))
+        return any(finding.severity == "broken" for finding in found)
+
     try:
-        facts = examine(launch, wishes)
+        choose("device", device or "cpu", STREAMS)
+        choose("device_memory", device_memory, dict.fromkeys(OVERRIDES))
+        nbytes = parse_bytes(size)
+        if nbytes < 1:
+            raise ValueError(f"size must be at least 1 B, not {size}")
+        alone = look(launch, device)
+        broken = run_world(command, threads=None if alone.usable else 1)
     except (ValueError, AgreedError) as error:
         if launch.rank == 0:
             typer.secho(f"error: {error}", fg="red", bold=True, err=True)
         raise typer.Exit(2) from None
-    found = findings(facts)
-    if speaks(facts):
-        show_doctor(facts, found)
-        if json_file is not None:
-            json_file.write_text(json.dumps(as_object(facts, found), indent=1) + "\n")
-    raise typer.Exit(int(any(finding.severity == "broken" for finding in found)))
+    raise typer.Exit(int(broken))
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """The flags."""
-
-    device: str | None = None
-    device_memory: str = "auto"
-    size: str = "4MiB"
-    json_file: Path | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return parse_bytes(self.size)
-
-    def check(self, *, writes: bool) -> dict[str, Any]:
-        """What must be equal on all ranks.
-
-        Args:
-            writes: this rank is the one that writes the file.
-
-        Raises:
-            ValueError: a flag is not allowed.
-        """
-        choose("device", self.device or "cpu", {"cpu": None, "cuda": None})
-        choose("device_memory", self.device_memory, dict.fromkeys(OVERRIDES))
-        if self.nbytes < 1:
-            raise ValueError(f"size must be at least 1 B, not {self.size}")
-        if writes and self.json_file is not None and not os.access(self.json_file.parent, os.W_OK):
-            why = "there is no such folder, or it is read-only"
-            raise ValueError(f"--json {str(self.json_file)!r} cannot be written: {why}")
-        return {"device": self.device, "device_memory": self.device_memory, "size": self.nbytes}
-
-
-def examine(launch: Launch, wishes: Wishes) -> Facts:
-    """Collective, where there is an MPI: the facts, with links where there are several ranks.
-
-    Raises:
-        ValueError: a flag is not allowed.
-    """
-    wishes.check(writes=False)
-    gpu = gpu_of(wishes.device)  # before MPI starts
+def look(launch: Launch, device: str | None) -> Facts:
+    """What this process finds out by itself; starts MPI, if that can be."""
+    gpu = gpu_of(device)  # before MPI starts
     mpi, problem = started(launch)
-    if mpi is None or not mpi.threads_suffice or mpi.size == 1 < launch.size:
-        wishes.check(writes=launch.rank == 0)
-        return Facts(launch, mpi, [rank_facts(launch.rank, launch, mpi, gpu)], problem, wishes.device)
+    return Facts(launch, mpi, [rank_facts(launch.rank, launch, mpi, gpu)], problem, device)
 
-    def on_rank(world: World) -> Facts:
-        agree(world.transport, "doctor", lambda: wishes.check(writes=world.rank == 0))
-        facts = gather_facts(world.transport, launch, mpi, gpu, device=wishes.device, override=wishes.device_memory)
-        links = [row for path in paths(facts) for row in measure_links(world.transport, wishes.nbytes, path)]
-        return replace(facts, links=links)
 
-    return run_world(on_rank)
+def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
+    """Collective: the facts of all ranks and of their links; those of this rank, where MPI is not usable."""
+    flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
+    agree(world.transport, "doctor", lambda: flags)
+    if not alone.usable:
+        return alone
+    facts = gather_facts(world, alone, device_memory)
+    links = [row for path in paths(facts) for row in measure_links(world.transport, nbytes, path)]
+    return replace(facts, links=links)
 
 
 def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
@@ -120,18 +95,14 @@ def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
         return None, " ".join(str(error).split())
 
 
-def speaks(facts: Facts) -> bool:
-    """Whether this process prints for all. Where MPI does not work, each of them is MPI's rank 0."""
-    return facts.launch.rank == 0 if facts.launch.size > 1 else facts.mpi is None or facts.mpi.rank == 0
-
-
 def gpu_of(device: str | None) -> Gpu | str | None:
     """The GPU of this rank, or why there is none; None where it is not wanted."""
     if device == "cpu":
         return None
+    select_gpu()
     try:
-        return take_gpu()
-    except (ValueError, RuntimeError) as error:  # CuPy's errors are RuntimeErrors
+        return current_gpu()
+    except ValueError as error:
         return str(error)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from dear_mpi.collectives.cuda_aware import Verdict, decide, queries
-from dear_mpi.collectives.mpi_facts import MpiFacts, loaded
-from dear_mpi.collectives.transport import Transport
-from dear_mpi.doctor.gpus import Gpu
-from dear_mpi.doctor.launcher import Launch
+from dear_mpi.collectives.cuda_aware import Verdict, decide
+from dear_mpi.collectives.launcher import Launch
+from dear_mpi.collectives.mpi_facts import MpiFacts, loaded, queries
+from dear_mpi.kernels.gpu import Gpu
+from dear_mpi.world import World
 
 __all__ = ["Facts", "LinkFacts", "RankFacts", "gather_facts", "rank_facts"]
 
@@ -27,7 +26,7 @@ BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 @dataclass(frozen=True)
 class RankFacts:
-    """One rank. ``gpu_problem`` says why it has no GPU, ``cma_error`` why it cannot read a neighbour's memory."""
+    """One rank; ``gpu_problem`` says why it has no GPU."""
 
     rank: int
     host: str
@@ -39,7 +38,6 @@ class RankFacts:
     blas_threads: int
     gpu: Gpu | None = None
     gpu_problem: str | None = None
-    cma_error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,16 @@ class Facts:
     device_memory: Verdict | None = None
     links: list[LinkFacts] = field(default_factory=list)
 
+    @property
+    def usable(self) -> bool:
+        """Whether the ranks can talk over MPI."""
+        return self.mpi is not None and self.mpi.threads_suffice and not self.foreign
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the launcher is that of another MPI than the library."""
+        return self.mpi is not None and self.mpi.size == 1 < self.launch.size
+
 
 def rank_facts(rank: int, launch: Launch, mpi: MpiFacts | None, gpu: Gpu | str | None) -> RankFacts:
     """What this process knows about itself; ``gpu`` is one, or why there is none."""
@@ -101,61 +109,20 @@ def blas_threads(environment: Mapping[str, str], cores: int) -> int:
     return next((int(value) for value in values if value.isdigit() and int(value) > 0), cores)
 
 
-def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: environment[name] for name in SETTINGS if name in environment}
-
-
-def gather_facts(
-    transport: Transport, launch: Launch, mpi: MpiFacts, gpu: Gpu | str | None, *, device: str | None, override: str
-) -> Facts:
-    """Collective: the facts of all ranks, without the links."""
+def gather_facts(world: World, alone: Facts, override: str) -> Facts:
+    """Collective, where MPI is usable: what each rank knows by itself, and what they can only find out together."""
     from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
 
     comm = world_communicator()
-    mine = rank_facts(transport.rank, launch, mpi, gpu)
-    blocked = cma_error(transport, mine.host)
-    ranks: list[RankFacts] = transport.gather_values(RankFacts(**vars(mine) | {"cma_error": blocked}))
+    ranks: list[RankFacts] = world.transport.gather_values(replace(alone.ranks[0], rank=world.rank))
     probed = decide(comm) if any(rank.gpu for rank in ranks) else None
-    return Facts(
-        launch=launch,
-        mpi=mpi,
+    return replace(
+        alone,
         ranks=ranks,
-        device=device,
-        settings=settings(os.environ),
-        ucx=loaded("libucp"),
-        ucx_cuda=loaded("libuct_cuda") is not None,
+        settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
+        ucx=next(iter(loaded("libucp")), None),
+        ucx_cuda=bool(loaded("libuct_cuda")),
         queries=queries(comm),
         probed=probed,
         device_memory=decide(comm, override) if probed and override != "auto" else probed,
     )
-
-
-def cma_error(transport: Transport, host: str) -> str | None:
-    """Collective: why this rank cannot read the memory of another rank of its host; None where it can, or is alone.
-
-    MPI libraries move large messages between processes of a host by one copy (process_vm_readv, "CMA"), which needs
-    the right to trace them; containers often lack it.
-    """
-    there = ctypes.create_string_buffer(b"marvello")
-    places = transport.gather_values((host, os.getpid(), ctypes.addressof(there)))
-    others = [(pid, address) for at, pid, address in places if at == host and pid != os.getpid()]
-    error = read_other(*others[0]) if others else None
-    transport.gather_values(None)  # nobody's buffer goes before all have read
-    return error
-
-
-class Vector(ctypes.Structure):
-    """C's struct iovec."""
-
-    _fields_ = (("base", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
-
-
-def read_other(pid: int, address: int) -> str | None:
-    """Read 8 bytes of another process; the error if that fails."""
-    here = ctypes.create_string_buffer(8)
-    to, origin = Vector(ctypes.addressof(here), 8), Vector(address, 8)
-    read = getattr(ctypes.CDLL(None, use_errno=True), "process_vm_readv", None)
-    if read is None:
-        return None
-    count = read(pid, ctypes.byref(to), ctypes.c_ulong(1), ctypes.byref(origin), ctypes.c_ulong(1), ctypes.c_ulong(0))
-    return None if count == 8 else os.strerror(ctypes.get_errno())

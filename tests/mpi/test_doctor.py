@@ -4,17 +4,23 @@ import os
 
 import pytest
 
-from dear_mpi.doctor.command import Wishes, examine
+from dear_mpi.collectives.launcher import launch_of
+from dear_mpi.doctor.command import examine, look
 from dear_mpi.doctor.findings import findings
-from dear_mpi.doctor.launcher import launch_of
 from dear_mpi.doctor.show import show_doctor
+from dear_mpi.world import run_world
 
 pytestmark = pytest.mark.mpi
 
 
+def examined(device_memory="auto"):
+    alone = look(launch_of(os.environ), "cpu")
+    return run_world(lambda world: examine(world, alone, device_memory=device_memory, nbytes=65536))
+
+
 @pytest.fixture(scope="module")
 def facts(comm):
-    return examine(launch_of(os.environ), Wishes(device="cpu", size="64KiB"))
+    return examined()
 
 
 def test_the_job_is_seen_as_it_is(comm, agree, facts):
@@ -43,4 +49,4 @@ def test_a_job_of_this_machine_is_not_broken(comm, agree, facts, capsys):
 def test_a_bad_flag_of_one_rank_is_an_error_on_all(comm):
     if comm.size > 1:
         with pytest.raises(ValueError, match="device_memory must be the same on all ranks"):
-            examine(launch_of(os.environ), Wishes(device="cpu", device_memory="staged" if comm.rank else "auto"))
+            examined("staged" if comm.rank else "auto")

@@ -84,6 +84,7 @@ BAD = [
     (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),
     (["--wire", "bf61"], "wire 'bf61' is unknown: did you mean 'bf16'"),
     (["--device", "gpu"], "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
+    (["--device-memory", "pinned"], "device_memory 'pinned' is unknown: Allowed: auto, direct, staged"),
     (["--fusion", "25"], "size '25' has no unit: write it like 25MB"),
     (["--fusion", "buckets:40"], "fusion buckets:40 asks for more buckets than the 3 layers with parameters"),
     (["--segment", "256"], "size '256' has no unit"),
@@ -107,6 +108,33 @@ def test_bad_input(arguments, message):
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_kernels_are_timed(tmp_path, monkeypatch):
+    table, file = tmp_path / "model.json", tmp_path / "rows.json"
+    table.write_text(json.dumps({"modules": [{"name": "a", "params": [999, 7], "fwd_flops": 1}]}))
+    monkeypatch.setattr("dear_mpi.bench.kernels.BUDGET_S", 0.01)
+    result = run("bench-kernels", "--models", table, "--json", file)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(file.read_text())
+    assert [row["kernel"] for row in rows] == 2 * ["pack", "unpack"] + 5 * ["accumulate"]
+    assert all(0 < row["ci_low_us"] <= row["p50_us"] <= row["ci_high_us"] for row in rows)
+    assert rows[0]["bucket_bytes"] == 4096  # 1000 and 8 elements, padded to 128 bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "cuda"], "CuPy is not installed"),
+        (["--models", "resnet5"], "synthetic model 'resnet5' is unknown"),
+        (["--json", "/nonexistent/rows.json"], "cannot be written"),
+    ],
+)
+def test_kernels_are_not_timed(arguments, message, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    result = run("bench-kernels", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
 
 
 def test_bad_arrays(arrays):
@@ -141,7 +169,7 @@ def test_python_m_runs_the_same_command_line():
 def test_a_launcher_of_another_mpi_is_told_apart():
     """Each of its processes would believe to be alone, and train by itself."""
     command = [sys.executable, "-m", "dear_mpi", "train", "--iterations", "1"]
-    environment = os.environ | {"PMI_SIZE": "2"}
+    environment = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "0"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert "2 ranks were launched, but" in result.stderr

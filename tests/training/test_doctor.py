@@ -1,7 +1,6 @@
 """The doctor's findings on made-up jobs, and the command where there is no MPI and no GPU."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -11,15 +10,15 @@ import typer
 from typer.testing import CliRunner
 
 from dear_mpi.collectives.cuda_aware import Verdict
+from dear_mpi.collectives.launcher import Launch, launch_of
 from dear_mpi.collectives.loopback import run_loopback
-from dear_mpi.collectives.mpi_facts import MpiFacts, loaded
+from dear_mpi.collectives.mpi_facts import MpiFacts
 from dear_mpi.doctor import command
-from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts, cma_error, read_other
+from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import SEVERITIES, findings
-from dear_mpi.doctor.gpus import Gpu
-from dear_mpi.doctor.launcher import Launch, launch_of
 from dear_mpi.doctor.links import measure_links
 from dear_mpi.doctor.show import show_doctor
+from dear_mpi.kernels.gpu import Gpu
 
 MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
 DIRECT = Verdict(True, "direct: device memory goes to MPI (probed)")
@@ -115,18 +114,6 @@ CASES = {
         job(rank(0, launched_local_rank=1), rank(1, launched_local_rank=0)),
         ["note: the launcher's local rank differs from the place on the host for ranks 0-1"],
     ),
-    "uneven hosts": (
-        job(rank(0), rank(1), rank(2, host="b", local_rank=0, launched_local_rank=None)),
-        ["note: hosts have different numbers of ranks: 2 on a, 1 on b"],
-    ),
-    "CMA": (
-        job(rank(0), rank(1, cma_error="Operation not permitted")),
-        ["warning: rank 1 cannot read memory of other ranks on the host (Operation not permitted)"],
-    ),
-    "alone": (
-        job(rank(0), mpi=replace(MPI, size=1), launch=Launch("none")),
-        ["note: there is one rank: no link was measured"],
-    ),
 }
 
 
@@ -147,7 +134,8 @@ def test_findings(name, capsys):
 
 
 def test_the_worst_comes_first():
-    facts = job(rank(0, gpu_problem="there is no GPU"), rank(1, host="b", cores=(0,)), rank(2), device="cuda")
+    ranks = rank(0, gpu_problem="there is no GPU"), rank(1, cores=(0,)), rank(2)
+    facts = job(*ranks, device="cuda", probed=DIRECT, queries={"MPIX_Query_cuda_support": False})
     severities = [finding.severity for finding in findings(facts)]
     assert severities == sorted(severities, key=SEVERITIES.index)
     assert set(severities) == set(SEVERITIES)
@@ -164,6 +152,7 @@ LAUNCHES = [
         {"PMI_SIZE": "2", "PMI_RANK": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"},
         Launch("Slurm's srun", 2, 1, 1),
     ),
+    ({"PMI_SIZE": "2", "PMI_RANK": "1", "PALS_LOCAL_RANKID": "1", "PMI_LOCAL_RANK": "1"}, Launch("PALS", 2, 1, 1)),
     ({"PMI_SIZE": "2", "PMI_RANK": "1", "PMI_LOCAL_RANK": "1"}, Launch("a launcher that speaks PMI", 2, 1, 1)),
     ({"PMI_SIZE": "2", "PMI_RANK": "1"}, Launch("a launcher that speaks PMI", 2, 1, None)),
     ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}, Launch("none")),  # a batch script
@@ -184,20 +173,6 @@ def test_links_of_all_neighbours(size):
         assert row.latency_us > 0
         assert row.GBps > 0
         assert asdict(row) == asdict(row) | {"path": "host", "bytes": 1000, "latency_bytes": 8}
-
-
-def test_reading_another_process():
-    assert cma_error_alone() is None
-    assert read_other(2**22 + 1, 0) == os.strerror(3)  # no such process
-
-
-def cma_error_alone():
-    return run_loopback(1, lambda transport: cma_error(transport, "a"))[0]
-
-
-def test_loaded():
-    assert loaded("libc") or loaded("ld-linux")
-    assert loaded("libnone") is None
 
 
 APP = typer.Typer()

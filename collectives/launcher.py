@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["OPEN_MPI", "Launch", "launch_of"]
+__all__ = ["OPEN_MPI", "Launch", "child_environment", "launch_of"]
 
 OPEN_MPI = "Open MPI's mpirun"
 
@@ -26,10 +28,20 @@ LAUNCHERS = (
     (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
     ("Hydra (MPICH, Intel MPI)", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
+    ("PALS", "PMI_SIZE", "PMI_RANK", "PALS_LOCAL_RANKID"),
     ("Slurm's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"),
     ("a launcher that speaks PMI", "PMI_SIZE", "PMI_RANK", "PMI_LOCAL_RANK"),
     ("a launcher that speaks PMI", "PMI_SIZE", "PMI_RANK"),
 )
+
+# How the names begin of all that they say: with it a child would take itself for a rank of this job.
+PREFIXES = (
+    *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_UNIVERSE_", "OMPI_NUM_APP", "OMPI_APP_", "OMPI_FIRST_RANKS"),
+    *("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir"),
+    *("PMIX_", "PRTE_", "PMI_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "MPIEXEC_", "I_MPI_HYDRA_"),
+    *("MPIRUN_", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_", "FLUX_TASK_", "SLURM_"),
+)
+SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # the user's, or where the library lies
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
@@ -42,3 +54,16 @@ def launch_of(environment: Mapping[str, str]) -> Launch:
         if all(variable in environment for variable in variables):
             return Launch(name, *(int(environment[variable]) for variable in variables))
     return Launch("none")
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Ours, without what would make the child a rank of this job; settings of MPI and of UCX stay.
+
+    >>> sorted(child_environment({"PMIX_RANK": "1", "UCX_TLS": "all", "OMPI_MCA_pml": "ucx"}))
+    ['OMPI_MCA_pml', 'PYTHONPATH', 'UCX_TLS']
+    """
+    kept = {
+        name: value for name, value in environment.items() if name.startswith(SETTINGS) or not name.startswith(PREFIXES)
+    }
+    # The child finds the modules that this process finds, wherever it found them.
+    return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

@@ -1,0 +1,52 @@
+"""The GPU of a process, and where there is none, why: the one place that asks."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+__all__ = ["Gpu", "current_gpu", "use_gpu"]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """``number`` counts what this process sees; ``address`` (on the PCI bus) is the same for all that share it."""
+
+    number: int
+    count: int
+    name: str
+    address: str
+
+
+def use_gpu(local_rank: int) -> None:
+    """Let this process use that of the GPUs it sees, counted around; to be done before MPI starts, which binds to it.
+
+    Where there is none nothing happens: ``current_gpu`` will say so.
+    """
+    with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):  # CuPy's errors of CUDA are RuntimeErrors
+        import cupy
+
+        cupy.cuda.Device(local_rank % cupy.cuda.runtime.getDeviceCount()).use()
+
+
+def current_gpu() -> Gpu:
+    """The GPU that this thread uses.
+
+    Raises:
+        ValueError: there is none that CuPy could use; it says why, and what to do.
+    """
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        if count == 0:
+            raise RuntimeError("CUDA counts none")
+        device = cupy.cuda.Device()
+        name = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
+        return Gpu(int(device.id), count, name.decode() if isinstance(name, bytes) else name, device.pci_bus_id)
+    except ImportError as error:
+        lacking = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        why = "CuPy is not installed" if lacking else f"CuPy cannot be imported: {error}"
+        raise ValueError(f"{why} (pip install cupy-cuda13x or -cuda12x: our extras cuda13, cuda12)") from None
+    except RuntimeError as error:
+        raise ValueError(f"there is no GPU that can be used: {error} (nvidia-smi shows the driver's)") from None
