@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dear_mpi.collectives import naive, ring
+from dear_mpi.collectives import bidirectional, bruck, naive, pairwise, ring
+from dear_mpi.collectives.mirror import family
 from dear_mpi.collectives.program import Algorithm, Program
 from dear_mpi.collectives.transport import Transport
 from dear_mpi.kernels.choose import choose
@@ -20,6 +21,9 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "all_gather": ring.all_gather,
         "all_reduce": ring.all_reduce,
     },
+    "bidirectional": family(bidirectional.all_gather),
+    "pairwise": family(pairwise.all_gather),
+    "bruck": family(bruck.all_gather),
 }
 
 NATIVE = "native"  # the MPI library's own collectives: no program, see native.py

@@ -46,7 +46,7 @@ Threads = Annotated[
 LinkText = Annotated[str | None, typer.Option("--link", help="Emulate this link between ranks, e.g. 10gbit,50us.")]
 Model = Annotated[str | None, typer.Option(help="mlp, cnn, gpt, synthetic:resnet50 (densenet201, inceptionv4, ...).")]
 Fusion = Annotated[str | None, typer.Option(help="none, layers:4, buckets:8, or a size such as 25MB.")]
-Algorithm = Annotated[str | None, typer.Option(help="ring, naive, or native (the MPI library's own).")]
+Algorithm = Annotated[str | None, typer.Option(help="ring, bidirectional, pairwise, bruck, naive; native: MPI's own.")]
 Segment = Annotated[str | None, typer.Option(help="Largest message, e.g. 256KiB.")]
 ForwardTime = Annotated[float | None, typer.Option(help="Seconds of forward compute of a synthetic model.")]
 BackwardTime = Annotated[float | None, typer.Option(help="Seconds of its backward compute; twice that of forward.")]
@@ -235,7 +235,7 @@ def time_kernels(
 
 @app.command()
 def explain(
-    algorithm: Annotated[str, typer.Option(help="ring or naive.")] = "ring",
+    algorithm: Annotated[str, typer.Option(help="ring, bidirectional, pairwise, bruck or naive.")] = "ring",
     collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter or all_gather.")] = "all_reduce",
     ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")] = 4,
     check: Annotated[bool, typer.Option("--check", help="Prove it for this number of ranks and all below.")] = False,

@@ -3,6 +3,7 @@
 Data are small whole numbers, so that every result is exact in every type and errors cannot hide in a tolerance.
 """
 
+import tracemalloc
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -123,6 +124,23 @@ def check_plan_is_reusable(transport, drive) -> None:
             assert drive(plan) is x
             ranks = sum(range(transport.size))
             np.testing.assert_array_equal(x, np.arange(1000, dtype=np.float32) * transport.size + ranks * turn)
+
+
+def check_runs_allocate_nothing(transport, algorithm: str) -> None:
+    """Nothing grows in a thousand runs."""
+    with make_plan("all_reduce", np.zeros(1000), transport, algorithm=algorithm, segment_bytes=1024) as plan:
+        for _ in range(10):
+            plan()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(1000):
+                plan()
+            after, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert after - before < 2048, f"{after - before} bytes are left"
+    assert peak - before < 16384, f"{peak - before} bytes were in use at a time"
 
 
 def blocking(plan):

@@ -1,5 +1,7 @@
 """Algorithms are proven before anything runs: every algorithm and collective, for all sizes up to 64."""
 
+import math
+
 import pytest
 
 from dear_mpi.collectives import ALGORITHMS, programs, verify
@@ -34,6 +36,25 @@ def test_ring_costs_what_the_closed_form_says(size):
         steps = (size - 1) * (2 if collective == "all_reduce" else 1)
         assert set(found.messages) == {steps}
         assert set(found.nbytes) == {steps * nbytes // size}
+
+
+STEPS = {
+    "pairwise": lambda size: size - 1,
+    "bidirectional": lambda size: size // 2,
+    "bruck": lambda size: math.ceil(math.log2(size)),
+}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 17, 64])
+@pytest.mark.parametrize("name", STEPS)
+def test_all_gathers_cost_what_their_closed_forms_say(name, size):
+    """Each sends the least bytes that are possible, in so many steps; their mirror images send as many."""
+    network, share = Network(alpha=1e-5, beta=1e-9), 4000
+    found = cost(programs(name, "all_gather", size), 1000 * size, 4, network)
+    assert found.time_s == pytest.approx(STEPS[name](size) * network.alpha + (size - 1) * share * network.beta)
+    assert set(found.nbytes) == {(size - 1) * share}
+    mirror = cost(programs(name, "reduce_scatter", size), 1000 * size, 4, network)
+    assert (mirror.time_s, set(mirror.nbytes)) == (pytest.approx(found.time_s), set(found.nbytes))
 
 
 def test_naive_crowds_the_link_of_rank_0():

@@ -1,16 +1,19 @@
 """Scripts and their execution, on programs that no sane person would write: whatever a program says is what happens."""
 
+import itertools
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dear_mpi.collectives import chunk_bounds, programs
+from dear_mpi.collectives import ALGORITHMS, chunk_bounds, programs
 from dear_mpi.collectives.execute import Execution
 from dear_mpi.collectives.loopback import run_loopback
 from dear_mpi.collectives.messages import messages
 from dear_mpi.collectives.program import Program, Receive, Send, Step
-from dear_mpi.collectives.script import write_script
+from dear_mpi.collectives.script import WINDOW, write_script
 
 
 @st.composite
@@ -134,3 +137,14 @@ def test_a_ring_sends_on_what_has_arrived_before_the_step_is_over(size):
     first_of_step_1 = next(n for n, m in enumerate(sent) if m.key == (1, 0) and not m.incoming)
     last_of_step_0 = next(n for n, m in enumerate(sent) if m.key == (0, 9) and m.incoming)
     assert entry_of_start[first_of_step_1] <= entry_of_wait[last_of_step_0]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_two_segments_beside_the_buffer_per_peer_and_direction(name, staged):
+    """However many segments there are: what a plan needs beside the buffer does not grow with it."""
+    for collective, size, segment in itertools.product(ALGORITHMS[name], (2, 3, 5, 8), (1, 3, 100)):
+        for program in programs(name, collective, size):
+            script = write_script(messages(program, 10 * size + 1, segment), staged=staged)
+            lanes = Counter((peer, incoming) for peer, incoming, _ in set(script.slots.values()))
+            assert max(lanes.values(), default=0) <= WINDOW

@@ -101,3 +101,8 @@ def test_many_plans_free_what_they_took(comm):
             plan()
     own.Free()
     assert (x == float(comm.size) ** 50).all()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_runs_allocate_nothing(transport, algorithm):
+    checks.check_runs_allocate_nothing(transport, algorithm)

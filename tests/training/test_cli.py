@@ -78,7 +78,10 @@ BAD = [
     (["--model", "cmn"], "model 'cmn' is unknown: did you mean 'cnn'?"),
     (["--model", "synthetic:resnet5"], "synthetic model 'resnet5' is unknown: did you mean 'resnet50'?"),
     (["--schedule", "daer"], "schedule 'daer' is unknown: did you mean 'dear'?"),
-    (["--algorithm", "rnig"], "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring, native"),
+    (
+        ["--algorithm", "rnig"],
+        "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring, bidirectional",
+    ),
     (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam'?"),
     (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),
