@@ -116,7 +116,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    under_mpi = config.getoption("--with-mpi") or config.getoption("--only-mpi")
+    under_mpi = config.getoption("--with-mpi", False) or config.getoption("--only-mpi", False)
     hypothesis.settings.load_profile("mpi" if under_mpi else "serial")
     if under_mpi:
         plugin = RankOfJob(config)
