@@ -20,6 +20,7 @@ Source: folklore; UCC, for one, runs two inverted rings at once by default (its 
 from __future__ import annotations
 
 from dear_mpi.collectives.program import Program, Receive, Send, Step
+from dear_mpi.collectives.ring import one
 
 __all__ = ["all_gather"]
 
@@ -34,8 +35,3 @@ def all_gather(rank: int, size: int) -> Program:
         receives = [Receive((rank - way) % size, one(rank - way * (s + 1), size)) for way in ways]
         steps.append(Step(tuple(sends), tuple(receives)))
     return Program("all_gather", rank, size, tuple(steps))
-
-
-def one(chunk: int, size: int) -> range:
-    """The range that holds just this chunk, counted around the ring."""
-    return range(chunk % size, chunk % size + 1)

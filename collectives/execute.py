@@ -25,7 +25,7 @@ from dear_mpi.collectives.program import Program
 from dear_mpi.collectives.script import WINDOW, Script, write_script
 from dear_mpi.collectives.transport import Request, Transport
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.events import event_for
+from dear_mpi.kernels.events import event_for, settle
 from dear_mpi.kernels.slab import Slab
 
 __all__ = ["Execution"]
@@ -159,9 +159,7 @@ class Execution:
         return TransportError(f"{place}: {error}")
 
     def free(self) -> None:
-        if self.settled is not None:  # kernels may still read the slots
-            self.settled.record()
-            self.settled.synchronize()
+        settle(self.places.buffer)  # kernels may still read the slots
         for request in self.requests:
             request.Free()
         self.requests, self.entries = [], []
