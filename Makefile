@@ -15,7 +15,7 @@ PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
 RANKS := 1 2 3 4 5
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
-LINES := 9000
+LINES := 12000
 
 include hostfiles/local.env
 LIMIT := timeout 600
@@ -81,9 +81,11 @@ format: install       ## let ruff rewrite what it can
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m ruff check --fix .
 
-bench: install        ## collectives on 2 and 4 ranks of this machine
-	$(MPIRUN) -n 2 $(PYTHON) -m dear_mpi bench
-	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi bench
+bench: install        ## collectives on 2 and 4 ranks of this machine: ours, those of MPI libraries, gloo if there is torch
+	@peers=native; test ! -d $(VENV)/mpich || test $(MPI) = system || peers=$$peers,mpich; \
+	$(PYTHON) -c 'import torch' 2>/dev/null && peers=$$peers,gloo; set -ex; for ranks in 2 4; do \
+	$(MPIRUN) -n $$ranks $(PYTHON) -m dear_mpi bench --collective all_reduce,reduce_scatter,all_gather \
+	    --algorithms $$peers,ring,auto --sizes 4B:64MiB; done
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
 	@export NO_COLOR=1 TERM=dumb COLUMNS=120; { \

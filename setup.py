@@ -40,6 +40,7 @@ setup(
         "data": ["scikit-learn"],
         "plot": ["matplotlib"],
         "torch": ["torch"],
+        "gloo": ["torch==2.13.0"],
         "dev": ["pytest", "pytest-mpi", "hypothesis", "ruff", "mypy"],
     },
     entry_points={"console_scripts": ["dear-mpi = dear_mpi.__main__:main"]},

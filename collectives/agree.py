@@ -7,13 +7,14 @@ others: every rank raises the same error.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dear_mpi.collectives.errors import ArgumentError, MismatchError
 from dear_mpi.collectives.transport import Transport
 
-__all__ = ["agree"]
+__all__ = ["agree", "run_checker"]
 
 
 def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
@@ -42,6 +43,21 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
         values = [facts_there.get(name) for _, facts_there, _ in answers]
         if any(value != values[0] for value in values):
             raise MismatchError(f"{place}: {name} must be the same on all ranks, not {by_rank(values)}")
+
+
+def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
+    """A call that sees that all ranks run the same plan, for the same time: for programs that hang.
+
+    Raises:
+        MismatchError: (by the call) a rank is about to run another plan; on all ranks, with the plan of each.
+    """
+    numbers = itertools.count(1)
+
+    def check() -> None:
+        run = f"{plan}, run {next(numbers)}"
+        agree(transport, "debug", lambda: {"the plan that is run": run})
+
+    return check
 
 
 def by_rank(values: list[Any]) -> str:

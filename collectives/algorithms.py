@@ -1,56 +1,102 @@
-"""The algorithms by name. To add one: write its file, add its line here; all else follows from the programs."""
+"""The algorithms by name. To add one: write its file, add its line here; all else follows from the programs.
+
+An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file.
+"""
 
 from __future__ import annotations
 
-from dear_mpi.collectives import bidirectional, bruck, naive, pairwise, ring
+from collections.abc import Sequence
+
+from dear_mpi.collectives import (
+    bidirectional,
+    binomial,
+    bruck,
+    double_tree,
+    hierarchical,
+    naive,
+    ordered,
+    pairwise,
+    rabenseifner,
+    recursive_doubling,
+    ring,
+    swing,
+    torus,
+)
+from dear_mpi.collectives.contract import COLLECTIVES
 from dear_mpi.collectives.mirror import family
-from dear_mpi.collectives.program import Algorithm, Program
+from dear_mpi.collectives.program import Algorithm, Program, write_program
 from dear_mpi.collectives.transport import Transport
+from dear_mpi.collectives.tuning import rules_of
+from dear_mpi.collectives.user_algorithm import load_algorithm
+from dear_mpi.collectives.verify import verify
 from dear_mpi.kernels.choose import choose
 
 __all__ = ["ALGORITHMS", "NATIVE", "check_algorithm", "find_algorithm", "programs"]
 
+
+def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
+    """Functions called as the collectives that they serve."""
+    return {function.__name__: function for function in functions}
+
+
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
-    "naive": {
-        "reduce_scatter": naive.reduce_scatter,
-        "all_gather": naive.all_gather,
-        "all_reduce": naive.all_reduce,
-    },
-    "ring": {
-        "reduce_scatter": ring.reduce_scatter,
-        "all_gather": ring.all_gather,
-        "all_reduce": ring.all_reduce,
-    },
+    "naive": by_name(naive.reduce_scatter, naive.all_gather, naive.all_reduce, naive.broadcast, naive.reduce),
+    "ring": by_name(ring.reduce_scatter, ring.all_gather, ring.all_reduce),
     "bidirectional": family(bidirectional.all_gather),
     "pairwise": family(pairwise.all_gather),
+    "ordered": family(ordered.all_gather),
+    "shared": family(ordered.all_gather),  # the same without messages: see shared.py
     "bruck": family(bruck.all_gather),
+    "recursive_doubling": by_name(recursive_doubling.all_reduce),
+    "rabenseifner": family(rabenseifner.all_gather),
+    "swing": family(swing.all_gather),
+    "binomial": family(binomial.broadcast),
+    "double_tree": by_name(double_tree.all_reduce),
+    "hierarchical": family(hierarchical.all_gather),
+    "torus": family(torus.all_gather),
 }
 
 NATIVE = "native"  # the MPI library's own collectives: no program, see native.py
 
 
-def check_algorithm(name: str, transport: Transport) -> None:
-    """See that there is such an algorithm, and that it can run on this transport.
+def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
+    """See that there is such an algorithm for these collectives, and that it can run on this transport.
 
     Raises:
-        ValueError: an unknown name, or ``native`` where there is no MPI.
+        ValueError: an unknown name, one that does not serve them, or ``native`` where there is no MPI.
+        ProgramError: a user's algorithm is wrong; for these many ranks, ours are proven by the tests.
     """
-    choose("algorithm", name, dict.fromkeys((*ALGORITHMS, NATIVE)))
     if name == NATIVE and not transport.native:
         raise ValueError(f"algorithm 'native' needs MPI, not the transport {transport.name!r}: use 'ring'")
+    for collective in collectives if name != NATIVE and rules_of(name) is None else ():
+        find_algorithm(name, collective)
+        if name not in ALGORITHMS:
+            verify(programs(name, collective, transport.size))
 
 
 def find_algorithm(name: str, collective: str) -> Algorithm:
     """The function of (rank, size) that writes the programs of this collective.
 
     Raises:
-        ValueError: no such algorithm, or no such collective.
+        ValueError: no such algorithm or collective, or the one does not serve the other.
     """
-    return choose("collective", collective, choose("algorithm", name, ALGORITHMS))
+    choose("collective", collective, COLLECTIVES)
+    served = load_algorithm(name) if ":" in name else choose("algorithm", name, ALGORITHMS | {NATIVE: {}})
+    if collective not in served:
+        others = [other for other, row in ALGORITHMS.items() if collective in row]
+        serves = f"serves {', '.join(served)}" if served else "has no program"
+        raise ValueError(f"algorithm {name!r} {serves}, not {collective}; these do: {', '.join(others)}")
+    return served[collective]
 
 
-def programs(name: str, collective: str, size: int) -> list[Program]:
+def programs(
+    name: str, collective: str, size: int, *, hosts: Sequence[int] | None = None, pieces: int = 1
+) -> list[Program]:
     """The programs of all ranks.
+
+    Args:
+        hosts: the number of the host of each rank; without it all are on one.
+        pieces: for algorithms that send the buffer piece by piece.
 
     Raises:
         ValueError: an unknown name, or a size below 1.
@@ -58,4 +104,4 @@ def programs(name: str, collective: str, size: int) -> list[Program]:
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
-    return [algorithm(rank, size) for rank in range(size)]
+    return [write_program(algorithm, rank, size, hosts=hosts, pieces=pieces) for rank in range(size)]

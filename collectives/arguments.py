@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dear_mpi.collectives.algorithms import NATIVE, check_algorithm
-from dear_mpi.collectives.partition import chunk_bounds
-from dear_mpi.collectives.program import COLLECTIVES
+from dear_mpi.collectives.contract import COLLECTIVES
+from dear_mpi.collectives.partition import Partition
+from dear_mpi.collectives.shared import SHARED
 from dear_mpi.collectives.transport import Transport
+from dear_mpi.collectives.tuning import pick, rules_of
 from dear_mpi.kernels.array import Array, array_module, library_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dispatch import kernels_for
@@ -32,28 +35,46 @@ class Call:
     out: Array | None
     algorithm: str
     op: str
-    segment_bytes: int
+    segment_bytes: int | None
+    weights: Sequence[float] | None
+    root: int
+
+    def chosen(self, size: int, *, sharing: bool) -> Call:
+        """The same with what ``auto`` and None stand for: the algorithm and the segments of the tuning table.
+
+        Args:
+            sharing: whether the ranks can work in each other's memory.
+        """
+        algorithm, segment_bytes, rules = self.algorithm, SEGMENT_BYTES, rules_of(self.algorithm)
+        if rules is not None:
+            nbytes = self.count * self.x.dtype.itemsize
+            shared = [rule for rule in rules if (rule.collective, rule.algorithm) == (self.collective, SHARED)]
+            others = [rule for rule in rules if rule.algorithm != SHARED]
+            rule = pick(shared if sharing and shared else others, self.collective, size, nbytes)
+            algorithm, segment_bytes = rule.algorithm, rule.segment_bytes
+        return replace(self, algorithm=algorithm, segment_bytes=self.segment_bytes or segment_bytes)
 
     def check(self, transport: Transport) -> Mapping[str, Any]:
-        """What must be equal on all ranks.
+        """What must be equal on all ranks: the fingerprint of the plan.
 
         Raises:
             ValueError: an argument is not allowed.
         """
-        choose("collective", self.collective, dict.fromkeys(COLLECTIVES))
-        check_algorithm(self.algorithm, transport)
+        contract = choose("collective", self.collective, COLLECTIVES)
         for name, array in (("x", self.x), ("out", self.out)):
             if array is not None:
                 check_array(name, array, written=array is (self.x if self.out is None else self.out))
-        self.check_out(transport.rank, transport.size)
+        self.check_segment()
+        self.check_out(transport.rank, self.partition(transport.size))
         check_op(self.op, self.x.dtype, self.collective)
-        if self.algorithm == NATIVE and self.x.dtype == DTYPES["bf16"] and self.collective != "all_gather":
+        if not 0 <= self.root < (transport.size if contract.rooted else 1):
+            allowed = f"from 0 to {transport.size - 1}" if contract.rooted else f"left out for {self.collective}"
+            raise ValueError(f"root must be {allowed}, not {self.root}")
+        rules = rules_of(self.algorithm)
+        for sharing in (False, True):
+            check_algorithm(self.chosen(transport.size, sharing=sharing).algorithm, transport, self.collective)
+        if self.algorithm == NATIVE and self.x.dtype == DTYPES["bf16"] and contract.reduces:
             raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
-        if not isinstance(self.segment_bytes, int):
-            raise ValueError(f"segment_bytes must be a whole number, not {self.segment_bytes!r}")
-        if not self.x.dtype.itemsize <= self.segment_bytes <= MESSAGE_BYTES:
-            allowed = f"{self.x.dtype.itemsize} (one element) to {MESSAGE_BYTES}"
-            raise ValueError(f"segment_bytes must be from {allowed}, not {self.segment_bytes}")
         return {
             "collective": self.collective,
             "count": self.count,
@@ -61,15 +82,32 @@ class Call:
             "library of the arrays": library_of(self.x),
             "op": self.op,
             "algorithm": self.algorithm,
+            "tuning table": rules and zlib.crc32(repr(rules).encode()),
             "segment_bytes": self.segment_bytes,
+            "weights": None if self.weights is None else tuple(self.weights),
+            "root": self.root,
         }
+
+    def check_segment(self) -> None:
+        """One element or more, and no more than MPI can count."""
+        given, itemsize = self.segment_bytes, self.x.dtype.itemsize
+        if given is None:
+            return
+        if not isinstance(given, int):
+            raise ValueError(f"segment_bytes must be a whole number, not {given!r}")
+        if not itemsize <= given <= MESSAGE_BYTES:
+            raise ValueError(f"segment_bytes must be from {itemsize} (one element) to {MESSAGE_BYTES}, not {given}")
+
+    def partition(self, size: int) -> Partition:
+        """How the full buffer splits over the ranks."""
+        return Partition.of(self.count, size, self.weights)
 
     @property
     def count(self) -> int:
         """Elements of the full buffer, which is ``out`` where an all_gather is out of place."""
         return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
 
-    def check_out(self, rank: int, size: int) -> None:
+    def check_out(self, rank: int, partition: Partition) -> None:
         """``out`` fits, and shares no memory with ``x``."""
         if self.out is None:
             return
@@ -77,9 +115,9 @@ class Call:
             raise ValueError(f"out must be an array of {library_of(self.x)}, as x is, not of {library_of(self.out)}")
         if self.out.dtype != self.x.dtype:
             raise ValueError(f"out must have the dtype of x, {self.x.dtype}, not {self.out.dtype}")
-        start, stop = chunk_bounds(self.count, size, rank)
-        x_count = stop - start if self.collective == "all_gather" else self.count
-        out_count = stop - start if self.collective == "reduce_scatter" else self.count
+        own, size = partition.counts[rank], len(partition.counts)
+        x_count = own if self.collective == "all_gather" else self.count
+        out_count = own if self.collective == "reduce_scatter" else self.count
         for name, array, count in (("x", self.x, x_count), ("out", self.out, out_count)):
             if array.size != count:
                 raise ValueError(f"{name} must have {count} elements on rank {rank} of {size}, not {array.size}")
@@ -102,7 +140,7 @@ def check_array(name: str, array: Array, *, written: bool) -> None:
 def check_op(op: str, dtype: np.dtype[Any], collective: str) -> None:
     """A known reduction that exists for this type."""
     choose("op", op, dict.fromkeys(("sum", "prod", "min", "max", "average")))
-    if collective == "all_gather" and op != "sum":
-        raise ValueError(f"op must be left out for all_gather, which combines nothing, not {op!r}")
+    if not COLLECTIVES[collective].reduces and op != "sum":
+        raise ValueError(f"op must be left out for {collective}, which combines nothing, not {op!r}")
     if op == "average" and not is_floating(dtype):
         raise ValueError(f"op 'average' needs one of {', '.join(DTYPES)}, not {dtype}: use 'sum'")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,15 @@ class EmulatedTransport:
     @property
     def name(self) -> str:
         return f"EMULATED link of {self.link} over {self.below.name}"
+
+    def hosts(self) -> Sequence[int]:
+        return self.below.hosts()
+
+    def shareable(self, nbytes: int) -> Array:
+        return self.below.shareable(nbytes)
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        return None  # what is emulated has a network between all ranks
 
     def takes(self, array: Array) -> bool:
         return self.below.takes(array)

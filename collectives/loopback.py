@@ -9,14 +9,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
+
+import numpy as np
 
 from dear_mpi.collectives.errors import TransportError
 from dear_mpi.collectives.transport import Request
 from dear_mpi.kernels.accumulate import copier
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.events import settle
 
 __all__ = ["LoopbackTransport", "run_loopback"]
@@ -27,8 +29,8 @@ T = TypeVar("T")
 class Hub:
     """What the ranks of one loopback group share."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, hosts: Sequence[int]) -> None:
+        self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
         self.lines: dict[tuple[int, int, int], Line] = {}  # by source, destination and tag
         self.values: list[Any] = [None] * size
@@ -104,6 +106,17 @@ class LoopbackTransport:
         self.name = "loopback (threads)"
         self.tags = itertools.count(1)
 
+    def hosts(self) -> Sequence[int]:
+        return self.hub.hosts
+
+    def shareable(self, nbytes: int) -> Array:
+        return np.zeros(nbytes, np.uint8)
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        arrays = self.gather_values(array)
+        one_host = len(set(self.hub.hosts)) == 1
+        return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
+
     def takes(self, array: Array) -> bool:
         return True
 
@@ -130,8 +143,10 @@ class LoopbackTransport:
         self.hub.fail(message)
 
 
-def run_loopback(size: int, function: Callable[[LoopbackTransport], T]) -> list[T]:
+def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
     """Call ``function(transport)`` as each of ``size`` ranks, in threads; the results in rank order.
+
+    ``hosts`` are the numbers of the hosts that the ranks say they are on: one for all if it is not given.
 
     Raises:
         Exception: the first that any rank raised; the other ranks are released, so nobody hangs.
@@ -141,7 +156,7 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T]) -> list[
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
-    hub = Hub(size)
+    hub = Hub(size, hosts or [0] * size)
     with ThreadPoolExecutor(size, thread_name_prefix="rank") as pool:
         tasks = [pool.submit(function, LoopbackTransport(hub, rank)) for rank in range(size)]
         try:

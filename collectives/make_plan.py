@@ -9,17 +9,21 @@ Plan        (plan.py)       is all of it together, to be run many times
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dear_mpi.collectives.agree import agree
+from dear_mpi.collectives.agree import agree, run_checker
 from dear_mpi.collectives.algorithms import NATIVE, find_algorithm
 from dear_mpi.collectives.arguments import SEGMENT_BYTES, Call
+from dear_mpi.collectives.errors import ArgumentError
 from dear_mpi.collectives.execute import Execution
-from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.collectives.plan import Plan, Runnable
+from dear_mpi.collectives.program import Program, asks_for, renamed, write_program
+from dear_mpi.collectives.shared import SHARED, Reach, SharedRun, reach
 from dear_mpi.collectives.transport import Transport
+from dear_mpi.collectives.tuning import rules_of
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import Slab
@@ -35,21 +39,28 @@ def make_plan(
     out: Array | None = None,
     algorithm: str = "ring",
     op: str = "sum",
-    segment_bytes: int = SEGMENT_BYTES,
+    segment_bytes: int | None = None,
+    weights: Sequence[float] | None = None,
+    root: int = 0,
     slab: Slab | None = None,
+    debug: bool = False,
 ) -> Plan:
     """Prepare a collective for these arrays; the plan is run by calling it, or by start / advance / wait.
 
-    Collective: all ranks call it, in the same order, with the same count, dtype, op, algorithm and segment size.
+    Collective: all ranks call it, in the same order, with the same arguments but for the contents of the arrays.
 
     Args:
-        collective: ``reduce_scatter``, ``all_gather`` or ``all_reduce``.
+        collective: ``reduce_scatter``, ``all_gather``, ``all_reduce``, ``broadcast`` or ``reduce``.
         x, out: as in the table at the head of ``dear_mpi.collectives``; contiguous, of any shape.
         comm: an mpi4py communicator, or a ``Transport``.
-        algorithm: a name in ``ALGORITHMS``, or ``native`` for the MPI library's own collective.
+        algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for a function of yours; ``auto`` or
+            ``auto:FILE`` for what a tuning table says is best; ``native`` for the MPI library's own collective.
         op: ``sum``, ``prod``, ``min``, ``max``, or ``average`` (a sum that is scaled once, in fp32, at the end).
-        segment_bytes: the largest message.
+        segment_bytes: the largest message; that of the tuning table, else 256 KiB, if it is not given.
+        weights: a number for each rank, in proportion to which they own parts of the buffer; equal ones if not given.
+        root: the rank that has the data of a broadcast, or gets the result of a reduce.
         slab: where the plan's own memory is taken from; it makes its own if there is none.
+        debug: whether the ranks compare in every run which plan they are running, and for which time.
 
     Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
     is in order on that stream. They are handed to MPI if it takes them (``Transport.takes``), else staged.
@@ -60,11 +71,22 @@ def make_plan(
     """
     transport = transport_of(comm)
     tag = transport.next_tag()
-    call = Call(collective, x, out, algorithm, op, segment_bytes)
-    agree(transport, collective, lambda: {**call.check(transport), "number of the plan": tag})
-    place = placed(call, transport.rank, transport.size)
-    run = compiled(call, place.buffer, transport, tag, slab)
-    return Plan(run, place.result, before=place.before, after=place.after)
+    asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root)
+    agree(transport, collective, lambda: {**asked.check(transport), "number of the plan": tag})
+    place = placed(asked, transport.rank, transport.size)
+    reached = reach_for(algorithm, place.buffer, transport)
+    call = asked.chosen(transport.size, sharing=reached is not None)
+    run = compiled(call, place.buffer, transport, tag, slab, reached)
+    if debug:
+        place.before.insert(0, run_checker(transport, f"{collective} number {tag}"))
+    return Plan(
+        run,
+        place.result,
+        before=place.before,
+        after=place.after,
+        algorithm=call.algorithm,
+        segment_bytes=call.segment_bytes,
+    )
 
 
 def transport_of(comm: Any) -> Transport:
@@ -85,18 +107,54 @@ def transport_of(comm: Any) -> Transport:
     return MpiTransport.of(comm)
 
 
-def compiled(call: Call, buffer: Array, transport: Transport, tag: int, slab: Slab | None) -> Runnable:
-    """What moves the data: one of our programs, or the MPI library's collective."""
-    op = "sum" if call.op == "average" else call.op
+def reach_for(algorithm: str, buffer: Array, transport: Transport) -> Reach | None:
+    """Collective: the memory of the peers, for an algorithm that could use it.
+
+    Raises:
+        ArgumentError: it is out of reach for one that needs it; on all ranks alike.
+    """
+    if algorithm == SHARED:
+        reached = reach(buffer, transport, most_bytes=math.inf)
+        if reached is None:
+            raise ArgumentError("algorithm 'shared' needs all ranks on one host, able to open each other's memory, and no GPU")
+        return reached
+    return None if rules_of(algorithm) is None else reach(buffer, transport)
+
+
+def compiled(
+    call: Call, buffer: Array, transport: Transport, tag: int, slab: Slab | None, reached: Reach | None
+) -> Runnable:
+    """What moves the data: one of our programs, memory that all ranks reach, or the MPI library's collective."""
+    op, partition = "sum" if call.op == "average" else call.op, call.partition(transport.size)
     if call.algorithm == NATIVE:
         from dear_mpi.collectives.native import NativeRun  # imports, and so starts, MPI
 
-        return NativeRun(call.collective, buffer, transport, op=op)
-    program = find_algorithm(call.algorithm, call.collective)(transport.rank, transport.size)
-    segment = call.segment_bytes // call.x.dtype.itemsize
+        return NativeRun(call.collective, buffer, partition, transport, op=op, root=call.root)
+    if call.algorithm == SHARED and reached is not None:
+        return SharedRun(call.collective, buffer, partition, transport, reached=reached, op=op, tag=tag)
+    segment = (call.segment_bytes or SEGMENT_BYTES) // buffer.dtype.itemsize
+    program = program_of(call, transport, pieces=-(-buffer.size // segment))
     return Execution(
-        program, buffer, transport, op=op, segment=segment, tag=tag, staged=not transport.takes(buffer), slab=slab
+        program,
+        buffer,
+        partition.chunks(program.parts),
+        transport,
+        op=op,
+        segment=segment,
+        tag=tag,
+        staged=not transport.takes(buffer),
+        slab=slab,
     )
+
+
+def program_of(call: Call, transport: Transport, pieces: int) -> Program:
+    """What this rank does, with the root where the call has it."""
+    algorithm = find_algorithm(call.algorithm, call.collective)
+    size, hosts = transport.size, transport.hosts() if asks_for(algorithm, "hosts") else None
+    if hosts is not None:
+        hosts = (*hosts[call.root :], *hosts[: call.root])
+    place = (transport.rank - call.root) % size
+    return renamed(write_program(algorithm, place, size, hosts=hosts, pieces=pieces), call.root)
 
 
 @dataclass(frozen=True)
@@ -111,16 +169,16 @@ class Place:
 
 def placed(call: Call, rank: int, size: int) -> Place:
     """Where a call works: in ``x``, in ``out``, or (reduce_scatter with ``out``) in a buffer of its own."""
-    start, stop = chunk_bounds(call.count, size, rank)
+    own = call.partition(size).shard(rank)
     scale = 1 / size if call.op == "average" else 1.0
     x = call.x.reshape(-1)
     if call.out is None:
-        scaled = x[start:stop] if call.collective == "reduce_scatter" else x
+        scaled = x[own] if call.collective == "reduce_scatter" else x
         result = scaled if call.collective == "reduce_scatter" else call.x
         return Place(x, result, [], [copier(scaled, scaled, scale)] if scale != 1 else [])
     out = call.out.reshape(-1)
     if call.collective == "reduce_scatter":
         buffer = array_module(x).empty_like(x)
-        return Place(buffer, call.out, [copier(buffer, x)], [copier(out, buffer[start:stop], scale)])
-    arriving = out[start:stop] if call.collective == "all_gather" else out
+        return Place(buffer, call.out, [copier(buffer, x)], [copier(out, buffer[own], scale)])
+    arriving = out[own] if call.collective == "all_gather" else out
     return Place(out, call.out, [copier(arriving, x)], [copier(out, out, scale)] if scale != 1 else [])

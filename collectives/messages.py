@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dear_mpi.collectives.partition import chunk_offsets
 from dear_mpi.collectives.program import Program, Receive, Send
 
 __all__ = ["Message", "messages"]
@@ -39,12 +38,16 @@ class Message:
     incoming: bool
 
 
-def messages(program: Program, count: int, segment: int) -> list[Message]:
-    """All messages of one rank, for a buffer of ``count`` elements in segments of at most ``segment`` elements.
+def messages(program: Program, chunks: Sequence[int], segment: int) -> list[Message]:
+    """All messages of one rank.
+
+    Args:
+        chunks: the borders between the chunks of the buffer, from 0 to its count (``Partition.chunks``).
+        segment: the most elements in a message.
 
     Sorted by step; in each step the sends, which read what the buffer held before, come before the receives.
     """
-    grid = Grid(count, program.size, segment)
+    grid = Grid(chunks, segment)
     found: list[Message] = []
     for number, step in enumerate(program.steps):
         numbering: dict[tuple[int, bool], Iterator[int]] = defaultdict(itertools.count)
@@ -62,15 +65,15 @@ def messages(program: Program, count: int, segment: int) -> list[Message]:
 class Grid:
     """The borders of all cells of a buffer."""
 
-    def __init__(self, count: int, size: int, segment: int) -> None:
+    def __init__(self, chunks: Sequence[int], segment: int) -> None:
         self.segment = segment
         self.borders: list[int] = []
         self.first_cell: list[int] = []  # of each chunk, and one more
-        for start, stop in itertools.pairwise(chunk_offsets(count, size)):
+        for start, stop in itertools.pairwise(chunks):
             self.first_cell.append(len(self.borders))
             self.borders.extend(range(start, stop, segment))
         self.first_cell.append(len(self.borders))
-        self.borders.append(count)
+        self.borders.append(chunks[-1])
 
     def runs(self, chunks: range) -> Iterator[range]:
         """The cells of these chunks, split into runs that fit in a segment each."""

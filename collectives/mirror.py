@@ -1,4 +1,4 @@
-"""A reduce-scatter is an all-gather that runs backwards.
+"""A reduction is a distribution that runs backwards.
 
     all_gather          chunk 0 goes    0 --> 1 --> 3         (a tree for each chunk, away from its owner)
                                         0 --> 2
@@ -8,37 +8,51 @@
 In an all-gather every rank gets every chunk exactly once, so the ways of a chunk form a tree whose root owns it. Take
 the steps in reverse, let every receive be a send and every send a receive that combines: every rank then adds its
 contribution exactly once, after all of those behind it have arrived, and the root has the sum. Steps, messages and
-bytes are those of the all-gather. Both after one another are an all-reduce, with the same bits on all ranks.
+bytes are those of the all-gather. Both after one another are an all-reduce, with the same bits on all ranks. In the
+same way a broadcast gives a reduction to its root.
 
-So an algorithm of this kind is written once, as its all-gather.
+So an algorithm of this kind is written once, as its all-gather or its broadcast.
 
 Source: Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), which calls it duality.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import wraps
+
 from dear_mpi.collectives.program import Algorithm, Program, Receive, Send, Step
 
 __all__ = ["family"]
 
+MIRROR = {"all_gather": "reduce_scatter", "broadcast": "reduce"}
 
-def family(all_gather: Algorithm) -> dict[str, Algorithm]:
-    """The three collectives that come from one all-gather, by name.
+
+def family(forth: Algorithm, collective: str | None = None) -> dict[str, Algorithm]:
+    """The three collectives that come from an ``all_gather`` or a ``broadcast``, by name.
+
+    Args:
+        forth: writes the programs of one of these two.
+        collective: which one; the function's own name, if it is not given.
 
     >>> from dear_mpi.collectives.pairwise import all_gather
     >>> print(family(all_gather)["reduce_scatter"](0, 2))
     rank 0 of 2, reduce_scatter
       step 0: send chunk 1 to rank 1; receive chunk 0 from rank 1, combined with what is there
     """
+    name = collective or forth.__name__
 
-    def reduce_scatter(rank: int, size: int) -> Program:
-        return Program("reduce_scatter", rank, size, mirrored(all_gather(rank, size)))
+    @wraps(forth)
+    def back(*args: object, **options: object) -> Program:
+        program = forth(*args, **options)
+        return replace(program, collective=MIRROR[name], steps=mirrored(program))
 
-    def all_reduce(rank: int, size: int) -> Program:
-        gather = all_gather(rank, size)
-        return Program("all_reduce", rank, size, mirrored(gather) + gather.steps)
+    @wraps(forth)
+    def all_reduce(*args: object, **options: object) -> Program:
+        program = forth(*args, **options)
+        return replace(program, collective="all_reduce", steps=mirrored(program) + program.steps)
 
-    return {"reduce_scatter": reduce_scatter, "all_gather": all_gather, "all_reduce": all_reduce}
+    return {MIRROR[name]: back, name: forth, "all_reduce": all_reduce}
 
 
 def mirrored(program: Program) -> tuple[Step, ...]:

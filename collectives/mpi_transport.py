@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from mpi4py import MPI
 from dear_mpi.collectives.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launcher import launch_of
 from dear_mpi.collectives.mpi_facts import queries
+from dear_mpi.collectives.shared_memory import SharedMemory
 from dear_mpi.collectives.transport import Request
 from dear_mpi.kernels.array import Array, library_of
 
@@ -36,6 +38,8 @@ class MpiTransport:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.device_memory = "auto"
         self.verdict: Verdict | None = None
+        self.memory = SharedMemory()
+        self.known_hosts: tuple[int, ...] | None = None
         self.comm = comm.Dup()
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
@@ -53,6 +57,25 @@ class MpiTransport:
         transport = cls(comm)
         comm.Set_attr(keyval(), transport)
         return transport
+
+    def hosts(self) -> Sequence[int]:
+        if self.known_hosts is None:
+            names = self.comm.allgather(MPI.Get_processor_name())
+            self.known_hosts = tuple(names.index(name) for name in names)
+        return self.known_hosts
+
+    def shareable(self, nbytes: int) -> Array:
+        return self.memory.allocate(nbytes)
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        parts = self.comm.allgather(self.memory.find(array))
+        if None in parts or len(set(self.hosts())) > 1:
+            return None
+        try:
+            views = [self.memory.view(part, array) for part in parts]
+        except OSError:
+            views = None
+        return views if all(self.comm.allgather(views is not None)) else None
 
     def takes(self, array: Array) -> bool:
         if library_of(array) == "numpy":

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from dear_mpi.collectives.program import Program, Receive, Send, Step
 
-__all__ = ["all_gather", "all_reduce", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
 
 ROOT = 0
 
@@ -35,6 +35,16 @@ def all_gather(rank: int, size: int) -> Program:
 def all_reduce(rank: int, size: int) -> Program:
     """Rank 0 combines all buffers in rank order, then sends the result to every rank."""
     return Program("all_reduce", rank, size, collect(rank, size, whole, combine=True) + hand_out(rank, size, whole))
+
+
+def broadcast(rank: int, size: int) -> Program:
+    """Rank 0 sends the whole buffer to every rank."""
+    return Program("broadcast", rank, size, hand_out(rank, size, whole))
+
+
+def reduce(rank: int, size: int) -> Program:
+    """Rank 0 combines all buffers in rank order."""
+    return Program("reduce", rank, size, collect(rank, size, whole, combine=True))
 
 
 Part = Callable[[int, int], range]

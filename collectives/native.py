@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from mpi4py import MPI
 
 from dear_mpi.collectives.errors import ArgumentError
 from dear_mpi.collectives.mpi_transport import MpiTransport
-from dear_mpi.collectives.partition import chunk_offsets
+from dear_mpi.collectives.partition import Partition
 from dear_mpi.collectives.transport import Transport
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.events import settle
 
@@ -27,28 +26,39 @@ OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 
 
 class NativeRun:
-    """MPI_Reduce_scatter, MPI_Allgatherv or MPI_Allreduce on a flat buffer, in place (``Call`` checks that it can).
+    """The library's collective of this name on a flat buffer, in place (``Call`` checks that it can).
+
+    MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, else MPI_Reduce_scatter and MPI_Allgatherv.
 
     Raises:
         ArgumentError: the buffer is on a device, for which the library was not built (on all ranks alike).
     """
 
-    def __init__(self, collective: str, buffer: Array, transport: Transport, *, op: str) -> None:
+    def __init__(
+        self, collective: str, buffer: Array, partition: Partition, transport: Transport, *, op: str, root: int = 0
+    ) -> None:
         assert isinstance(transport, MpiTransport), "check_algorithm lets no other transport pass"
         if not transport.was_built_for(buffer):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
         self.buffer = buffer
-        offsets = chunk_offsets(buffer.size, transport.size)
-        counts = [stop - start for start, stop in pairwise(offsets)]
-        shard = buffer[offsets[transport.rank] : offsets[transport.rank + 1]]
         comm, combine = transport.comm, choose("op", op, OPS)
+        shard, equal = buffer[partition.shard(transport.rank)], len(set(partition.counts)) == 1
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, buffer, combine),
-            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, in_bytes(buffer, counts, offsets)),
-            "reduce_scatter": partial(reduce_scatter, comm, buffer, shard, counts, combine),
+            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, in_bytes(buffer, partition)),
+            "reduce_scatter": partial(comm.Reduce_scatter, MPI.IN_PLACE, buffer, partition.counts, combine),
+            "broadcast": partial(comm.Bcast, [buffer.view("u1"), MPI.BYTE], root),
+            "reduce": partial(reduce, comm, buffer, combine, root),
         }
+        if equal:
+            calls["all_gather"] = partial(comm.Allgather, MPI.IN_PLACE, [buffer.view("u1"), shard.nbytes, MPI.BYTE])
+            calls["reduce_scatter"] = partial(comm.Reduce_scatter_block, MPI.IN_PLACE, buffer, combine)
         self.call = choose("collective", collective, calls)
+        # MPI leaves the shard at the start of the buffer, wherever it belongs.
+        self.home: Callable[[], object] = lambda: None
+        if collective == "reduce_scatter":
+            self.home = partial(move, shard, buffer[: shard.size])
         self.pending = False
 
     def start(self) -> None:
@@ -62,21 +72,28 @@ class NativeRun:
         if self.pending:
             settle(self.buffer)  # MPI knows no streams
             self.call()
+            self.home()
         self.pending = False
 
     def free(self) -> None:
         pass
 
 
-def in_bytes(buffer: Array, counts: list[int], offsets: tuple[int, ...]) -> list[Any]:
-    """MPI's description of a buffer cut into chunks; as bytes, because MPI does not have all of our types."""
+def in_bytes(buffer: Array, partition: Partition) -> list[Any]:
+    """MPI's description of a buffer cut into shards; as bytes, because MPI does not have all of our types."""
     itemsize = buffer.dtype.itemsize
-    places = [offset * itemsize for offset in offsets[:-1]]
-    return [buffer.view("u1"), [count * itemsize for count in counts], places, MPI.BYTE]
+    places = [border * itemsize for border in partition.borders[:-1]]
+    return [buffer.view("u1"), [count * itemsize for count in partition.counts], places, MPI.BYTE]
 
 
-def reduce_scatter(comm: MPI.Intracomm, buffer: Array, shard: Array, counts: list[int], op: MPI.Op) -> None:
-    """Reduce in place, then move the shard home: MPI leaves it at the start of the buffer."""
-    comm.Reduce_scatter(MPI.IN_PLACE, buffer, counts, op)
-    if shard.size:
-        shard[...] = buffer[: shard.size].copy()
+def move(dst: Array, src: Array) -> None:
+    """Copy within a buffer, where the two may overlap."""
+    dst[...] = src.copy() if array_module(src).may_share_memory(dst, src) else src
+
+
+def reduce(comm: MPI.Intracomm, buffer: Array, op: MPI.Op, root: int) -> None:
+    """In place at the root; elsewhere MPI leaves the buffer alone."""
+    if comm.rank == root:
+        comm.Reduce(MPI.IN_PLACE, buffer, op, root)
+    else:
+        comm.Reduce(buffer, None, op, root)

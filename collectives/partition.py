@@ -1,16 +1,83 @@
 """How a buffer splits over ranks: the only place that knows.
 
-Chunks are contiguous and in rank order; their counts differ by at most one, the first ``count % size`` chunks
-having one element more (as in Open MPI's ring). Chunks may be empty.
+    count 10 over 4 ranks                   [0 1 2|3 4 5|6 7|8 9]          a shard for each rank
+    the same, weights 1 1 2 1               [0 1|2 3|4 5 6 7|8 9]          a slow rank owns less
+    the same, cut into 2 chunks a shard     [0|1|2|3|4 5|6 7|8|9]          for algorithms that send halves two ways
+
+Shards are contiguous and in rank order. Without weights their counts differ by at most one, the first ``count % size``
+having one element more (as in Open MPI's ring). Shards and chunks may be empty.
 """
 
 from __future__ import annotations
 
-__all__ = ["chunk_bounds", "chunk_offsets"]
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+__all__ = ["Partition", "chunk_bounds"]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The borders between the ranks' shards of a buffer: from 0 to its count, one more than there are ranks."""
+
+    borders: tuple[int, ...]
+
+    @classmethod
+    def of(cls, count: int, size: int, weights: Sequence[float] | None = None) -> Partition:
+        """Split ``count`` elements over ``size`` ranks, evenly or in proportion to a weight for each.
+
+        The elements that rounding leaves over go to the largest remainders, to lower ranks first.
+
+        Raises:
+            ValueError: there is not one weight for each rank, or they are not finite numbers >= 0 with a sum above 0.
+
+        >>> Partition.of(10, 4).borders, Partition.of(10, 4, [1, 1, 2, 1]).borders
+        ((0, 3, 6, 8, 10), (0, 2, 4, 8, 10))
+        """
+        if weights is None:
+            return cls((*(chunk_bounds(count, size, rank)[0] for rank in range(size)), count))
+        if len(weights) != size:
+            raise ValueError(f"weights must be {size} numbers, one for each rank, not {len(weights)}")
+        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
+            raise ValueError(f"weights must be finite numbers >= 0, not all of them 0, not {list(weights)}")
+        shares = [Fraction(weight) for weight in weights]  # exact, so that all ranks round alike
+        exact = [count * share / sum(shares) for share in shares]
+        counts = [int(part) for part in exact]
+        by_remainder = sorted(range(size), key=lambda rank: counts[rank] - exact[rank])
+        for rank in by_remainder[: count - sum(counts)]:
+            counts[rank] += 1
+        return cls((0, *itertools.accumulate(counts)))
+
+    @property
+    def count(self) -> int:
+        """Elements of the whole buffer."""
+        return self.borders[-1]
+
+    @property
+    def counts(self) -> list[int]:
+        """Elements of each rank's shard."""
+        return [stop - start for start, stop in itertools.pairwise(self.borders)]
+
+    def shard(self, rank: int) -> slice:
+        """The elements that belong to a rank."""
+        return slice(self.borders[rank], self.borders[rank + 1])
+
+    def chunks(self, parts: int = 1) -> tuple[int, ...]:
+        """The borders of all chunks where every shard is cut into ``parts`` even ones.
+
+        >>> Partition((0, 5, 8)).chunks(2)
+        (0, 3, 5, 7, 8)
+        """
+        shards = itertools.pairwise(self.borders)
+        firsts = (start + chunk_bounds(stop - start, parts, part)[0] for start, stop in shards for part in range(parts))
+        return (*firsts, self.count)
 
 
 def chunk_bounds(count: int, size: int, index: int) -> tuple[int, int]:
-    """First element of chunk ``index``, and the one after its last.
+    """First element of part ``index`` of an even split, and the one after its last.
 
     >>> [chunk_bounds(10, 4, index) for index in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]
@@ -18,8 +85,3 @@ def chunk_bounds(count: int, size: int, index: int) -> tuple[int, int]:
     small, larger = divmod(count, size)
     start = index * small + min(index, larger)
     return start, start + small + (index < larger)
-
-
-def chunk_offsets(count: int, size: int) -> tuple[int, ...]:
-    """The ``size + 1`` borders between chunks, from 0 to ``count``."""
-    return (*(chunk_bounds(count, size, index)[0] for index in range(size)), count)

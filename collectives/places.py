@@ -10,11 +10,11 @@ pinned slot over the bus, so there is no copy in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dear_mpi.collectives.messages import Message
 from dear_mpi.collectives.script import Script, Slot
-from dear_mpi.kernels.accumulate import accumulator, copier
+from dear_mpi.kernels.accumulate import copier, folder
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import Slab
 
@@ -28,12 +28,13 @@ class Places:
 
     Args:
         script: whose messages.
+        rank: who runs it.
         buffer: what they carry parts of.
         slab: where the slots are taken from; two for each peer and direction that needs any.
     """
 
-    def __init__(self, script: Script, buffer: Array, slab: Slab) -> None:
-        self.messages, self.buffer = script.messages, buffer
+    def __init__(self, script: Script, rank: int, buffer: Array, slab: Slab) -> None:
+        self.messages, self.rank, self.buffer = script.messages, rank, buffer
         longest: dict[Slot, int] = {}
         for number, slot in script.slots.items():
             longest[slot] = max(longest.get(slot, 0), count(script.messages[number]))
@@ -49,11 +50,14 @@ class Places:
         """What the transport sends from or receives into."""
         return self.slots.get(number, self.part(number))
 
-    def fold(self, number: int, op: str) -> Action:
-        """Bring what was received from its slot into the buffer."""
-        if self.messages[number].combine:
-            return accumulator(self.part(number), self.slots[number], op)
-        return copier(self.part(number), self.slots[number])
+    def fold(self, group: Sequence[int], op: str) -> Action:
+        """Bring what was received from its slots into the buffer; what is combined, in the order of the ranks."""
+        part = self.part(group[0])
+        if not self.messages[group[0]].combine:
+            return copier(part, self.slots[group[0]])
+        ordered = sorted(group, key=lambda number: self.messages[number].peer)
+        before = [self.slots[number] for number in ordered if self.messages[number].peer < self.rank]
+        return folder(part, before, [self.slots[number] for number in ordered[len(before) :]], op)
 
     def lift(self, number: int) -> list[Action]:
         """Bring what is to be sent from the buffer to its slot, if it has one."""

@@ -35,8 +35,10 @@ class Plan:
         run: moves the data.
         result: what a run returns; the same array each time.
         before, after: what is copied or scaled around the run, where it is not in place or an average.
+        algorithm, segment_bytes: what the run is made of.
 
     Attributes:
+        algorithm, segment_bytes: those that were chosen, where that was left to a tuning table.
         result: the array that holds the result when a run is over.
     """
 
@@ -47,8 +49,11 @@ class Plan:
         *,
         before: Sequence[Callable[[], object]],
         after: Sequence[Callable[[], object]],
+        algorithm: str,
+        segment_bytes: int | None,
     ) -> None:
         self.run, self.result = run, result
+        self.algorithm, self.segment_bytes = algorithm, segment_bytes
         self.before, self.after = tuple(before), tuple(after)
         self.running = self.started = self.freed = False
 

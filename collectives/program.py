@@ -3,20 +3,21 @@
 An algorithm is a function of (rank, size) that returns a ``Program``. Whoever reads programs (``verify``, ``cost``,
 ``explain``, ``messages``) knows no algorithm by name, and whoever writes one needs nothing but these four classes.
 
-Meaning. The buffer has ``size`` chunks. All sends of a step read what the buffer held when the step began; a
-receive either replaces chunks or combines what arrives with what is there. Between one pair of ranks, messages
-are matched in program order. Both ends of a message are in the same step, and all ranks have equally many steps (some
-may be empty). A rank enters a step when its previous one is complete; nothing else synchronises.
+Meaning. The buffer has ``size * parts`` chunks, of which rank r owns those from ``r * parts`` on. All sends of a step
+read what the buffer held when the step began; a receive either replaces chunks or combines what arrives with what is
+there. What a step combines into a chunk, it combines at once, in the order of the ranks that it comes from, the rank's
+own place included; numbers of two bytes in fp32, rounded once. Between one pair of ranks, messages are matched in
+program order. Both ends of a message are in the same step, and all ranks have equally many steps (some may be empty). A
+rank enters a step when its previous one is complete; nothing else synchronises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-__all__ = ["COLLECTIVES", "Algorithm", "Program", "Receive", "Send", "Step"]
-
-COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
+__all__ = ["Algorithm", "Program", "Receive", "Send", "Step", "asks_for", "renamed", "runs", "write_program"]
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,22 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """What one rank does in one collective."""
+    """What one rank does in one collective; ``parts`` is the number of chunks that each rank owns."""
 
     collective: str
     rank: int
     size: int
     steps: tuple[Step, ...]
+    parts: int = 1
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks of the whole buffer."""
+        return self.size * self.parts
+
+    def owner(self, chunk: int) -> int:
+        """The rank to which a chunk belongs."""
+        return chunk // self.parts
 
     def __str__(self) -> str:
         """
@@ -74,8 +85,54 @@ class Program:
         return "\n".join(lines)
 
 
-Algorithm = Callable[[int, int], Program]
-"""A function of (rank, size) that returns that rank's program."""
+Algorithm = Callable[..., Program]
+"""A function of (rank, size) that returns that rank's program.
+
+It may ask for more by the names of its arguments: ``hosts``, the number of the host of each rank, and ``pieces``, into
+how many portions of about a segment the whole buffer would split.
+"""
+
+
+def write_program(
+    algorithm: Algorithm, rank: int, size: int, *, hosts: Sequence[int] | None = None, pieces: int = 1
+) -> Program:
+    """Call an algorithm with what it asks for; without ``hosts`` all ranks are on one."""
+    offered = {"hosts": tuple(hosts or [0] * size), "pieces": pieces}
+    return algorithm(rank, size, **{name: value for name, value in offered.items() if asks_for(algorithm, name)})
+
+
+def asks_for(algorithm: Algorithm, name: str) -> bool:
+    """Whether an algorithm has an argument of this name."""
+    return name in inspect.signature(algorithm).parameters
+
+
+def renamed(program: Program, shift: int) -> Program:
+    """The same program with every rank r called r + shift: how a tree whose root is rank 0 gets another root."""
+
+    def name(rank: int) -> int:
+        return (rank + shift) % program.size
+
+    steps = tuple(
+        Step(
+            tuple(replace(send, peer=name(send.peer)) for send in step.sends),
+            tuple(replace(receive, peer=name(receive.peer)) for receive in step.receives),
+        )
+        for step in program.steps
+    )
+    return replace(program, rank=name(program.rank), steps=steps)
+
+
+def runs(chunks: Sequence[int]) -> list[range]:
+    """Ascending chunks as the fewest ranges.
+
+    >>> runs([0, 1, 4, 5, 6])
+    [range(0, 2), range(4, 7)]
+    """
+    found: list[range] = []
+    for chunk in chunks:
+        first = found.pop().start if found and found[-1].stop == chunk else chunk
+        found.append(range(first, chunk + 1))
+    return found
 
 
 def label(chunks: range) -> str:

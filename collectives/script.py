@@ -1,7 +1,8 @@
 """Order the messages of a rank: when each is started, waited for, and combined. The heart of a plan.
 
 Words: a **cell** is the smallest part of a buffer that messages share; a **lane** is all messages of one direction
-between two ranks; a receive is **folded in** when what it brought is combined or copied from its **landing** place.
+between two ranks; a receive is **folded in** when what it brought is combined or copied from its **landing** place;
+receives of one step that combine with the same cells are folded in together.
 
 A send may start as soon as the data it carries is final, which depends on single receives, not on whole steps:
 while segment k of a chunk is added, segment k+1 is on the wire, and the wire is never silent between steps.
@@ -38,13 +39,14 @@ BEGIN: Key = (-1, 0)
 
 @dataclass(frozen=True)
 class Entry:
-    """Wait for messages, in this order; then fold in what the receive among them brought; then start messages.
+    """Wait for messages, in this order; then fold in what the receives among them brought; then start messages.
 
-    Messages are numbers into ``Script.messages``. ``fold`` is a receive whose landing place must be emptied.
+    Messages are numbers into ``Script.messages``. ``folds`` are receives whose landing places must be emptied: either
+    one, or several that are combined at once.
     """
 
     waits: tuple[int, ...]
-    fold: int | None
+    folds: tuple[int, ...]
     starts: tuple[int, ...]
 
 
@@ -62,7 +64,7 @@ class Script:
 
         >>> from dear_mpi.collectives.algorithms import programs
         >>> from dear_mpi.collectives.messages import messages
-        >>> print(write_script(messages(programs("ring", "reduce_scatter", 2)[0], count=6, segment=1)))
+        >>> print(write_script(messages(programs("ring", "reduce_scatter", 2)[0], chunks=(0, 3, 6), segment=1)))
         wait for -; start out 0.0, out 0.1, in 0.0, in 0.1
         wait for in 0.0, fold it in; start -
         wait for out 0.0; start out 0.2, in 0.2
@@ -72,7 +74,7 @@ class Script:
         """
         lines = []
         for entry in self.entries:
-            waits = [self.name(number) + ", fold it in" * (number == entry.fold) for number in entry.waits]
+            waits = [self.name(number) + ", fold it in" * (number in entry.folds) for number in entry.waits]
             starts = [self.name(number) for number in entry.starts]
             lines.append(f"wait for {', '.join(waits) or '-'}; start {', '.join(starts) or '-'}")
         return "\n".join(lines)
@@ -133,10 +135,18 @@ class Writer:
         self.cells: dict[int, Cell] = defaultdict(Cell)
         self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
         self.slots: dict[int, Slot] = {}
+        self.together: dict[tuple[int, int], list[int]] = defaultdict(list)  # (step, first cell) -> what it combines
+        for number, message in enumerate(messages):
+            if message.combine:
+                self.together[message.key[0], message.cells.start].append(number)
         self.fold_time: dict[int, Key] = {}  # of receives that land beside the buffer
         self.start_time: dict[int, Key] = {}
         self.start_after: dict[int, set[int]] = {}  # sends that must be over before a message starts
         self.fold_after: dict[int, set[int]] = {}  # sends that must be over before a receive is folded in
+
+    def group(self, number: int, message: Message) -> Sequence[int]:
+        """The receives that are folded in together with this one, itself among them."""
+        return self.together[message.key[0], message.cells.start] if message.combine else [number]
 
     def latest(self, numbers: Iterable[int]) -> Key:
         """When the last of these messages is over, and folded in."""
@@ -163,7 +173,8 @@ class Writer:
         writers = set().union(*(cell.writers_before for cell in cells))
         crossing = any(self.messages[reader].key[0] == message.key[0] for reader in readers)
         if message.combine or self.staged or crossing:
-            self.fold_time[number] = max(message.key, self.latest(readers))
+            arrived = max(self.messages[other].key for other in self.group(number, message))
+            self.fold_time[number] = max(arrived, self.latest(readers))
             # A landing place is used again when its message has been folded in; one that is late has its own.
             late = self.fold_time[number] > message.key
             self.slots[number] = (message.peer, True, self.window + number) if late else self.slot(message)
@@ -188,19 +199,21 @@ class Writer:
 
         Sends go first, because a peer waits for them, while a receive is posted two messages ahead of its need.
         """
-        receives = [number for number, message in enumerate(self.messages) if message.incoming]
-        arrivals = [(self.latest([number]), 0, number) for number in receives]
-        starts = [(time, 1, number) for number, time in self.start_time.items()]
+        receives = {number for number, message in enumerate(self.messages) if message.incoming}
+        groups = [*self.together.values(), *([number] for number in receives if not self.messages[number].combine)]
+        arrivals = [(self.latest(group), 0, group) for group in groups]
+        starts = [(time, 1, [number]) for number, time in self.start_time.items()]
         pages = Pages()
-        for _, kind, _, number in sorted(
-            (time, kind, (self.messages[number].incoming, self.messages[number].key), number)
-            for time, kind, number in arrivals + starts
+        for _, kind, _, group in sorted(
+            (time, kind, (self.messages[group[0]].incoming, self.messages[group[0]].key), group)
+            for time, kind, group in arrivals + starts
         ):
             if kind == 0:
-                pages.fold(number, self.fold_after[number], lands_beside=number in self.slots)
+                after = set().union(*(self.fold_after[number] for number in group))
+                pages.fold(group, after, lands_beside=group[0] in self.slots)
             else:
-                pages.start(number, self.start_after[number])
-        pages.finish(set(range(len(self.messages))) - set(receives))
+                pages.start(group[0], self.start_after[group[0]])
+        pages.finish(set(range(len(self.messages))) - receives)
         return pages.entries
 
 
@@ -216,15 +229,15 @@ class Pages:
         self.over.update(fresh)
         return fresh
 
-    def fold(self, number: int, after: set[int], *, lands_beside: bool) -> None:
-        self.entries.append(Entry((number, *self.fresh(after)), number if lands_beside else None, ()))
+    def fold(self, group: Sequence[int], after: set[int], *, lands_beside: bool) -> None:
+        self.entries.append(Entry((*group, *self.fresh(after)), tuple(group) if lands_beside else (), ()))
 
     def start(self, number: int, after: set[int]) -> None:
         waits = self.fresh(after)
         if waits or not self.entries:
-            self.entries.append(Entry(waits, None, ()))
+            self.entries.append(Entry(waits, (), ()))
         last = self.entries[-1]
-        self.entries[-1] = Entry(last.waits, last.fold, (*last.starts, number))
+        self.entries[-1] = Entry(last.waits, last.folds, (*last.starts, number))
 
     def finish(self, sends: set[int]) -> None:
-        self.entries.append(Entry(self.fresh(sends), None, ()))
+        self.entries.append(Entry(self.fresh(sends), (), ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dear_mpi.kernels.array import Array
@@ -49,6 +50,18 @@ class Transport(Protocol):
     @property
     def native(self) -> bool:
         """Whether the MPI library's own collectives work on it."""
+
+    def hosts(self) -> Sequence[int]:
+        """The number of the host of each rank, the same on all ranks; collective when it is first asked."""
+
+    def shareable(self, nbytes: int) -> Array:
+        """Zero bytes that the other ranks of the host can reach, where that is possible at all."""
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach.
+
+        It is reached if all ranks are on one host and each has its array in memory that ``shareable`` gave.
+        """
 
     def takes(self, array: Array) -> bool:
         """Whether messages can be sent from and received into memory like this array's; host memory always can be.

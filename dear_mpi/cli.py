@@ -12,9 +12,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dear_mpi.bench.collective import bench_collective
+from dear_mpi.bench.collective import Settings
+from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.kernels import MODELS, SEGMENTS, bench_kernels
 from dear_mpi.bench.table import show_bench, show_kernels
+from dear_mpi.bench.tune import Tuning
+from dear_mpi.collectives.algorithms import ALGORITHMS
 from dear_mpi.collectives.errors import AgreedError
 from dear_mpi.collectives.launcher import launch_of
 from dear_mpi.compare import compare as run_comparison
@@ -24,15 +27,15 @@ from dear_mpi.doctor.command import doctor
 from dear_mpi.explain import explain_algorithm
 from dear_mpi.output import json_writer
 from dear_mpi.show import (
+    bar,
     comparison_progress,
-    kernel_progress,
     show_comparison,
     show_training,
     training_progress,
 )
 from dear_mpi.streams import open_streams, select_gpu
 from dear_mpi.train import train as run_training
-from dear_mpi.units import parse_bytes, parse_link
+from dear_mpi.units import parse_bytes, parse_link, parse_sizes
 from dear_mpi.world import World, launched_rank, run_world
 
 __all__ = ["app"]
@@ -46,7 +49,11 @@ Threads = Annotated[
 LinkText = Annotated[str | None, typer.Option("--link", help="Emulate this link between ranks, e.g. 10gbit,50us.")]
 Model = Annotated[str | None, typer.Option(help="mlp, cnn, gpt, synthetic:resnet50 (densenet201, inceptionv4, ...).")]
 Fusion = Annotated[str | None, typer.Option(help="none, layers:4, buckets:8, or a size such as 25MB.")]
-Algorithm = Annotated[str | None, typer.Option(help="ring, bidirectional, pairwise, bruck, naive; native: MPI's own.")]
+NAMES = ", ".join(ALGORITHMS)
+Algorithm = Annotated[
+    str | None,
+    typer.Option(help=f"{NAMES}; FILE.py:FUNCTION, auto, auto:FILE (see bench --tune), or native: MPI's own."),
+]
 Segment = Annotated[str | None, typer.Option(help="Largest message, e.g. 256KiB.")]
 ForwardTime = Annotated[float | None, typer.Option(help="Seconds of forward compute of a synthetic model.")]
 BackwardTime = Annotated[float | None, typer.Option(help="Seconds of its backward compute; twice that of forward.")]
@@ -180,26 +187,66 @@ def demo(threads: Threads = None) -> None:
 
 @app.command()
 def bench(
-    collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter or all_gather.")] = "all_reduce",
-    sizes: Annotated[str, typer.Option(help="Sizes of the buffer, with commas.")] = "256KiB,1MiB,4MiB,16MiB,64MiB",
-    segment: Annotated[str, typer.Option(help="Largest message, e.g. 512KiB.")] = "256KiB",
+    collective: Annotated[
+        str, typer.Option(help="all_reduce, reduce_scatter, all_gather, broadcast, reduce; several with commas.")
+    ] = "all_reduce",
+    sizes: Annotated[
+        str,
+        typer.Option(help="Bytes of the full buffer, with commas; 4B:64MiB goes from 4 B to 64 MiB by powers of 4."),
+    ] = "256KiB:64MiB",
+    algorithms: Annotated[
+        str, typer.Option(help=f"Contestants, with commas: {NAMES}, auto; native, mpich, openmpi, gloo, prototype.")
+    ] = "",
+    placement: Annotated[str, typer.Option(help="Results in place (in) or in a second buffer (out).")] = "in",
+    dtype: Annotated[str, typer.Option(help="fp64, fp32, fp16 or bf16.")] = "fp32",
+    op: Annotated[str, typer.Option(help="sum, prod, min, max or average.")] = "sum",
+    segment: Annotated[str, typer.Option(help="Largest message, e.g. 512KiB; several with commas.")] = "256KiB",
     device: Annotated[str, typer.Option(help="Where the buffer is: cpu or cuda.")] = "cpu",
+    memory: Annotated[
+        str, typer.Option(help="On cpu: shared (ranks of a host can reach it, as in training) or private.")
+    ] = "shared",
     device_memory: DeviceMemory = "auto",
+    seconds: Annotated[float, typer.Option(help="How long to measure each size.")] = 2.0,
+    other_mpi: Annotated[
+        str, typer.Option(metavar="COMMAND", help="Launcher of the other MPI, e.g. 'mpirun.mpich -f hosts'.")
+    ] = "",
+    tune: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the fastest of ours by size, for --algorithm auto:FILE.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Time our ring against the MPI library and a prototype (cpu), or against host copies (cuda), in turns."""
+    """Time our collectives against those of MPI libraries and others, in turns.
 
-    def command(world: World, nbytes: list[int], segment_bytes: int) -> int:
+    mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
+    """
+
+    def command(world: World, settings: Settings) -> int:
         write = json_writer(world, json_file)
-        rows = bench_collective(collective, nbytes, world, segment_bytes, device)
-        show_bench(world, rows)
-        write([asdict(row) for row in rows])
-        return sum(row.wrong for row in rows)
+        tuning = None if tune is None else Tuning(tune, settings.names, world)
+        with bar(world, len(list(settings.cases())), "warming up") as progress:
+            report = run_bench(settings, world, progress)
+        show_bench(world, report)
+        write([asdict(row) for row in report.rows])
+        if tuning is not None:
+            tuning.write(report.rows)
+        return sum(row.wrong for row in report.rows)
 
     with complaining(None):
-        nbytes, segment_bytes = [parse_bytes(size) for size in sizes.split(",")], parse_bytes(segment)
+        settings = Settings(
+            sizes=tuple(parse_sizes(sizes)),
+            collectives=tuple(collective.split(",")),
+            algorithms=tuple(algorithms.split(",")) if algorithms else (),
+            placement=placement,
+            dtype=dtype,
+            op=op,
+            segments=tuple(map(parse_bytes, segment.split(","))),
+            device=device,
+            memory=memory,
+            seconds=seconds,
+            other_mpi=other_mpi,
+        )
         select_gpu(device)
-        if run_world(lambda world: command(world, nbytes, segment_bytes), device_memory=device_memory):
+        if run_world(lambda world: command(world, settings), device_memory=device_memory):
             raise typer.Exit(1)
 
 
@@ -216,10 +263,10 @@ def time_kernels(
 
     def command(world: World) -> None:
         write, rows = json_writer(world, json_file), []
-        with kernel_progress(world, 4 * len(names) + len(SEGMENTS)) as progress:
+        with bar(world, 4 * len(names) + len(SEGMENTS), "kernels") as progress:
             for row in bench_kernels(open_streams(device), names):
                 rows.append(row)
-                progress(row.kernel, row.tensors)
+                progress(f"{row.kernel}, {row.tensors}")
         show_kernels(rows, device)
         write([asdict(row) for row in rows])
 
@@ -235,12 +282,13 @@ def time_kernels(
 
 @app.command()
 def explain(
-    algorithm: Annotated[str, typer.Option(help="ring, bidirectional, pairwise, bruck or naive.")] = "ring",
+    algorithm: Annotated[str, typer.Option(help=f"{NAMES}, or FILE.py:FUNCTION.")] = "ring",
     collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter or all_gather.")] = "all_reduce",
     ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")] = 4,
+    hosts: Annotated[int, typer.Option(min=1, help="On how many hosts they are.")] = 1,
     check: Annotated[bool, typer.Option("--check", help="Prove it for this number of ranks and all below.")] = False,
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it, as PNG, PDF or SVG.")] = None,
 ) -> None:
     """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds."""
     with complaining(threads=1):
-        explain_algorithm(algorithm, collective, ranks, check=check, picture=picture)
+        explain_algorithm(algorithm, collective, ranks, hosts=hosts, check=check, picture=picture)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dear_mpi.collectives.arguments import SEGMENT_BYTES
 from dear_mpi.kernels.choose import choose
 from dear_mpi.streams import STREAMS
 
@@ -40,7 +39,7 @@ class Config:
     schedule: str = "dear"
     fusion: str = "25MB"
     algorithm: str = "ring"
-    segment_bytes: int = SEGMENT_BYTES
+    segment_bytes: int | None = None
     dtype: str = "fp32"
     wire: str | None = None
     optimizer: str

@@ -7,7 +7,6 @@ from typing import Any
 
 from dear_mpi.bucket import Bucket
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.arguments import SEGMENT_BYTES
 from dear_mpi.collectives.plan import Plan
 from dear_mpi.engine import Engine, Handle
 from dear_mpi.kernels.slab import Slab
@@ -31,7 +30,7 @@ class Exchange:
         engine: Engine,
         *,
         algorithm: str = "ring",
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int | None = None,
         slab: Slab | None = None,
     ) -> None:
         self.buckets, self.world, self.engine, self.slab = tuple(buckets), world, engine, slab

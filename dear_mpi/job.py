@@ -15,6 +15,7 @@ from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.algorithms import check_algorithm
 from dear_mpi.collectives.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.collectives.transport import Transport
 from dear_mpi.config import Config
 from dear_mpi.data import Batches
 from dear_mpi.engine import Engine
@@ -85,9 +86,8 @@ class Job:
     def build(self) -> dict[str, Any]:
         """Make everything that needs no communication; what must be equal on all ranks."""
         config, world = self.config, self.world
-        check_algorithm(config.algorithm, world.transport)
         for name in self.schedules:
-            choose("schedule", name, SCHEDULES)
+            check_algorithm(config.algorithm, world.transport, *choose("schedule", name, SCHEDULES).collectives)
         if len(set(self.schedules)) != len(self.schedules):
             raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
         self.streams = open_streams(config.device)
@@ -100,7 +100,7 @@ class Job:
         with self.streams.compute.use():
             for parameter in self.parameters:
                 parameter.value, parameter.grad = map(self.streams.put, (parameter.value, parameter.grad))
-            self.slab = make_slab(self.parts.layers, config, world.size)
+            self.slab = make_slab(self.parts.layers, config, world.transport)
             self.buckets = make_buckets(self.parts.layers, config, world.size, self.slab)
         return facts
 
@@ -165,12 +165,18 @@ def sha256(arrays: Any) -> str:
     return digest.hexdigest()
 
 
-def make_slab(layers: list[Layer], config: Config, ranks: int) -> Slab:
-    """Memory for the buckets, whatever the fusion, and some for the plans: one allocation, if the plans' are usual."""
+def make_slab(layers: list[Layer], config: Config, transport: Transport) -> Slab:
+    """Memory for the buckets, whatever the fusion, and some for the plans: one allocation, if the plans' are usual.
+
+    On a host it is memory that the other ranks there can reach.
+    """
     parameters = [parameter for layer in layers for parameter in layer.parameters]
-    one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), ranks)
-    padding = len(layers) * (ranks * CHUNK_BYTES + ALIGNMENT)
-    return Slab.beside(parameters[0].value, one_bucket.nbytes + padding + PLANS_BYTES, growth=PLANS_BYTES)
+    one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), transport.size)
+    padding = len(layers) * (transport.size * CHUNK_BYTES + ALIGNMENT)
+    nbytes = one_bucket.nbytes + padding + PLANS_BYTES
+    if config.device == "cpu":
+        return Slab(transport.shareable, nbytes, growth=PLANS_BYTES)
+    return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
 
 
 def wire_of(config: Config) -> np.dtype[Any]:

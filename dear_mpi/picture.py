@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.program import Program
-from dear_mpi.collectives.verify import Row
+from dear_mpi.collectives.replay import Row
 
 __all__ = ["draw_steps"]
 
@@ -50,7 +50,7 @@ def panel(axes: Any, written: Sequence[Program], rows: list[list[Row]], number: 
     size, last = len(written), number == len(rows[0]) - 1
     axes.imshow([[mask.bit_count() for mask in history[number]] for history in rows], cmap="Greens", vmin=0, vmax=size)
     axes.set_title("at the end" if last else f"before step {number}", fontsize="medium")
-    axes.set(xlabel="chunk", ylabel="rank", xticks=range(size), yticks=range(size))
+    axes.set(xlabel="chunk", ylabel="rank", xticks=range(written[0].chunks), yticks=range(size))
     for program in [] if last else written:
         for send in program.steps[number].sends:
             for chunk in send.chunks:

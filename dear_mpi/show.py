@@ -16,10 +16,10 @@ from dear_mpi.stats import median
 from dear_mpi.world import World
 
 __all__ = [
+    "bar",
     "comparison_progress",
     "console",
     "interval",
-    "kernel_progress",
     "show_comparison",
     "show_training",
     "training_progress",
@@ -52,13 +52,6 @@ def comparison_progress(world: World, config: Config, names: Sequence[str]) -> I
     """For ``compare``: blocks of iterations."""
     with bar(world, len(turns(config.iterations)) * len(names), config.model) as advance:
         yield lambda name: advance(f"{config.model}, {name}")
-
-
-@contextmanager
-def kernel_progress(world: World, rows: int) -> Iterator[Callable[[str, str], object]]:
-    """For ``bench-kernels``: rows."""
-    with bar(world, rows, "kernels") as advance:
-        yield lambda kernel, tensors: advance(f"{kernel}, {tensors}")
 
 
 def show_training(world: World, report: dict[str, Any]) -> None:

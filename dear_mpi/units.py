@@ -13,7 +13,7 @@ from itertools import groupby
 
 from dear_mpi.collectives.emulated import Link
 
-__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link"]
+__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_sizes"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -38,6 +38,22 @@ def parse_bytes(text: str) -> int:
     (26214400, 1536)
     """
     return int(parse("size", text, BYTES, "25MB"))
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Sizes with commas; a range goes from its first to its last one by powers of 4.
+
+    >>> parse_sizes("4B:100B,1KiB")
+    [4, 16, 64, 100, 1024]
+    """
+    sizes = []
+    for part in text.split(","):
+        low, high = (parse_bytes(end) for end in (part.split(":") if part.count(":") == 1 else (part, part)))
+        if not 0 < low <= high:
+            raise ValueError(f"sizes {part!r} must go up from at least 1 B, as in 4B:64MiB")
+        powers = range((high // low - 1).bit_length() // 2 + 1)
+        sizes += [low * 4**power for power in powers if low * 4**power < high] + [high]
+    return sizes
 
 
 def format_bytes(nbytes: int) -> str:

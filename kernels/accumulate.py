@@ -1,16 +1,16 @@
 """Combine what has arrived into what is there: the arithmetic inside a reduction.
 
-Bytes moved per element: three times the itemsize (two reads, one write).
+Bytes moved per element: the itemsize for each source, and twice for ``dst``, which is read and written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 
-__all__ = ["accumulate", "accumulator", "copier"]
+__all__ = ["accumulate", "accumulator", "copier", "folder"]
 
 
 def accumulate(dst: Array, src: Array, op: str = "sum") -> None:
@@ -34,10 +34,41 @@ def accumulator(dst: Array, src: Array, op: str = "sum") -> Callable[[], object]
     Raises:
         ValueError: ``op`` is unknown, or the arrays differ in shape or type.
     """
-    if dst.shape != src.shape or dst.dtype != src.dtype:
-        given = f"{src.dtype}{list(src.shape)} and {dst.dtype}{list(dst.shape)}"
-        raise ValueError(f"src and dst must have the same shape and dtype, not {given}")
-    call: Callable[[], object] = kernels_for(dst, src).combiner(dst, src, op)
+    return folder(dst, (), (src,), op)
+
+
+def folder(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str = "sum") -> Callable[[], object]:
+    """A bound call that combines any number of arrays strictly from left to right:
+
+        dst = before[0] op before[1] op ... op dst op after[0] op after[1] op ...
+
+    Who receives the same contributions as somebody else, and puts its own at its place, gets the same bits.
+
+    Args:
+        dst: an array of any type that the kernels know; fp16 and bf16 are combined in fp32, and rounded once.
+        before: what comes before ``dst``: arrays of its shape and type, which are only read, each once. They may be
+            pinned host memory where ``dst`` is on a device.
+        after: what comes after it. One of the two may be empty.
+        op: ``sum``, ``prod``, ``min`` or ``max``; the last two pass a NaN on.
+
+    Raises:
+        ValueError: there is no source, ``op`` is unknown, or the arrays differ in shape or type; they have several
+            axes and gaps (with several sources), or gaps at all (on a device).
+
+    >>> import numpy as np
+    >>> total = np.array([1.0, 2.0])
+    >>> folder(total, [np.array([10.0, 20.0])], [np.array([100.0, 200.0]), np.ones(2)])()
+    >>> total.tolist()
+    [112.0, 223.0]
+    """
+    sources = [*before, *after]
+    if not sources:
+        raise ValueError("there must be a source, before or after dst")
+    for src in sources:
+        if dst.shape != src.shape or dst.dtype != src.dtype:
+            given = f"{src.dtype}{list(src.shape)} and {dst.dtype}{list(dst.shape)}"
+            raise ValueError(f"src and dst must have the same shape and dtype, not {given}")
+    call: Callable[[], object] = kernels_for(dst, *sources).combiner(dst, before, after, op)
     return call
 
 

@@ -17,7 +17,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.cuda_sources import C_TYPES, kernel
 from dear_mpi.kernels.launch_tables import COMBINE_PART, THREADS, address, block_table, grid_of, row_table, slot_columns
@@ -98,13 +98,26 @@ RULES: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
 }
 
 
-def combiner(dst: Array, src: Array, op: str) -> Callable[[], object]:
-    """dst = dst op src, where src may be pinned host memory: it is read over the bus, without a copy before."""
-    function = kernel("accumulate.cu", f"accumulate<{C_TYPES[dst.dtype.name]}, {choose('op', op, OPS)}>")
-    grid = grid_of(dst.size, COMBINE_PART)
-    place = src if library_of(src) != "numpy" else address(src)  # which its owner keeps alive
-    arguments = (dst, place, np.int64(dst.size), np.int64(COMBINE_PART))
-    return partial(function, (grid,), (THREADS,), arguments) if grid else nothing
+def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:
+    """dst = before[0] op ... op dst op after[0] op ..., from left to right: one launch, whatever their number.
+
+    Those but dst may be pinned host memory: it is read over the bus, without a copy before.
+    """
+    terms, numbers = [*before, dst, *after], (np.int64(dst.size), np.int64(COMBINE_PART))
+    name = "accumulate" if len(terms) == 2 else "accumulate_all"
+    function = kernel("accumulate.cu", f"{name}<{C_TYPES[dst.dtype.name]}, {choose('op', op, OPS)}>")
+    grid, addresses = grid_of(dst.size, COMBINE_PART), [address(term) for term in terms]
+    if not grid:
+        return nothing
+    if len(terms) == 2:
+        return partial(launch, function, grid, (dst, *addresses, *numbers), terms)
+    table = cupy.asarray(np.array(addresses, np.int64))
+    return partial(launch, function, grid, (dst, table, np.int32(len(terms)), *numbers), terms)
+
+
+def launch(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Array]) -> None:
+    """Run a kernel over arrays of which it has the addresses; a bound call keeps them alive."""
+    function((grid,), (THREADS,), arguments)
 
 
 def nothing() -> None:

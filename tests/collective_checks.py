@@ -3,6 +3,9 @@
 Data are small whole numbers, so that every result is exact in every type and errors cannot hide in a tolerance.
 """
 
+import functools
+import itertools
+import time
 import tracemalloc
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -10,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 from hypothesis import strategies as st
 
-from dear_mpi.collectives import ALGORITHMS, all_gather, all_reduce, chunk_bounds, make_plan, reduce_scatter
+from dear_mpi.collectives import ALGORITHMS, Partition, all_reduce, barrier, make_plan, reduce_scatter
 from dear_mpi.collectives.errors import CollectiveError
 from dear_mpi.kernels.array import array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
@@ -30,26 +33,46 @@ class Case:
     op: str
     in_place: bool
     segment_elements: int
+    weighted: bool
+    root: str
 
     def elements(self, size: int) -> int:
         return {"0": 0, "1": 1, "size-1": size - 1, "size": size, "odd": 37, "large": LARGE}[self.count]
+
+    def options(self, size: int) -> dict:
+        """What differs from collective to collective; ranks of odd numbers own less, some of them nothing."""
+        found = {"weights": [3, 1, 2, 0, 4, 0.5, 2, 1][:size] if self.weighted else None}
+        if self.collective in ("broadcast", "reduce"):
+            found["root"] = 0 if self.root == "first" else size - 1
+        if self.collective not in ("all_gather", "broadcast"):
+            found["op"] = self.op
+        return found
 
     def segment_bytes(self, dtype: np.dtype) -> int:
         # A million elements in segments of one would be a million messages: large buffers get large segments.
         return dtype.itemsize * self.segment_elements * (20_000 if self.count == "large" else 1)
 
 
-def cases(algorithms=tuple(ALGORITHMS), counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DTYPES, "int32")):
+SERVED = [(collective, name) for name, row in ALGORITHMS.items() for collective in row]
+MESSAGES = [pair for pair in SERVED if pair[1] != "shared"]
+SHARED = [pair for pair in SERVED if pair[1] == "shared"]
+NATIVE = [
+    (collective, "native") for collective in ("reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce")
+]
+
+
+def cases(served=SERVED, counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DTYPES, "int32")):
     """Any call."""
     return st.builds(
-        Case,
-        collective=st.sampled_from(["reduce_scatter", "all_gather", "all_reduce"]),
-        algorithm=st.sampled_from(algorithms),
+        lambda pair, **rest: Case(*pair, **rest),
+        pair=st.sampled_from(served),
         count=st.sampled_from(counts),
         dtype=st.sampled_from(dtypes),
         op=st.sampled_from(sorted(OPS)),
         in_place=st.booleans(),
         segment_elements=st.sampled_from([1, 3, 8, 1000]),
+        weighted=st.booleans(),
+        root=st.sampled_from(["first", "last"]),
     )
 
 
@@ -65,32 +88,61 @@ def check_case(transport, case: Case, put=lambda array: array) -> None:
     """
     rank, size = transport.rank, transport.size
     dtype = DTYPES.get(case.dtype, np.dtype("int32"))
-    count = case.elements(size)
-    segment_bytes = case.segment_bytes(dtype)
-    start, stop = chunk_bounds(count, size, rank)
+    count, options = case.elements(size), case.options(size)
+    partition = Partition.of(count, size, options["weights"])
+    own, root = partition.shard(rank), options.get("root", 0)
     parts = np.array([contribution(other, count, dtype).astype(np.float64) for other in range(size)])
+    expected = {
+        "all_gather": lambda: parts[np.repeat(np.arange(size), partition.counts), np.arange(count)],
+        "broadcast": lambda: parts[root],
+        "reduce_scatter": lambda: OPS[case.op](parts, axis=0)[own],
+    }.get(case.collective, lambda: OPS[case.op](parts, axis=0))()
     x = put(contribution(rank, count, dtype))
-    if case.collective == "all_gather":
-        owner = np.concatenate([np.full(b - a, r) for r in range(size) for a, b in [chunk_bounds(count, size, r)]])
-        expected = parts[owner.astype(int), np.arange(count)]
-        out = None if case.in_place else put(np.empty(count, dtype))
-        given = x if case.in_place else x[start:stop].copy()
-        result = all_gather(given, transport, out=out, algorithm=case.algorithm, segment_bytes=segment_bytes)
-    else:
-        expected = OPS[case.op](parts, axis=0)
-        call = all_reduce if case.collective == "all_reduce" else reduce_scatter
-        if case.collective == "reduce_scatter":
-            expected = expected[start:stop]
-        out = None if case.in_place else put(np.empty(expected.shape, dtype))
-        given = x
-        result = call(x, transport, out=out, algorithm=case.algorithm, op=case.op, segment_bytes=segment_bytes)
-    np.testing.assert_array_equal(to_host(result).astype(np.float64), expected)
+    given = x[own].copy() if case.collective == "all_gather" and not case.in_place else x
+    before = to_host(given).copy()
+    out = None if case.in_place else put(np.empty(expected.shape, dtype))
+    options |= {"out": out, "algorithm": case.algorithm, "segment_bytes": case.segment_bytes(dtype)}
+    with make_plan(case.collective, given, transport, **options) as plan:
+        result = plan()
+    if case.collective != "reduce" or rank == root:
+        np.testing.assert_array_equal(to_host(result).astype(np.float64), expected)
     if case.in_place:
         assert result.size == 0 or array_module(x).may_share_memory(result, given)
     else:
         assert result is out
-        before = contribution(rank, count, dtype)
-        np.testing.assert_array_equal(to_host(given), before[start:stop] if case.collective == "all_gather" else before)
+        np.testing.assert_array_equal(to_host(given), before)
+
+
+def check_shared_has_the_bits_of_ordered(transport, dtype: str) -> None:
+    """With buffers in shared memory and elsewhere, above and below the size at which slots are given up."""
+    for count, share in ((3001, True), (30001, True), (30001, False)):
+        data = np.random.default_rng(transport.rank).standard_normal(count).astype(DTYPES[dtype])
+        results = []
+        for algorithm in ("ordered", "shared"):
+            x = transport.shareable(data.nbytes).view(data.dtype) if share else np.empty_like(data)
+            x[:] = data
+            results.append(all_reduce(x, transport, algorithm=algorithm).tobytes())
+        assert results[0] == results[1]
+
+
+def shareable(transport):
+    """Brings an array into memory that the other ranks can reach."""
+
+    def put(array):
+        place = transport.shareable(array.nbytes).view(array.dtype)
+        place[:] = array
+        return place
+
+    return put
+
+
+def check_barrier(transport) -> None:
+    """Nobody leaves before the last one has come."""
+    late = transport.rank == transport.size - 1
+    time.sleep(0.02 * late)
+    begin = time.perf_counter()
+    barrier(transport)
+    assert late or transport.size == 1 or time.perf_counter() - begin > 0.001
 
 
 def check_average(transport, dtype: str) -> None:
@@ -107,12 +159,29 @@ def check_same_bits(transport, algorithm: str, dtype: str) -> None:
     """Sums of numbers that are no whole ones: equal to the last bit on all ranks, and close to the exact sum."""
     data = [np.random.default_rng(rank).standard_normal(1003).astype(DTYPES[dtype]) for rank in range(transport.size)]
     x = data[transport.rank].copy()
+    if "all_reduce" not in ALGORITHMS[algorithm]:
+        return
     all_reduce(x, transport, algorithm=algorithm, segment_bytes=512)
     assert len(set(transport.gather_values(x.tobytes()))) == 1
     exact = np.sum([part.astype(np.float64) for part in data], axis=0)
     unit = {"fp64": 2**-53, "fp32": 2**-24, "fp16": 2**-11, "bf16": 2**-8}[dtype]
     bound = transport.size * unit * np.sum([np.abs(part.astype(np.float64)) for part in data], axis=0)
     assert (np.abs(x.astype(np.float64) - exact) <= bound).all()
+
+
+def check_ordered_ignores_the_layout(transport, dtype: str) -> None:
+    """The same bits in one bucket or several, in any chunks and segments; two-byte sums are rounded once."""
+    data = [np.random.default_rng(rank).standard_normal(503).astype(DTYPES[dtype]) for rank in range(transport.size)]
+    mine, results = data[transport.rank], []
+    for bounds, segment_bytes, weights in (([0, 503], 4096, None), ([0, 17, 200, 503], 64, [1, 2, 3, 4, 5, 6, 7, 8])):
+        x = mine.copy()
+        for start, stop in itertools.pairwise(bounds):
+            piece = {"segment_bytes": segment_bytes, "weights": weights and weights[: transport.size]}
+            all_reduce(x[start:stop], transport, algorithm="ordered", **piece)
+        results.append(x.tobytes())
+    wide = np.float64 if dtype == "fp64" else np.float32
+    total = functools.reduce(np.add, [part.astype(wide) for part in data])
+    assert results == [total.astype(DTYPES[dtype]).tobytes()] * 2
 
 
 def check_plan_is_reusable(transport, drive) -> None:
@@ -128,7 +197,8 @@ def check_plan_is_reusable(transport, drive) -> None:
 
 def check_runs_allocate_nothing(transport, algorithm: str) -> None:
     """Nothing grows in a thousand runs."""
-    with make_plan("all_reduce", np.zeros(1000), transport, algorithm=algorithm, segment_bytes=1024) as plan:
+    collective = "all_reduce" if "all_reduce" in ALGORITHMS[algorithm] else next(iter(ALGORITHMS[algorithm]))
+    with make_plan(collective, np.zeros(1000), transport, algorithm=algorithm, segment_bytes=1024) as plan:
         for _ in range(10):
             plan()
         tracemalloc.start()
@@ -284,8 +354,8 @@ BAD_CALLS = [
     ("op", ValueError, "op 'smu' is unknown: did you mean 'sum'?",
      lambda t: all_reduce(np.zeros(5), t, op="smu")),
     ("algorithm", ValueError, "algorithm 'rnig' is unknown: did you mean 'ring'?",
-     lambda t: all_gather(np.zeros(5), t, algorithm="rnig")),
-    ("collective", ValueError, "collective 'allreduce' is unknown: did you mean 'all_reduce'?",
+     lambda t: make_plan("all_gather", np.zeros(5), t, algorithm="rnig")),
+    ("collective", ValueError, "collective 'allreduce' is unknown: did you mean 'all_reduce'",
      lambda t: make_plan("allreduce", np.zeros(5), t)),
     ("contiguous", ValueError, "x must be contiguous, not of strides (32, 16): pass a copy",
      strided_call),
@@ -303,6 +373,18 @@ BAD_CALLS = [
      lambda t: all_reduce(None, t)),
     ("list", ValueError, "array library 'builtins' is unknown",
      lambda t: all_reduce([1.0, 2.0], t)),
+    ("served", ValueError, "algorithm 'binomial' serves reduce, broadcast, all_reduce, not all_gather; these do: ",
+     lambda t: make_plan("all_gather", np.zeros(5), t, algorithm="binomial")),
+    ("number of weights", ValueError, "weights must be",
+     lambda t: all_reduce(np.zeros(5), t, weights=[1.0] * (t.size + 1))),
+    ("weights", ValueError, "weights must be finite numbers >= 0, not all of them 0, not [",
+     lambda t: all_reduce(np.zeros(5), t, weights=[0.0] * t.size)),
+    ("weights of ranks", ValueError, "weights must be the same on all ranks, not",
+     lambda t: all_reduce(np.zeros(5), t, weights=[1.0 + t.rank] * t.size)),
+    ("root", ValueError, "root must be from 0 to",
+     lambda t: make_plan("broadcast", np.zeros(5), t, algorithm="naive", root=t.size)),
+    ("root of all", ValueError, "root must be left out for all_reduce, not 1",
+     lambda t: make_plan("all_reduce", np.zeros(5), t, root=1)),
     ("average", ValueError, "op 'average' needs one of fp64, fp32, fp16, bf16, not int64",
      lambda t: all_reduce(np.zeros(5, np.int64), t, op="average")),
     ("segment", ValueError, "segment_bytes must be from 8 (one element) to 1073741824, not 7",
@@ -314,8 +396,8 @@ BAD_CALLS = [
     ("overlap", ValueError, "out must not share memory with x; leave it out to work in place",
      lambda t: (lambda x: all_reduce(x, t, out=x))(np.zeros(5))),
     ("shard", ValueError, "x must have",
-     lambda t: all_gather(np.zeros(9), t, out=np.zeros(5))),
+     lambda t: make_plan("all_gather", np.zeros(9), t, out=np.zeros(5))),
     ("comm", TypeError, "comm must be an mpi4py communicator or a Transport, not int",
      lambda t: all_reduce(np.zeros(5), 3)),
 ]  # fmt: skip
-NEEDS_PEERS = {"count", "dtype", "op of ranks", "collective of ranks", "order of plans"}
+NEEDS_PEERS = {"weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"}

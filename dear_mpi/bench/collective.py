@@ -1,196 +1,216 @@
-"""Time collectives of several makers in one run: our plans, the MPI library, a prototype written by hand.
-
-On a GPU: our ring with device memory handed to MPI (where it takes it), staged through pinned memory, and the ring of
-the host with explicit copies around it.
-
-The contestants take turns, on the same buffer, in place; so whatever else the machine does hits them alike. One
-sample is one call on its slowest rank, from a barrier to the end; connections are warmed up at every size, and each
-result is checked against the exact sum.
-"""
+"""Time collectives of several makers in one run: our plans, MPI libraries, gloo, a prototype written by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from dear_mpi.bench.contestants import CONTESTANTS
+from dear_mpi.bench.bout import Bout, Key
+from dear_mpi.bench.case import BUS_FACTORS, MEMORIES, PLACEMENTS, Case, Row, Samples, row_of
+from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, CannotRun, Entry, enter
+from dear_mpi.bench.data import COMBINE, check_exact
+from dear_mpi.bench.fit import Fit, fit_network, predicted_us
+from dear_mpi.bench.gloo import check_torch, gloo_group
+from dear_mpi.bench.other_mpi import OTHERS, OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.agree import agree
-from dear_mpi.collectives.partition import chunk_bounds
-from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.collectives.arguments import SEGMENT_BYTES
+from dear_mpi.collectives.errors import ArgumentError
+from dear_mpi.collectives.shared import SHARED
+from dear_mpi.collectives.tuning import pick, rules_of
 from dear_mpi.kernels.choose import choose
-from dear_mpi.stats import median
-from dear_mpi.streams import Stream, Streams, open_streams
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.streams import Streams, open_streams
+from dear_mpi.units import format_bytes
 from dear_mpi.world import World
 
-__all__ = ["Row", "bench_collective"]
+__all__ = ["Report", "Settings", "bench"]
 
-# Bytes over algbw that cross a rank's link: the definitions of nccl-tests, for sizes of the full buffer.
-BUS_FACTORS: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda size: 2 * (size - 1) / size,
-    "reduce_scatter": lambda size: (size - 1) / size,
-    "all_gather": lambda size: (size - 1) / size,
-}
-BUDGET_BYTES = 1e9  # per contestant and size; decides the number of samples
-SAMPLES = (15, 200)
-WARM_UP = 3
+SAMPLES = (11, 200)
+WARM_UP = 3  # turns at every size
+BLOCKS = 4  # of turns, between which a job under another MPI has its turns
 
 
 @dataclass(frozen=True)
-class Row:
-    """One contestant at one size.
+class Settings:
+    """What a run of the benchmark measures.
 
-    ``wrong`` counts elements that differed from the exact result, over all ranks and calls; ``slow_rank`` is the rank
-    that was most often the slowest.
+    Attributes:
+        sizes: bytes of the full buffer.
+        algorithms: the contestants, the first one being the baseline; the device's default ones where empty.
+        placement: ``in`` or ``out`` of place.
+        memory: ``shared``, which ranks of a host can reach, or ``private``.
+        segments: the largest messages of our plans, in bytes; one contestant for each.
+        seconds: how long to measure each size; decides the number of samples.
+        other_mpi: the launcher of the other MPI.
     """
 
-    collective: str
-    algorithm: str
-    backend: str
-    device: str
-    ranks: int
-    bytes: int
-    count: int
-    dtype: str
-    op: str
-    placement: str
-    segment_bytes: int
-    samples: int
-    min_us: float
-    p50_us: float
-    ci_low_us: float
-    ci_high_us: float
-    mean_us: float
-    p99_us: float
-    max_us: float
-    algbw_GBps: float
-    busbw_GBps: float
-    wrong: int
-    slow_rank: int
+    sizes: tuple[int, ...]
+    collectives: tuple[str, ...] = ("all_reduce",)
+    algorithms: tuple[str, ...] = ()
+    placement: str = "in"
+    dtype: str = "fp32"
+    op: str = "sum"
+    segments: tuple[int, ...] = (SEGMENT_BYTES,)
+    device: str = "cpu"
+    memory: str = "shared"
+    seconds: float = 2.0
+    other_mpi: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.algorithms or DEFAULTS[self.device]
+
+    def cases(self) -> Iterator[Case]:
+        for collective in self.collectives:
+            for nbytes in self.sizes:
+                yield Case(collective, nbytes, self.dtype, self.op, self.placement, self.device, self.memory)
+
+    def check(self, world: World) -> None:
+        """
+        Raises:
+            ValueError: a setting is not allowed.
+        """
+        for collective in self.collectives:
+            choose("collective", collective, BUS_FACTORS)
+        choose("placement", self.placement, PLACEMENTS)
+        choose("op", self.op, COMBINE)
+        choose("memory", self.memory, dict.fromkeys(MEMORIES))
+        itemsize = choose("dtype", self.dtype, DTYPES).itemsize
+        for name, given in (("sizes", self.sizes), ("segments", self.segments)):
+            if not given or min(given) < itemsize:
+                raise ValueError(f"{name} must be at least {itemsize} B, one element, not {min(given, default=0)} B")
+        if not self.seconds > 0:
+            raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
+        choose("device", self.device, DEFAULTS)
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"algorithms must be different ones, not {', '.join(self.names)}")
+        check_exact(next(self.cases()), world.size)
+        for name in self.names:
+            if name in OTHERS:
+                check_other(name, world, self.other_mpi)
+        for case in self.cases():
+            self.keys(case, world.size)  # a file of rules may be bad
+        if "gloo" in self.names:
+            check_torch()
+
+    def keys(self, case: Case, ranks: int) -> list[Key]:
+        """The contestants of this job in a case, with each of the segments that make a difference."""
+        cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
+        cuts += sorted(set(self.segments) - set(cuts))[:1]
+        found = []
+        for name in self.names:
+            rules = rules_of(name)
+            if rules is not None:
+                messages = [rule for rule in rules if rule.algorithm != SHARED]
+                found.append((name, pick(messages, case.collective, ranks, case.nbytes).segment_bytes))
+            elif name not in OTHERS:
+                found += [(name, cut) for cut in (cuts[-1:] if name in ("native", "gloo") else cuts)]
+        return found
 
 
-def bench_collective(
-    collective: str, sizes: Sequence[int], world: World, segment_bytes: int, device: str = "cpu"
-) -> list[Row]:
-    """Collective: a row per size and contestant, the baseline first; fp32, sum, in place.
+@dataclass(frozen=True)
+class Report:
+    """Rows, the network that fits them, the memory of the buffers, and who was left out.
 
-    Args:
-        sizes: bytes of the full buffer; rounded down to whole elements, the same on every rank.
-        device: where the buffer is.
+    ``left_out``: by name and reason, by collective, at these sizes.
+    """
+
+    rows: list[Row]
+    fit: Fit | None
+    memory: str
+    left_out: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+
+
+def bench(settings: Settings, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
+    """Collective: a row per size and contestant, in the order of the settings.
 
     Raises:
-        ArgumentError: an unknown collective, a size below one element per rank, or no such device.
+        ArgumentError: a setting is not allowed, or a contestant cannot be had; on all ranks alike.
     """
-    agree(world.transport, "bench", lambda: checked(collective, sizes, world.size, device))
-    call = Call(collective, device, segment_bytes, open_streams(device))
-    with call.streams.compute.use():
-        return [row for nbytes in sizes for row in at_size(call, nbytes, world)]
+    opened: list[Streams] = []
+    world.transport.hosts()  # collective when it is first asked, so not within what follows
 
+    def facts() -> Mapping[str, object]:
+        settings.check(world)
+        opened.append(open_streams(settings.device))
+        return asdict(settings)
 
-def checked(collective: str, sizes: Sequence[int], ranks: int, device: str) -> dict[str, object]:
-    """The arguments, if they are allowed."""
-    choose("collective", collective, BUS_FACTORS)
-    if min(sizes) < 4 * ranks:
-        raise ValueError(f"sizes must be at least {4 * ranks} B on {ranks} ranks, not {min(sizes)} B")
-    open_streams(device)
-    return {"collective": collective, "sizes": tuple(sizes), "device": device}
-
-
-@dataclass(frozen=True)
-class Call:
-    """What is timed."""
-
-    collective: str
-    device: str
-    segment_bytes: int
-    streams: Streams
-
-
-def at_size(call: Call, nbytes: int, world: World) -> list[Row]:
-    """All contestants, taking turns."""
-    count = nbytes // world.size // 4 * world.size  # the prototype needs equal chunks
-    x = call.streams.put(np.zeros(count, np.float32))
-    contestants = CONTESTANTS[call.device](call.collective, x, world, call.segment_bytes)
-    repeats = int(min(max(SAMPLES[0], BUDGET_BYTES / nbytes), SAMPLES[1]))
-    samples: dict[str, list[float]] = {name: [] for name in contestants}
-    wrong = dict.fromkeys(contestants, 0)
-    data = Data(call.collective, x, world, call.streams)
-    for turn in range(WARM_UP + repeats):
-        for name, contestant in contestants.items():
-            data.fill(turn)
-            elapsed_s = timed(contestant, call.streams.compute)
-            if turn >= WARM_UP:
-                samples[name].append(elapsed_s)
-            wrong[name] += data.errors(turn)
-    for contestant in contestants.values():
-        contestant.free()
-    return [summary(call, name, x, world, samples[name], wrong[name]) for name in contestants]
-
-
-def timed(run: Callable[[], object], stream: Stream) -> float:
-    """Seconds of one run on this rank, from a barrier on to the end of its last kernel."""
-    from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
-
-    world_communicator().Barrier()
-    begin = stream.mark()
-    run()
-    return stream.seconds(begin, stream.mark())
-
-
-class Data:
-    """Whole numbers whose sums are exact in fp32: different on every rank, in every element, and in every turn."""
-
-    def __init__(self, collective: str, x: Array, world: World, streams: Streams) -> None:
-        self.x = x
-        self.steps = 1 if collective == "all_gather" else world.size  # by how much a result grows from turn to turn
-        rows = [(np.arange(x.size, dtype=np.float32) + 7 * rank) % 31 for rank in range(world.size)]
-        bounds = [chunk_bounds(x.size, world.size, rank) for rank in range(world.size)]
-        expected = np.sum(rows, axis=0)
-        if collective == "all_gather":
-            expected = np.concatenate([row[start:stop] for row, (start, stop) in zip(rows, bounds, strict=True)])
-        self.mine, self.expected = map(streams.put, (rows[world.rank], expected))
-        self.part = slice(*bounds[world.rank]) if collective == "reduce_scatter" else slice(None)
-        self.library = array_module(x)
-        self.scratch = self.library.empty_like(x)
-
-    def fill(self, turn: int) -> None:
-        self.library.add(self.mine, np.float32(turn), out=self.x)
-
-    def errors(self, turn: int) -> int:
-        """Elements of this rank's result that are not the exact one."""
-        self.library.add(self.expected, np.float32(self.steps * turn), out=self.scratch)
-        return int(self.library.count_nonzero(self.x[self.part] != self.scratch[self.part]))
-
-
-def summary(call: Call, name: str, x: Array, world: World, samples: list[float], wrong: int) -> Row:
-    """Collective: one row, from the slowest rank of each call."""
-    answers = world.transport.gather_values((samples, wrong))
-    slowest_us = np.max([answer[0] for answer in answers], axis=0) * 1e6
-    middle = median(slowest_us.tolist())
-    algbw = x.nbytes / middle.value * 1e-3
-    return Row(
-        collective=call.collective,
-        algorithm=name,
-        backend=world.transport.name,
-        device=call.device,
-        ranks=world.size,
-        bytes=x.nbytes,
-        count=x.size,
-        dtype="fp32",
-        op="none" if call.collective == "all_gather" else "sum",
-        placement="in place",
-        segment_bytes=call.segment_bytes,
-        samples=len(samples),
-        min_us=float(slowest_us.min()),
-        p50_us=middle.value,
-        ci_low_us=middle.low,
-        ci_high_us=middle.high,
-        mean_us=float(slowest_us.mean()),
-        p99_us=float(np.quantile(slowest_us, 0.99)),
-        max_us=float(slowest_us.max()),
-        algbw_GBps=algbw,
-        busbw_GBps=algbw * BUS_FACTORS[call.collective](world.size),
-        wrong=sum(answer[1] for answer in answers),
-        slow_rank=int(np.bincount(np.argmax([answer[0] for answer in answers], axis=0)).argmax()),
+    agree(world.transport, "bench", facts)
+    streams, rows = opened[0], list[Row]()
+    left_out: dict[str, dict[str, list[int]]] = {}
+    with ExitStack() as stack, streams.compute.use():
+        check_plans(settings, world, streams)
+        backends = {"gloo": stack.enter_context(gloo_group(world))} if "gloo" in settings.names else {}
+        others = {
+            name: stack.enter_context(closing(OtherMpi(name, world, settings.other_mpi)))
+            for name in settings.names
+            if name in OTHERS
+        }
+        backends |= {name: other.library for name, other in others.items()}
+        for case in settings.cases():
+            progress(f"{case.collective}, {format_bytes(case.nbytes)}")
+            samples, missing = at_size(case, settings, world, streams, others)
+            for name, why in missing.items():
+                left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
+            for (name, segment_bytes), found in sorted(samples.items(), key=lambda item: order(settings, item[0])):
+                backend = backends.get(name, world.transport.name)
+                rows.append(row_of(case, name, backend, world.size, segment_bytes, found))
+    fit, model_us = rank_0_does(world, lambda: modelled(rows))
+    return Report(
+        [replace(row, model_us=us) for row, us in zip(rows, model_us, strict=True)], fit, settings.memory, left_out
     )
+
+
+def modelled(rows: list[Row]) -> tuple[Fit | None, list[float | None]]:
+    fit = fit_network(rows)
+    return fit, [predicted_us(row, fit) for row in rows]
+
+
+def order(settings: Settings, key: Key) -> tuple[int, int]:
+    return settings.names.index(key[0]), key[1]
+
+
+def check_plans(settings: Settings, world: World, streams: Streams) -> None:
+    """Collective: see that each algorithm that was asked for serves some of the collectives, before all the work.
+
+    Raises:
+        ArgumentError: one does not.
+    """
+    for name in settings.algorithms:
+        x = streams.put(np.zeros(world.size, DTYPES[settings.dtype]))
+        faults = []
+        for collective in settings.collectives if name not in (*CONTESTANTS, *OTHERS) else ():
+            case = Case(collective, 0, settings.dtype, settings.op)
+            try:
+                enter(name, Entry(case, x, None, world.transport, min(settings.segments))).free()
+            except CannotRun as error:
+                faults.append(error)
+        if faults and len(faults) == len(settings.collectives):
+            raise ArgumentError(f"{faults[0]}; the benchmark also has {', '.join((*CONTESTANTS, *OTHERS))}")
+
+
+def at_size(
+    case: Case, settings: Settings, world: World, streams: Streams, others: Mapping[str, OtherMpi]
+) -> tuple[dict[Key, Samples], dict[str, str]]:
+    """All contestants, taking turns: their samples, and why some are missing."""
+    bout = Bout(case, settings.keys(case, world.size), world, streams)
+    cut = settings.segments[0]
+
+    def run(turns: int) -> dict[Key, Samples]:
+        answers = {(name, cut): other.run(case, turns) for name, other in others.items() if name not in bout.left_out}
+        bout.left_out |= {key[0]: answer for key, answer in answers.items() if isinstance(answer, str)}
+        return bout.run(turns) | {key: answer for key, answer in answers.items() if isinstance(answer, Samples)}
+
+    run(1)  # a job under another MPI prepares its arrays
+    begin = time.perf_counter()
+    run(WARM_UP - 1)
+    turn_s = max(world.transport.gather_values(time.perf_counter() - begin)) / WARM_UP
+    turns = int(min(max(settings.seconds / turn_s, SAMPLES[0]), SAMPLES[1]))
+    blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if others else [turns]
+    found = [run(turns) for turns in blocks]
+    bout.free()
+    return {key: sum((block[key] for block in found[1:]), found[0][key]) for key in found[0]}, bout.left_out

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
 
-from dear_mpi.bench.collective import Row
+from dear_mpi.bench.case import Row
+from dear_mpi.bench.collective import Report
+from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.kernels import KernelRow
+from dear_mpi.bench.summary import CLASSES, NOT_OURS, against_mpi
 from dear_mpi.show import console, interval
 from dear_mpi.units import format_bytes
 from dear_mpi.world import World
@@ -16,29 +20,80 @@ from dear_mpi.world import World
 __all__ = ["show_bench", "show_kernels"]
 
 
-def show_bench(world: World, rows: Sequence[Row]) -> None:
+def show_bench(world: World, report: Report) -> None:
+    """A table per collective, the means of its ratios, who was left out, and the network that fits."""
+    screen = console(world)
+    for _, group in groupby(report.rows, lambda row: row.collective):
+        rows = list(group)
+        screen.print(table_of(rows, report.memory))
+        screen.print(summary_of(rows))
+    for why, places in report.left_out.items():
+        where = (f"{name} of {', '.join(map(format_bytes, sizes))}" for name, sizes in places.items())
+        screen.print(f"left out: {why} ({'; '.join(where)})", soft_wrap=True, markup=False)
+    screen.print(fit_text(report.fit), soft_wrap=True, markup=False)
+
+
+def table_of(rows: Sequence[Row], memory: str) -> Table:
     """One line per size and contestant; the ratio is to the first contestant at the same size."""
     first = rows[0]
+    others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
+    backends = ", ".join([f"over {first.backend}", *(f"{name}: {backend}" for name, backend in others.items())])
+    place = f"ours in {memory} memory" if first.device == "cpu" else first.device
+    title = f"{first.collective}, {first.ranks} ranks, {first.dtype}, {first.op}, {first.placement}, {place}"
+    least, most = min(row.samples for row in rows), max(row.samples for row in rows)
     table = Table(
-        title=f"{first.collective}, {first.ranks} ranks, {first.dtype}, {first.op}, in place, {first.device},"
-        f" over {first.backend}",
-        caption="us: medians over calls of the slowest rank; ± to the farther end of the 95 % interval",
+        title=f"{title}, {backends}",
+        caption=f"us: medians over {least} to {most} calls of the slowest rank; ± to the farther end of the 95 %"
+        " interval; busbw in GB/s",
     )
-    for head in ("bytes", "algorithm", "time (us)", "busbw GB/s", f"/ {first.algorithm}", "samples", "#wrong"):
+    ratio, cuts = f"/ {first.algorithm}", len({row.segment_bytes for row in rows}) > 1
+    for head in ("bytes", "algorithm", "time (us)", "model", "busbw", ratio, "wrong"):
         table.add_column(head, justify="left" if head == "algorithm" else "right")
-    for row in rows:
-        baseline = next(other for other in rows if other.bytes == row.bytes)
+    baseline = {row.bytes: row.p50_us for row in reversed(rows)}
+    for row, later in zip(rows, [*rows[1:], None], strict=True):
+        digits = 0 if row.p50_us >= 100 else 1
         table.add_row(
             format_bytes(row.bytes),
-            row.algorithm,
-            interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, 0),
+            f"{row.algorithm}, {format_bytes(row.segment_bytes)}"
+            if cuts and row.algorithm not in NOT_OURS
+            else row.algorithm,
+            interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, digits),
+            "" if row.model_us is None else f"{row.model_us:.{digits}f}",
             f"{row.busbw_GBps:.2f}",
-            f"{row.p50_us / baseline.p50_us:.2f}",
-            str(row.samples),
+            f"{row.p50_us / baseline[row.bytes]:.2f}",
             str(row.wrong),
-            end_section=row is rows[-1] or rows[rows.index(row) + 1].bytes != row.bytes,
+            end_section=later is None or later.bytes != row.bytes,
         )
-    console(world).print(table)
+    return table
+
+
+def summary_of(rows: Sequence[Row]) -> Table | str:
+    """Ours over the better MPI library at each size."""
+    found = against_mpi(rows)
+    if not found:
+        return ""
+    table = Table(title=f"{rows[0].collective}, {rows[0].ranks} ranks: time / better MPI library, geometric means")
+    table.add_column("algorithm")
+    for name in CLASSES:
+        table.add_column(name, justify="right")
+    for name, means in found.items():
+        table.add_row(name, *("" if mean is None else f"{mean:.2f}" for mean in means))
+    return table
+
+
+def fit_text(fit: Fit | None) -> str:
+    """The fitted network in words."""
+    if fit is None:
+        return (
+            f"No network fitted: that takes two sizes of an algorithm that has a program, on 2 to {MOST_RANKS} ranks."
+        )
+    network = fit.network
+    beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))
+    told = gamma if fit.gamma_told else "not to be told from 1/beta by these rows, which has both"
+    return (
+        f"Network fitted to {fit.rows} rows: alpha {network.alpha * 1e6:.1f} us, 1/beta {beta}, 1/gamma {told};"
+        f" the median row is {fit.residual:.0%} off the model."
+    )
 
 
 def show_kernels(rows: Sequence[KernelRow], device: str) -> None:

@@ -1,10 +1,13 @@
-// dst = dst op src, element by element: the arithmetic inside a reduction.
+// dst = one source op the next one, element by element: the arithmetic inside a reduction. dst is among the sources.
 //
-// Bytes moved per element: three times the itemsize (two reads, one write).
+// accumulate      of two: dst = left op right
+// accumulate_all  of any number, strictly from left to right, each read once; their addresses, in order, are in memory
+//
+// Bytes moved per element: the itemsize for each source, and for dst.
 // Launch: blocks of 256 threads; block b handles elements [b * part, (b + 1) * part), cut off at `count`. Each thread
-//     has up to 32 bytes of both arrays under way, so a `part` of a multiple of 2048 elements (fp32) suits it.
-// Alignment: 16 bytes per access where dst and src allow (`part` is a multiple of 8, of 16 for one-byte types, for
-//     this to hold in every block), else element by element. src may be pinned host memory.
+//     has up to 32 bytes of two sources under way, so a `part` of a multiple of 2048 elements (fp32) suits it.
+// Alignment: 16 bytes per access where all arrays allow (`part` is a multiple of 8, of 16 for one-byte types, for
+//     this to hold in every block), else element by element. All but dst may be pinned host memory.
 // Same bits as NumPy: fp16 and bf16 combine in fp32 and round once, integers wrap, min and max pass a NaN on. Two
 // things are not promised, as NumPy itself leaves them to the processor: which NaN, and which of two zeros.
 
@@ -49,37 +52,102 @@ struct Max {
     template <typename T> static __device__ __forceinline__ T combine(T a, T b) { return a > b || is_nan(a) ? a : b; }
 };
 
+// The part of a block, of `count` elements in all.
+__device__ __forceinline__ long long part_of(long long start, long long count, long long part) {
+    return count - start < part ? count - start : part;
+}
+
 template <typename T, typename Op> struct Combine {
+    using W = typename Wide<T>::type;
     static constexpr int VECTOR = vector_length<T>();
     static constexpr int UNROLL = 2;
     template <int V> struct Registers {
-        Vector<T, V> dst, src;
+        Vector<T, V> left, right;
     };
 
     T* dst;
-    const T* src;
+    const T *left, *right;  // one of them is dst
 
-    __device__ bool aligned() const { return is_aligned<VECTOR>(dst) && is_aligned<VECTOR>(src); }
+    __device__ bool aligned() const { return is_aligned<VECTOR>(left) && is_aligned<VECTOR>(right); }
 
     template <int V> __device__ __forceinline__ void read(Registers<V>& operands, long long i) const {
-        load(operands.src, src + i);  // first, as it may come over the bus
-        load(operands.dst, dst + i);
+        load(operands.left, left + i);
+        load(operands.right, right + i);
     }
 
     template <int V> __device__ __forceinline__ void write(Registers<V>& operands, long long i) const {
-        using W = typename Wide<T>::type;
 #pragma unroll
         for (int v = 0; v < V; ++v) {
-            const W a = static_cast<W>(operands.dst.at[v]), b = static_cast<W>(operands.src.at[v]);
-            operands.dst.at[v] = static_cast<T>(Op::combine(a, b));
+            const W a = static_cast<W>(operands.left.at[v]), b = static_cast<W>(operands.right.at[v]);
+            operands.left.at[v] = static_cast<T>(Op::combine(a, b));
         }
-        store(dst + i, operands.dst);
+        store(dst + i, operands.left);
     }
 };
 
 template <typename T, typename Op>
-__global__ void __launch_bounds__(THREADS) accumulate(T* dst, const T* src, long long count, long long part) {
+__global__ void __launch_bounds__(THREADS)
+    accumulate(T* dst, const T* left, const T* right, long long count, long long part) {
     const long long start = part * blockIdx.x;
     if (start >= count) return;
-    for_each(Combine<T, Op>{dst + start, src + start}, count - start < part ? count - start : part);
+    for_each(Combine<T, Op>{dst + start, left + start, right + start}, part_of(start, count, part));
+}
+
+template <typename T, typename Op> struct CombineAll {
+    using W = typename Wide<T>::type;
+    static constexpr int VECTOR = vector_length<T>();
+    static constexpr int UNROLL = 1;
+    template <int V> struct Registers {
+        W total[V];
+    };
+
+    T* dst;
+    const long long* sources;
+    int number;
+    long long start;
+
+    __device__ __forceinline__ const T* source(int s) const { return reinterpret_cast<const T*>(sources[s]) + start; }
+
+    __device__ bool aligned() const {
+        bool all = true;
+        for (int s = 0; s < number; ++s) all = all && is_aligned<VECTOR>(source(s));
+        return all;
+    }
+
+    // Two sources at a time are under way, whatever their number; a loop that the compiler unrolls would gain little
+    // and quadruple the code, of which there are 48 kernels.
+    template <int V> __device__ __forceinline__ void read(Registers<V>& sums, long long i) const {
+        Vector<T, V> now, next;
+        load(now, source(0) + i);
+        load(next, source(1) + i);
+#pragma unroll
+        for (int v = 0; v < V; ++v) sums.total[v] = static_cast<W>(now.at[v]);
+#pragma unroll 1
+        for (int s = 2; s < number; ++s) {
+            now = next;
+            load(next, source(s) + i);
+            combine(sums, now);
+        }
+        combine(sums, next);
+    }
+
+    template <int V> static __device__ __forceinline__ void combine(Registers<V>& sums, const Vector<T, V>& terms) {
+#pragma unroll
+        for (int v = 0; v < V; ++v) sums.total[v] = Op::combine(sums.total[v], static_cast<W>(terms.at[v]));
+    }
+
+    template <int V> __device__ __forceinline__ void write(Registers<V>& sums, long long i) const {
+        Vector<T, V> rounded;
+#pragma unroll
+        for (int v = 0; v < V; ++v) rounded.at[v] = static_cast<T>(sums.total[v]);
+        store(dst + i, rounded);
+    }
+};
+
+template <typename T, typename Op>
+__global__ void __launch_bounds__(THREADS)
+    accumulate_all(T* dst, const long long* sources, int number, long long count, long long part) {
+    const long long start = part * blockIdx.x;
+    if (start >= count) return;
+    for_each(CombineAll<T, Op>{dst + start, sources, number, start}, part_of(start, count, part));
 }

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.collectives import ALGORITHMS, emulated
+from dear_mpi.collectives import ALGORITHMS, CollectiveError, emulated
 from dear_mpi.collectives.emulated import BURST_S, EmulatedTransport, Link, Port
 from dear_mpi.collectives.loopback import run_loopback
 from tests import collective_checks as checks
@@ -82,7 +82,7 @@ def test_a_single_sender_is_not_slowed_twice(clock):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "shared"])
 def test_results_have_the_same_bits_as_without_a_link(size, algorithm):
     run_loopback(size, lambda t: checks.check_same_bits(EmulatedTransport(t, FAST), algorithm, "fp32"))
 
@@ -90,6 +90,11 @@ def test_results_have_the_same_bits_as_without_a_link(size, algorithm):
 @pytest.mark.parametrize("drive", checks.DRIVES)
 def test_plans_work(drive):
     run_loopback(3, lambda t: checks.check_plan_is_reusable(EmulatedTransport(t, FAST), drive))
+
+
+def test_shared_memory_refuses_an_emulated_link():
+    with pytest.raises(CollectiveError, match="algorithm 'shared' needs all ranks on one host"):
+        run_loopback(2, lambda t: checks.all_reduce(np.ones(3), EmulatedTransport(t, FAST), algorithm="shared"))
 
 
 def test_native_refuses_an_emulated_link():

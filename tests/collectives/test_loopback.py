@@ -7,19 +7,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from dear_mpi.collectives import ALGORITHMS, TransportError, all_reduce
+from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce, shared
 from dear_mpi.collectives.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from tests import collective_checks as checks
 
 SIZES = [1, 2, 3, 4, 5]
+LAYOUTS = [(0, 0, 1), (0, 1, 0, 1), (0, 0, 0, 1, 1)]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@settings(max_examples=60)
+@pytest.mark.parametrize("size", [*SIZES, 8])
+@settings(max_examples=100)
 @given(case=checks.cases())
 def test_any_call_is_exact(size, case):
     run_loopback(size, lambda transport: checks.check_case(transport, case))
+
+
+@pytest.mark.parametrize("hosts", LAYOUTS)
+@settings(max_examples=30)
+@given(case=checks.cases([(collective, "hierarchical") for collective in ALGORITHMS["hierarchical"]]))
+def test_any_call_is_exact_on_several_hosts(hosts, case):
+    run_loopback(len(hosts), lambda transport: checks.check_case(transport, case), hosts)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -40,6 +48,39 @@ def test_average(size, dtype):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_same_bits_on_all_ranks(size, dtype, algorithm):
     run_loopback(size, lambda transport: checks.check_same_bits(transport, algorithm, dtype))
+
+
+@pytest.mark.parametrize("size", [*SIZES, 8])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ordered_sums_have_the_same_bits_in_any_layout(size, dtype):
+    run_loopback(size, lambda transport: checks.check_ordered_ignores_the_layout(transport, dtype))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shared_memory_gives_the_same_bits_as_messages(size, dtype):
+    run_loopback(size, lambda transport: checks.check_shared_has_the_bits_of_ordered(transport, dtype))
+
+
+@pytest.mark.parametrize("size", [*SIZES, 8])
+@settings(max_examples=30)
+@given(case=checks.cases(checks.SHARED))
+def test_any_call_in_shared_memory_is_exact(size, case):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "SMALL_BYTES", 0)
+        patch.setattr(shared, "BLOCK_BYTES", 64)
+        run_loopback(size, lambda transport: checks.check_case(transport, case))
+
+
+def test_ranks_of_several_hosts_share_no_memory():
+    with pytest.raises(CollectiveError, match="algorithm 'shared' needs all ranks on one host"):
+        run_loopback(3, lambda transport: all_reduce(np.ones(9), transport, algorithm="shared"), hosts=[0, 0, 1])
+    assert run_loopback(3, lambda t: all_reduce(np.ones(1), t, algorithm="auto")[0], hosts=[0, 0, 1]) == [3] * 3
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_barrier(size):
+    run_loopback(size, checks.check_barrier)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -7,7 +7,7 @@ import cupy
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.accumulate import accumulate, accumulator, copier
+from dear_mpi.kernels.accumulate import accumulate, accumulator, copier, folder
 from dear_mpi.kernels.cuda_sources import kernel
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.events import event_for
@@ -108,6 +108,32 @@ def test_accumulate(op, dtype, count):
     accumulate(there, cupy.asarray(src), op)
     accumulate(dst, src, op)
     assert_same_bits(there, dst)
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
+@pytest.mark.parametrize("dtype", [*DTYPES.values(), np.dtype(np.int32)], ids=str)
+@pytest.mark.parametrize(("number", "place", "first"), [(1, 1, 0), (2, 1, 1), (4, 0, 0), (7, 5, 0)])
+def test_several_sources_in_one_launch(op, dtype, number, place, first, launches):
+    """Aligned and not; one of them is in pinned host memory."""
+    count = COMBINE_PART + 3
+    terms = [(normal(count, np.float32, seed) * 20).astype(dtype) for seed in range(number + 1)]
+    there = [cupy.asarray(term)[first:] for term in terms]
+    other = (place + 1) % len(terms)
+    there[other] = Slab.pinned(cupy.zeros(1)).empty(count - first, dtype)
+    terms = [term[first:] for term in terms]
+    there[other][...] = terms[other]
+    call = folder(there[place], there[:place], there[place + 1 :], op)
+    begin = launches()
+    call()
+    assert launches() == (None if begin is None else begin + 1)
+    with np.errstate(over="ignore"):  # of products in fp16
+        folder(terms[place], terms[:place], terms[place + 1 :], op)()
+    assert_same_bits(there[place], terms[place])
+
+
+def test_several_sources_without_elements():
+    none = cupy.zeros(0, np.float32)
+    folder(none, [none], [none])()
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -1,14 +1,15 @@
 """The arithmetic inside a reduction: every result is the exact one, rounded once to the arrays' type."""
 
 import operator
+import tracemalloc
 from itertools import product
 
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.accumulate import accumulate, accumulator, copier
+from dear_mpi.kernels.accumulate import accumulate, accumulator, copier, folder
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
-from dear_mpi.kernels.reference import OPS
+from dear_mpi.kernels.reference import COMBINE_BLOCK, OPS
 
 TYPES = {**DTYPES, "int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
 EXACT = {"sum": operator.add, "prod": operator.mul, "min": min, "max": max}  # of Python's numbers
@@ -74,6 +75,96 @@ def test_a_bound_call_reads_its_arrays_anew_each_time():
         src[:] = values
         call()
     np.testing.assert_array_equal(dst, [3, 5, 2])
+
+
+def left_to_right(terms, op):
+    """In fp32 for the two-byte types, one term at a time, rounded once at the end."""
+    wide = compute_dtype(terms[0].dtype) if is_floating(terms[0].dtype) else terms[0].dtype
+    total = terms[0].astype(wide)
+    for term in terms[1:]:
+        total = OPS[op](total, term.astype(wide))
+    return total.astype(terms[0].dtype)
+
+
+@pytest.mark.parametrize("op", EXACT)
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(("number", "place"), [(1, 0), (1, 1), (2, 0), (2, 1), (3, 3), (6, 2)])
+def test_several_sources_from_left_to_right(op, dtype, number, place):
+    """Twice, as a bound call reads anew; in more blocks than one; sources are only read."""
+    terms = [some(dtype, seed, COMBINE_BLOCK + 3) for seed in range(number + 1)]
+    before = [term.tobytes() for term in terms]
+    call = folder(terms[place], terms[:place], terms[place + 1 :], op)
+    for _ in range(2):
+        with np.errstate(over="ignore"):  # of products in fp16
+            expected = left_to_right(terms, op).tobytes()
+            call()
+        assert terms[place].tobytes() == expected
+        before[place] = expected
+        assert [term.tobytes() for term in terms] == before
+
+
+@pytest.mark.parametrize(("name", "bits"), [("fp16", 11), ("bf16", 8)])
+def test_a_sum_in_two_bytes_is_rounded_once(name, bits):
+    """Half a unit in the last place twice: rounded after each step to even, neither would be left of it."""
+    half = 2.0**-bits
+    one, *halves = (np.full(5, value, DTYPES[name]) for value in (1.0, half, half))
+    folder(one, (), halves)()
+    assert one.astype(float).tolist() == [1 + 2 * half] * 5
+
+
+def test_the_order_can_be_told_from_the_bits():
+    large, small, rest = (np.full(1, value, np.float32) for value in (1e8, 1.0, -1e8))
+    results = []
+    for before, after in [([large], [rest]), ([large, rest], []), ([], [large, rest])]:
+        dst = small.copy()
+        folder(dst, before, after)()
+        results.append(dst.item())
+    assert results == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_any_shape_of_several(shape):
+    dst = np.full(shape, 2.0)
+    folder(dst, [np.full(shape, 3.0)], [np.full(shape, 5.0)])()
+    np.testing.assert_array_equal(dst, np.full(shape, 10.0))
+
+
+def test_gaps_in_one_axis_are_walked_over_and_in_several_refused():
+    whole, ones = np.zeros((4, 6)), np.ones((4, 3))
+    folder(whole[0, ::2], [ones[0]], [ones[0]])()
+    np.testing.assert_array_equal(whole[0], [2, 0, 2, 0, 2, 0])
+    with pytest.raises(ValueError, match="must be contiguous, not of strides"):
+        folder(whole[:, ::2], [ones], [ones])
+
+
+def test_a_call_of_several_leaves_nothing_behind():
+    """What it works in is there when it is bound."""
+    terms = [some(DTYPES["fp16"], seed, COMBINE_BLOCK) for seed in range(3)]
+    call = folder(terms[0], terms[1:2], terms[2:], "max")
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4096
+
+
+FOLDER_ERRORS = {
+    "there must be a source": ([], [], "sum"),
+    "same shape and dtype, not float64[4] and float64[3]": ([np.zeros(3)], [np.zeros(3), np.zeros(4)], "sum"),
+    "same shape and dtype, not float32[3] and float64[3]": ([np.zeros(3, np.float32)], [np.zeros(3)], "sum"),
+    "op 'smu' is unknown": ([np.zeros(3)], [np.zeros(3)], "smu"),
+}
+
+
+@pytest.mark.parametrize("message", FOLDER_ERRORS)
+def test_errors_of_several(message):
+    before, after, op = FOLDER_ERRORS[message]
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
+        folder(np.zeros(3), before, after, op)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1 / 3, -2.0])

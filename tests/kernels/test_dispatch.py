@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.kernels import reference
-from dear_mpi.kernels.accumulate import accumulate, copier
+from dear_mpi.kernels.accumulate import accumulate, copier, folder
 from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dispatch import BACKENDS, kernels_for
@@ -61,6 +61,11 @@ def run_accumulate(bucket):
     assert (bucket == 2).all()
 
 
+def run_folder(bucket):
+    folder(bucket, [np.ones_like(bucket)], [np.ones_like(bucket)])()
+    assert (bucket == 3).all()
+
+
 def run_copier(bucket):
     copier(bucket, np.ones_like(bucket), 3.0)()
     assert (bucket == 3).all()
@@ -76,6 +81,7 @@ USES = {
     run_pack: ["packer"],
     run_unpack: ["unpacker"],
     run_accumulate: ["combiner"],
+    run_folder: ["combiner"],
     run_copier: ["copier"],
     run_update: ["updater"],
 }

@@ -572,6 +572,24 @@ def test_footprints_of_our_own_kernels_are_exact(standin, streams):
         two[4:].fill(0)
 
 
+def test_the_sources_of_a_sum_are_read_and_nothing_beside_them(standin, streams):
+    from dear_mpi.kernels import cuda_backend
+
+    slab = cuda_backend.allocate(1024)
+    one, two, three = (slab[start : start + 128].view(np.float32) for start in (0, 256, 512))
+    slab[...] = 0
+    standin.cuda.Stream.null.synchronize()
+    with streams[0]:
+        cuda_backend.combiner(one[:8], [two[4:12]], [three[:8]], "sum")()
+    with streams[1]:
+        two + three
+        for what, part in {"reads": two[11:12], "writes": one[7:8]}.items():
+            with expect_race(standin, f"what {what} them: kernel accumulate_all<float, Sum>"):
+                part.fill(0)
+        for part in (one[8:], two[:4], two[12:], three[8:]):
+            part.fill(0)
+
+
 # ---- The fixture, and runs of a process of their own ----------------------------------------------------------------
 
 

@@ -1,37 +1,86 @@
 """The benchmark measures what it says, and its contestants are right."""
 
+import contextlib
+import json
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from dear_mpi.bench.collective import bench_collective
+from dear_mpi.bench.case import BUS_FACTORS, Case
+from dear_mpi.bench.collective import Settings, bench
+from dear_mpi.bench.other_mpi import OTHERS, OtherMpi
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.bench.table import show_bench
+from dear_mpi.bench.tune import Tuning
+from dear_mpi.cli import app
+from dear_mpi.collectives.errors import ArgumentError
+from dear_mpi.collectives.tuning import read_rules
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.world import run_world
 
 pytestmark = pytest.mark.mpi
 
+QUICK = Settings(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
+KEYS = (  # a contract: DESIGN.md, section 8
+    "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
+    " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
+)
 
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
-def test_rows(comm, collective, monkeypatch):
+
+@pytest.fixture(autouse=True)
+def _few_samples(monkeypatch):
     monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (7, 7))
-    rows = run_world(lambda world: bench_collective(collective, [100, 10_000], world, 512))
-    names = ["native", "ring"] + ["prototype"] * (collective == "all_reduce")
-    assert [row.algorithm for row in rows] == 2 * names
-    for row in rows:
+
+
+def measured(**settings):
+    return run_world(lambda world: bench(replace(QUICK, **settings), world))
+
+
+def other_mpi(comm):
+    """The MPI that this job does not run under, if it is installed beside this Python."""
+    from mpi4py import MPI
+
+    name = next(name for name, vendor in OTHERS.items() if vendor != MPI.get_vendor()[0])
+    place = Path(sys.prefix) / ("mpich" if name == "mpich" else ".") / "bin" / "mpirun"
+    if not all(comm.allgather(place.exists())):
+        pytest.skip(f"one MPI alone is installed: {place} is not there")
+    return name
+
+
+@pytest.mark.parametrize("collective", BUS_FACTORS)
+def test_rows(comm, collective):
+    report = measured(collectives=(collective,))
+    assert all(" ".join(asdict(row)) == KEYS for row in report.rows)
+    for row in report.rows:
         assert row.wrong == 0
         assert row.samples == 7
         assert 0 < row.min_us <= row.ci_low_us <= row.p50_us <= row.ci_high_us <= row.max_us
         assert row.algbw_GBps == pytest.approx(row.bytes / row.p50_us * 1e-3)
-        factor = (comm.size - 1) / comm.size * (2 if collective == "all_reduce" else 1)
-        assert row.busbw_GBps == pytest.approx(row.algbw_GBps * factor)
+        assert row.busbw_GBps == pytest.approx(row.algbw_GBps * BUS_FACTORS[collective](comm.size))
         assert 0 <= row.slow_rank < comm.size
-    assert all(answer == rows for answer in comm.allgather(rows))
-    run_world(lambda world: show_bench(world, rows))
+        assert (row.model_us is None) == (comm.size == 1 or row.algorithm != "ring")
+    assert all(answer == report for answer in comm.allgather(report))
+    run_world(lambda world: show_bench(world, report))
+
+
+@pytest.mark.parametrize("collective", BUS_FACTORS)
+@pytest.mark.parametrize("placement", ["in", "out"])
+def test_every_type_and_op_is_exact(collective, placement):
+    for dtype in DTYPES:
+        for op in ("sum", "prod", "min", "max", "average"):
+            settings = {"placement": placement, "dtype": dtype, "op": op, "algorithms": ("naive", "native")}
+            report = measured(collectives=(collective,), sizes=(100,), **settings)
+            assert [row.wrong for row in report.rows] == [0] * len(report.rows)
+            assert {row.algorithm for row in report.rows} >= {"naive"}
 
 
 def test_a_wrong_result_is_counted(comm, monkeypatch):
     """A ring that loses one element is found out."""
-    monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (6, 6))
     whole = PrototypeRing.__call__
 
     def losing(ring):
@@ -39,8 +88,195 @@ def test_a_wrong_result_is_counted(comm, monkeypatch):
         ring.x[-1] += 1
 
     monkeypatch.setattr(PrototypeRing, "__call__", losing)
-    rows = run_world(lambda world: bench_collective("all_reduce", [400], world, 512))
-    assert {row.algorithm: row.wrong > 0 for row in rows} == {"native": False, "ring": False, "prototype": True}
+    rows = measured(sizes=(400 * comm.size,)).rows
+    assert {row.algorithm: row.wrong > 0 for row in rows} == {
+        "native": False,
+        "ring": False,
+        "auto": False,
+        "prototype": True,
+    }
+
+
+def test_who_cannot_run_is_left_out_with_the_reason(comm):
+    report = measured(collectives=("all_reduce", "reduce"), sizes=(4 * comm.size, 4 * comm.size + 4))
+    cases = [(row.collective, row.count) for row in report.rows if row.algorithm == "prototype"]
+    assert cases == [("all_reduce", comm.size)] + [("all_reduce", 2)] * (comm.size == 1)
+    reasons = " ".join(report.left_out)
+    assert "in all_reduce, in place" in reasons
+    assert ("needs equal chunks" in reasons) == (comm.size > 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
+        (
+            {"algorithms": ("native", "rnig")},
+            "'rnig' is unknown: did you mean 'ring'.*also has native, prototype, gloo",
+        ),
+        ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
+        ({"placement": "inside"}, "placement 'inside' is unknown"),
+        ({"dtype": "fp8"}, "dtype 'fp8' is unknown"),
+        ({"op": "mean"}, "op 'mean' is unknown"),
+        ({"device": "gpu"}, "device 'gpu' is unknown"),
+        ({"memory": "public"}, "memory 'public' is unknown"),
+        ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
+        ({"sizes": ()}, "sizes must be at least 4 B"),
+        ({"seconds": 0.0}, "seconds must be above 0, not 0"),
+        ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
+    ],
+)
+def test_bad_settings_are_refused_on_all_ranks(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        measured(**settings)
+
+
+def test_the_other_mpi_takes_part(comm):
+    name = other_mpi(comm)
+    report = measured(collectives=("all_reduce", "reduce_scatter"), algorithms=("ring", name), dtype="fp64")
+    rows = [row for row in report.rows if row.algorithm == name]
+    assert [row.bytes for row in rows] == [8, 96, 10_000] * 2
+    assert all(row.backend.startswith(OTHERS[name]) and row.ranks == comm.size for row in rows)
+    assert all(row.wrong == 0 and row.samples == 7 for row in rows)
+
+
+def test_the_other_mpi_leaves_no_process_behind(comm):
+    name = other_mpi(comm)
+
+    def command(world):
+        with contextlib.closing(OtherMpi(name, world, "")) as other:
+            other.run(Case("all_reduce", 4096), 2)
+            return other.job and other.job.process.pid
+
+    pid = run_world(command)
+    if pid:
+        children = Path(f"/proc/{pid}")
+        assert not children.exists()
+        deadline = time.monotonic() + 10
+        while (left := peers_of_this_run(pid)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left
+
+
+def peers_of_this_run(session):
+    """Processes that the job's session still has."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            found += [stat.parent.name] * (int(fields[3]) == session)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("/no/such/mpirun", "cannot be started: there is no command '/no/such/mpirun'"),
+        ("false", "has ended: status 1"),
+        ("sh -c 'echo lost >&2; exit 3'", "has ended: lost"),
+        (f"sh -c 'exec {sys.executable} -m dear_mpi.bench.peer'", "ranks? of .*, not|has ended"),
+    ],
+)
+def test_another_mpi_that_does_not_start_is_an_error_on_all_ranks(comm, command, message):
+    if comm.size == 1:
+        pytest.skip("a job of one rank may be what was asked for")
+    with pytest.raises(ArgumentError, match=message):
+        measured(algorithms=("ring", other_name()), other_mpi=command)
+
+
+def other_name():
+    from mpi4py import MPI
+
+    return next(name for name, vendor in OTHERS.items() if vendor != MPI.get_vendor()[0])
+
+
+def test_the_own_mpi_is_no_other_one():
+    own = next((name for name in OTHERS if name != other_name()), None)
+    with pytest.raises(ArgumentError, match=f"algorithm '{own}' is this job's own MPI, whose collective is 'native'"):
+        measured(algorithms=("ring", own))
+
+
+@pytest.mark.parametrize("collective", BUS_FACTORS)
+def test_gloo_takes_part(comm, collective):
+    pytest.importorskip("torch", reason="gloo needs torch")
+    for dtype, placement in (("fp32", "in"), ("bf16", "out")):
+        sizes = (4 * comm.size, 4000 * comm.size)
+        report = measured(
+            collectives=(collective,), algorithms=("naive", "gloo"), dtype=dtype, placement=placement, sizes=sizes
+        )
+        rows = [row for row in report.rows if row.algorithm == "gloo"]
+        runs = placement == "in" or collective in ("all_gather", "reduce_scatter")
+        assert [row.wrong for row in rows] == [0, 0] * runs
+        assert all(row.backend.startswith("gloo of torch") for row in rows)
+
+
+def test_gloo_without_torch_is_an_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ArgumentError, match=r"pip install torch==2\.13\.0 \(our extra 'gloo'\)"):
+        measured(algorithms=("ring", "gloo"))
+
+
+def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
+    file = Path(comm.bcast(str(tmp_path_factory.mktemp("rules") / "rules.json")))
+    old = {"collective": "all_reduce", "ranks": 99, "up_to_bytes": None, "algorithm": "naive", "segment_bytes": 4}
+    if comm.rank == 0:
+        file.write_text(json.dumps({"machine": {}, "rules": [old]}))
+    comm.Barrier()
+    settings = replace(QUICK, algorithms=("ring", "naive", "native"), segments=(512, 4096))
+
+    def command(world):
+        tuning = Tuning(file, settings.names, world)
+        report = bench(settings, world)
+        tuning.write(report.rows)
+        comm.Barrier()
+        return report
+
+    report = run_world(command)
+    assert {(row.algorithm, row.segment_bytes) for row in report.rows if row.bytes == 10_000} == {
+        *(("ring", 512), ("ring", 4096), ("naive", 512), ("naive", 4096), ("native", 4096))
+    }
+    rules = read_rules(file)
+    assert {rule.ranks for rule in rules} == {comm.size, 99}
+    assert {rule.algorithm for rule in rules} <= {"ring", "naive"}
+    again = measured(algorithms=(f"auto:{file}", "native"))
+    assert all(row.wrong == 0 for row in again.rows)
+    comm.Barrier()
+
+
+def test_the_command_writes_its_rows(comm, tmp_path_factory):
+    file = Path(comm.bcast(str(tmp_path_factory.mktemp("rows") / "rows.json")))
+    sizes = ("--sizes", "4B:64B,1KiB", "--seconds", "0.001", "--json", str(file))
+    result = CliRunner().invoke(
+        app, ["bench", *sizes, "--collective", "all_gather,reduce", "--algorithms", "auto,native"]
+    )
+    assert result.exit_code == 0, result.output
+    comm.Barrier()
+    rows = json.loads(file.read_text())
+    assert [row["bytes"] for row in rows] == [4, 4, 16, 16, 64, 64, 1024, 1024] * 2
+    assert all(" ".join(row) == KEYS for row in rows)
+    assert ("time / better MPI" in result.stdout) == (comm.rank == 0)
+    comm.Barrier()
+
+
+@pytest.mark.parametrize("sizes", ["64", "1KiB:1B", "4B,,8B"])
+def test_bad_sizes_end_the_command(comm, sizes):
+    result = CliRunner().invoke(app, ["bench", "--sizes", sizes])
+    assert result.exit_code == 2
+    assert ("error: size" in result.stderr) == (comm.rank == 0)
+
+
+def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
+    bad = Path(comm.bcast(str(tmp_path_factory.mktemp("rules") / "bad.json")))
+    if comm.rank == 0:
+        bad.write_text("[]")
+    comm.Barrier()
+    for path, names, message in (
+        (Path("/no/such/folder/rules.json"), ("ring",), "cannot be written"),
+        (bad, ("ring",), 'must be an object with a list "rules"'),
+        (bad, ("native", "auto"), "algorithms must name some that auto may pick"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            run_world(lambda world, path=path, names=names: Tuning(path, names, world))
 
 
 @pytest.mark.parametrize("segment_bytes", [4, 12, 4096])
@@ -56,8 +292,3 @@ def test_the_prototype_wants_equal_chunks(comm):
     if comm.size > 1:
         with pytest.raises(ValueError, match="x must split into"):
             PrototypeRing(np.zeros(comm.size + 1, np.float32), comm)
-
-
-def test_sizes_too_small_are_refused(comm):
-    with pytest.raises(ValueError, match=f"sizes must be at least {4 * comm.size} B on {comm.size} ranks, not 1 B"):
-        run_world(lambda world: bench_collective("all_reduce", [1], world, 512))

@@ -11,8 +11,6 @@ from tests import collective_checks as checks
 
 pytestmark = pytest.mark.mpi
 
-NATIVE = (*ALGORITHMS, "native")
-
 
 @pytest.fixture(scope="session")
 def transport(comm):
@@ -32,7 +30,7 @@ def test_large_calls_are_exact(transport, case):
 
 
 @settings(max_examples=40)
-@given(case=checks.cases(algorithms=("native",), dtypes=("fp64", "fp32", "int32")))
+@given(case=checks.cases(checks.NATIVE, dtypes=("fp64", "fp32", "int32")))
 def test_native_is_exact(transport, case):
     """The baseline obeys the same rules."""
     checks.check_case(transport, case)
@@ -47,6 +45,26 @@ def test_average(transport, dtype):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_same_bits_on_all_ranks(transport, dtype, algorithm):
     checks.check_same_bits(transport, algorithm, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ordered_sums_have_the_same_bits_in_any_layout(transport, dtype):
+    checks.check_ordered_ignores_the_layout(transport, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shared_memory_gives_the_same_bits_as_messages(transport, dtype):
+    checks.check_shared_has_the_bits_of_ordered(transport, dtype)
+
+
+@settings(max_examples=20)
+@given(case=checks.cases(checks.SHARED, counts=("large",), dtypes=("fp32", "bf16", "fp64")))
+def test_large_calls_in_shared_memory_are_exact(transport, case):
+    checks.check_case(transport, case, checks.shareable(transport))
+
+
+def test_barrier(transport):
+    checks.check_barrier(transport)
 
 
 @pytest.mark.parametrize("drive", checks.DRIVES)

@@ -1,7 +1,7 @@
 """The CUDA kernels as functions that run on this machine's processor: g++ compiles their sources behind a shim.
 
     run = kernel("accumulate.cu", "accumulate<float, Sum>")
-    run((blocks,), (256,), (dst, src, dst.size, part))
+    run((blocks,), (256,), (dst, dst, src, dst.size, part))
 
 All kernels of a file go into one shared library, in ``build/shim``, named after a hash of all it was made from.
 """
@@ -40,9 +40,16 @@ OPS = ["Sum", "Prod", "Min", "Max"]
 # Every kernel that is launched, by the name expression under which CuPy finds it.
 EXPRESSIONS = {
     "pack.cu": [f"{name}<{bucket}>" for name, bucket in product(["pack", "unpack"], FLOATING)],
-    "accumulate.cu": [f"accumulate<{dtype}, {op}>" for dtype, op in product(FLOATING + INTEGERS, OPS)],
+    "accumulate.cu": [
+        f"{name}<{dtype}, {op}>"
+        for name, dtype, op in product(["accumulate", "accumulate_all"], FLOATING + INTEGERS, OPS)
+    ],
     "update.cu": [f"{name}<{bucket}>" for name, bucket in product(["update_sgd", "update_adam"], FLOATING)],
 }
+
+# Instances of a template whose other instances try everything that it does. Building them takes long: slow builds, for
+# a sanitizer or for several architectures, leave them out.
+FURTHER = {f"accumulate_all<{dtype}, {op}>" for dtype, op in product(set(INTEGERS) - {"int"}, OPS)}
 
 
 def source(file):
@@ -67,6 +74,7 @@ def kernel_from_source(text, expression, *, sanitize=False):
         TypeError: the arguments are not as many, or not as long, as the kernel's parameters.
     """
     names = next((names for names in EXPRESSIONS.values() if expression in names), [expression])
+    names = [name for name in names if not (sanitize and name in FURTHER)]
     loaded, number = load(library(text, names, sanitize)), names.index(expression)
     launch = getattr(loaded, f"launch_{number}")
     launch.restype = None

@@ -12,7 +12,7 @@ from itertools import chain, cycle, product
 
 import numpy as np
 
-from dear_mpi.kernels.accumulate import accumulate
+from dear_mpi.kernels.accumulate import accumulate, folder
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table, slot_columns
 from dear_mpi.kernels.pack import pack, unpack
@@ -197,9 +197,29 @@ def check_accumulate(kernel, name, op):
         dst, src = (filled(size, name, rng, offset) for offset in offsets)
         wanted, before = dst.copy(), src.tobytes()
         accumulate(wanted, src, op)
-        launch(run, range(-(-size // part)), dst, src, size, part)
+        launch(run, range(-(-size // part)), dst, dst, src, size, part)
         assert_same(dst, wanted, zeros=op in ("min", "max"))  # NumPy leaves it to the processor which zero is less
         assert src.tobytes() == before, "src is only read"
+
+
+# Of each array, in elements: all aligned, the same for all, and one that differs: dst, or one of the others.
+OFFSETS = [(0,) * 8, (1,) * 8, (1,) + (0,) * 7, (0,) * 7 + (3,), (0, 0, 1, 0, 2, 0, 0, 0)]
+
+
+def check_accumulate_all(kernel, name, op):
+    """One to seven sources, dst first, last or amid them, of sizes and alignments in turn."""
+    run = kernel("accumulate.cu", f"accumulate_all<{(FLOATING | INTEGERS)[name]}, {op.capitalize()}>")
+    rng, turns = np.random.default_rng(9), zip(cycle(OFFSETS), cycle([257, 4097, 9, 1030, 1, 2061]))
+    places = [(1, 0), (1, 1), (2, 1), (3, 0), (4, 4), (5, 2), (6, 3), (7, 7), (7, 0), (7, 5)]
+    for (number, place), (offsets, size), part in zip(places, turns, cycle(PARTS)):
+        terms = [filled(size, name, rng, offset) for offset in offsets[: number + 1]]
+        dst, wanted, before = terms[place], terms[place].copy(), [term.tobytes() for term in terms]
+        folder(wanted, terms[:place], terms[place + 1 :], op)()
+        table = np.array([term.ctypes.data for term in terms])
+        launch(run, range(-(-size // part)), dst, table, np.int32(len(terms)), size, part)
+        assert_same(dst, wanted, zeros=op in ("min", "max"))
+        before[place] = dst.tobytes()
+        assert [term.tobytes() for term in terms] == before, "sources are only read"
 
 
 def slots_of(rule, value, rng, offset):
@@ -289,8 +309,13 @@ def check_accumulate_beyond_32_bits(kernel, name):
     accumulate(wanted, src)
     run = kernel("accumulate.cu", f"accumulate<{FLOATING[name]}, Sum>")
     first, count = BEYOND // PART, BEYOND + 4097
-    arguments = (biased(dst), biased(src), count, PART)
+    arguments = (biased(dst), biased(dst), biased(src), count, PART)
     run((-(-count // PART),), (THREADS,), arguments, first_block=first)
+    assert_same(dst, wanted)
+    run = kernel("accumulate.cu", f"accumulate_all<{FLOATING[name]}, Sum>")
+    folder(wanted, [src], [src])()
+    table = np.array([biased(src), biased(dst), biased(src)])
+    run((-(-count // PART),), (THREADS,), (biased(dst), table, np.int32(3), count, PART), first_block=first)
     assert_same(dst, wanted)
 
 
@@ -316,6 +341,7 @@ def accumulate_checks():
     found = {f"beyond 2^32, {name}": partial(check_accumulate_beyond_32_bits, name=name) for name in DTYPES}
     for name, op in product(TYPES, OPS):
         found[f"{op} of {name}"] = partial(check_accumulate, name=name, op=op)
+        found[f"{op} of several {name}"] = partial(check_accumulate_all, name=name, op=op)
     return found
 
 
@@ -330,6 +356,7 @@ def update_checks():
 
 # By file and name; each is called with a function like ``build.kernel``.
 CHECKS = {"pack.cu": pack_checks(), "accumulate.cu": accumulate_checks(), "update.cu": update_checks()}
+FURTHER = {f"{op} of several {name}" for op, name in product(OPS, INTEGERS) if name != "int32"}  # see build.FURTHER
 
 
 def one_too_long(kernel):
@@ -340,7 +367,7 @@ def one_too_long(kernel):
 
 def between_elements(kernel):
     memory = np.zeros(64, np.uint8)
-    launch(kernel("accumulate.cu", "accumulate<float, Sum>"), range(1), memory[1:], memory[33:], 4, 8)
+    launch(kernel("accumulate.cu", "accumulate<float, Sum>"), range(1), memory[1:], memory[1:], memory[33:], 4, 8)
 
 
 # Mistakes that a sanitizer must see, each with a word of its report: otherwise its silence would mean nothing.
@@ -349,7 +376,8 @@ PLANTED = {one_too_long: "heap-buffer-overflow", between_elements: "misaligned a
 
 def main(wanted):
     """The checks of a file, or a planted mistake by its name."""
-    found = CHECKS.get(wanted) or {function.__name__: function for function in PLANTED if function.__name__ == wanted}
+    found = {name: check for name, check in CHECKS.get(wanted, {}).items() if name not in FURTHER}
+    found = found or {function.__name__: function for function in PLANTED if function.__name__ == wanted}
     with np.errstate(all="ignore"):
         for check in found.values():
             check(partial(build.kernel, sanitize=True))

@@ -41,11 +41,22 @@ def update(expression, parameters, blocks, *numbers):
             yield place(slot, start, stop, 8 if kind == 0 else 4, True)
 
 
-def accumulate(expression, dst, src, count, part):
-    """dst op= src."""
-    itemsize = element_itemsize(expression)
-    yield start_of(dst), int(count) * itemsize, True
-    yield start_of(src), int(count) * itemsize, False
+def accumulate(expression, dst, left, right, count, part):
+    """dst = left op right."""
+    yield from combined(expression, dst, [left, right], count)
+
+
+def accumulate_all(expression, dst, sources, number, count, part):
+    """dst = sources[0] op sources[1] op ..."""
+    yield from whole(sources)
+    yield from combined(expression, dst, sources._host[: int(number)].tolist(), count)
+
+
+def combined(expression, dst, sources, count):
+    nbytes = int(count) * element_itemsize(expression)
+    yield start_of(dst), nbytes, True
+    for source in sources:
+        yield start_of(source), nbytes, False
 
 
 def start_of(array_or_address):
@@ -79,4 +90,11 @@ def parts(rows, blocks):
         yield table[number].tolist(), int(own["start"].min()), int((own["start"] + own["count"]).max())
 
 
-FOOTPRINTS = {"pack": pack, "unpack": unpack, "update_sgd": update, "update_adam": update, "accumulate": accumulate}
+FOOTPRINTS = {
+    "pack": pack,
+    "unpack": unpack,
+    "update_sgd": update,
+    "update_adam": update,
+    "accumulate": accumulate,
+    "accumulate_all": accumulate_all,
+}

@@ -15,7 +15,7 @@ from dear_mpi.schedules import SCHEDULES
 from dear_mpi.streams import select_gpu
 from dear_mpi.train import train
 from dear_mpi.world import World
-from tests.collective_checks import cases, check_case
+from tests.collective_checks import MESSAGES, cases, check_case
 from tests.gpu.conftest import watched
 from tests.training_checks import settings
 
@@ -34,7 +34,7 @@ def paths(comm):
 
 
 @examples(max_examples=60)
-@given(case=cases())
+@given(case=cases(MESSAGES))
 def test_any_call_is_exact(paths, case):
     for transport in paths:
         check_case(transport, case, cupy.asarray)

@@ -1,0 +1,90 @@
+"""Butterflies: a power of two of ranks exchange all that they hold, pair by pair; any other number is folded onto that.
+
+            7 ranks on 4 places: a pair acts as one, by its even rank
+
+            place        0        1        2        3
+            ranks      0   1    2   3    4   5      6
+
+In step 0 the odd rank of a pair gives its chunk to the even one. Then in each of the lg steps a place sends everything
+it holds to its partner of that step, and so holds twice as much; which places are partners is what makes one
+butterfly differ from another. In the last step an even rank passes everything on to its odd one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dear_mpi.collectives.program import Program, Receive, Send, Step, runs
+
+__all__ = ["Fold", "all_gather"]
+
+Partner = Callable[[int, int], int]
+"""A function of (place, step): who it exchanges with. Partners must be each other's."""
+
+
+class Fold:
+    """How ``size`` ranks share the largest power of two of places that is not above it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.steps = size.bit_length() - 1
+        self.pairs = size - (1 << self.steps)
+
+    def place(self, rank: int) -> int | None:
+        """The place for which a rank acts; None for the odd rank of a pair."""
+        if rank >= 2 * self.pairs:
+            return rank - self.pairs
+        return None if rank % 2 else rank // 2
+
+    def home(self, place: int) -> int:
+        """The rank that acts for a place."""
+        return 2 * place if place < self.pairs else place + self.pairs
+
+    def members(self, place: int) -> range:
+        """The ranks of a place: one, or a pair."""
+        return range(self.home(place), self.home(place) + 1 + (place < self.pairs))
+
+    def give(self, rank: int, chunks: list[range], *, combine: bool = False) -> tuple[Step, ...]:
+        """One step in which the odd ranks give chunks to their even ones; none if there are no pairs."""
+        odd, even = rank < 2 * self.pairs and rank % 2 == 1, rank < 2 * self.pairs and rank % 2 == 0
+        sends = tuple(Send(rank - 1, run) for run in chunks) if odd else ()
+        receives = tuple(Receive(rank + 1, run, combine) for run in chunks) if even else ()
+        return (Step(sends, receives),) if self.pairs else ()
+
+    def return_(self, rank: int, chunks: list[range]) -> tuple[Step, ...]:
+        """One step in which the even ranks pass chunks on to their odd ones; none if there are no pairs."""
+        odd, even = rank < 2 * self.pairs and rank % 2 == 1, rank < 2 * self.pairs and rank % 2 == 0
+        sends = tuple(Send(rank + 1, run) for run in chunks) if even else ()
+        receives = tuple(Receive(rank - 1, run) for run in chunks) if odd else ()
+        return (Step(sends, receives),) if self.pairs else ()
+
+
+def all_gather(rank: int, size: int, partner: Partner) -> Program:
+    """Rank r starts with chunk r; every rank ends with all chunks."""
+    fold = Fold(size)
+    odd = rank | 1
+    others = runs([chunk for chunk in range(size) if chunk != odd])
+    steps = [exchange(rank, fold, partner, step) for step in range(fold.steps)]
+    given = fold.give(rank, [range(odd, odd + 1)])
+    return Program("all_gather", rank, size, (*given, *steps, *fold.return_(rank, others)))
+
+
+def exchange(rank: int, fold: Fold, partner: Partner, step: int) -> Step:
+    """Send all chunks that the place holds, and receive all of the partner's."""
+    place = fold.place(rank)
+    if place is None:
+        return Step()
+    other = partner(place, step)
+    peer = fold.home(other)
+    return Step(
+        tuple(Send(peer, run) for run in held(place, fold, partner, step)),
+        tuple(Receive(peer, run) for run in held(other, fold, partner, step)),
+    )
+
+
+def held(place: int, fold: Fold, partner: Partner, step: int) -> list[range]:
+    """The chunks that a place holds before a step."""
+    places = [place]
+    for earlier in reversed(range(step)):
+        places += [partner(one, earlier) for one in places]
+    return runs(sorted(chunk for one in places for chunk in fold.members(one)))

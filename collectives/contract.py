@@ -1,0 +1,64 @@
+"""What each collective promises, as data: which ranks hold data of a chunk when it begins, and when it ends.
+
+                     begins          ends
+    reduce_scatter   everyone        owner         of the chunk
+    all_gather       owner           everyone
+    all_reduce       everyone        everyone
+    broadcast        root            everyone
+    reduce           everyone        root          (rank 0; ``renamed`` gives a program another root)
+
+Whoever holds data of a chunk at first contributes to it; whoever holds it at the end holds all contributions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["COLLECTIVES", "Contract"]
+
+Holder = Callable[[int, int], bool]
+
+
+def everyone(rank: int, owner: int) -> bool:
+    return True
+
+
+def the_owner(rank: int, owner: int) -> bool:
+    return rank == owner
+
+
+def root(rank: int, owner: int) -> bool:
+    return rank == 0
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Functions of (rank, owner of the chunk): whether the rank holds data of it."""
+
+    begins: Holder
+    ends: Holder
+
+    @property
+    def reduces(self) -> bool:
+        """Whether contributions are combined."""
+        return self.begins is everyone
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank plays a part of its own."""
+        return root in (self.begins, self.ends)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether it matters which rank owns a chunk."""
+        return the_owner in (self.begins, self.ends)
+
+
+COLLECTIVES = {
+    "reduce_scatter": Contract(everyone, the_owner),
+    "all_gather": Contract(the_owner, everyone),
+    "all_reduce": Contract(everyone, everyone),
+    "broadcast": Contract(root, everyone),
+    "reduce": Contract(everyone, root),
+}

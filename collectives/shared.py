@@ -1,0 +1,186 @@
+"""The ordered algorithm through shared memory: ranks of one host read and write each other's buffers.
+
+            large       everyone is there | sum my chunk over all buffers, block by block, and store each sum
+                        in all of them while it is in cache | everyone is done
+
+            small       copy my data to my slot | everyone has done so | sum over all slots, or copy from them
+
+The bars are dissemination barriers: in round k a rank tells the one 2^k after it that it has come, so that after
+ceil(lg P) rounds it knows that all have. There are two sets of slots, in turn, so that one barrier is enough: whoever
+passes the next one knows that everybody has read the slots of the last run.
+
+Sums are formed in rank order as by ``ordered.py``, and have the same bits; its programs say who sends what to whom.
+What saves time is that nothing is sent: an all-reduce reads and writes every number once, where messages copy it P - 1
+times.
+
+Large needs buffers in shared memory (``Transport.shareable``: training has its buckets there); small takes any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dear_mpi.collectives.entries import Action, Prepared, Run, prepare
+from dear_mpi.collectives.partition import Partition
+from dear_mpi.collectives.transport import Request, Transport
+from dear_mpi.kernels.accumulate import accumulator, copier, folder
+from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.dtypes import compute_dtype, is_floating
+
+__all__ = ["SHARED", "Reach", "SharedRun", "reach"]
+
+SHARED = "shared"  # the algorithm's name
+SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
+ANY_BUFFER_BYTES = 64 * 1024  # up to here, slots beat messages between ranks of a host
+BLOCK_BYTES = 128 * 1024  # stays in a second-level cache with what is added to it; see docs/benchmarks
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The same memory of every rank: their buffers themselves, or slots beside them, twice as large."""
+
+    arrays: Sequence[Array]
+    slots: bool
+
+
+def reach(buffer: Array, transport: Transport, most_bytes: float = ANY_BUFFER_BYTES) -> Reach | None:
+    """Collective: how ranks can read and write each other's data, if they can.
+
+    Args:
+        most_bytes: up to which size a buffer that others cannot reach gets slots beside it.
+    """
+    if library_of(buffer) != "numpy":
+        return None
+    if buffer.nbytes > SMALL_BYTES:
+        arrays = transport.reach(buffer)
+        if arrays is not None:
+            return Reach(arrays, slots=False)
+    if buffer.nbytes > most_bytes:
+        return None
+    arrays = transport.reach(transport.shareable(2 * buffer.nbytes).view(buffer.dtype))
+    return None if arrays is None else Reach(arrays, slots=True)
+
+
+class SharedRun(Run):
+    """A collective on the flat buffers of ranks that share a host's memory, in place.
+
+    Args:
+        collective: ``reduce_scatter``, ``all_gather`` or ``all_reduce``.
+        reached: what ``reach`` found.
+        tag: marks the messages of this plan's barriers.
+    """
+
+    def __init__(
+        self,
+        collective: str,
+        buffer: Array,
+        partition: Partition,
+        transport: Transport,
+        *,
+        reached: Reach,
+        op: str,
+        tag: int,
+    ) -> None:
+        self.buffer, self.partition, self.op = buffer, partition, op
+        self.rank, self.size = transport.rank, transport.size
+        token = np.zeros(0, np.uint8)
+        rounds = [
+            (transport.send_init(token, (self.rank + far) % self.size, tag),
+             transport.recv_init(token, (self.rank - far) % self.size, tag))
+            for far in (1 << number for number in range((self.size - 1).bit_length()))
+        ]  # fmt: skip
+        if reached.slots:
+            count, work = buffer.size, choose("collective", collective, SMALL)
+            halves = ([array[start : start + count] for array in reached.arrays] for start in (0, count))
+            lists = [work(self, slots) for slots in halves]
+        else:
+            lists = [[[], choose("collective", collective, LARGE)(self, reached.arrays), []]]
+        self.lists = [list(self.entries_of(phases, rounds)) for phases in lists]
+        super().__init__(self.rank, self.lists[0], [request for pair in rounds for request in pair])
+
+    def entries_of(
+        self, phases: Sequence[list[Action]], rounds: Sequence[tuple[Request, Request]]
+    ) -> Iterator[Prepared]:
+        """The phases with a barrier between each two."""
+        waits: Sequence[Request] = ()
+        actions, names = list(phases[0]), [f"barrier, {verb}" for verb in ("sending", "receiving")]
+        for phase in phases[1:]:
+            for pair in rounds:
+                yield prepare(waits, names[: len(waits)], [*actions, *(request.Start for request in pair)])
+                waits, actions = pair, []
+            actions = [*actions, *phase]
+        yield prepare(waits, names[: len(waits)], actions)
+
+    def start(self) -> None:
+        self.entries, *others = self.lists
+        self.lists = [*others, self.entries]
+        super().start()
+
+    def others(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """The arrays of the ranks before this one, and of those after it."""
+        return list(arrays[: self.rank]), list(arrays[self.rank + 1 :])
+
+    def fold(self, part: slice, arrays: Sequence[Array]) -> list[Action]:
+        """Sum a part of all ranks' arrays, but for the own one that of the buffer, into the buffer."""
+        before, after = self.others([array[part] for array in arrays])
+        return [folder(self.buffer[part], before, after, self.op)] if before or after else []
+
+
+def small_sums(run: SharedRun, slots: Sequence[Array], part: slice) -> list[list[Action]]:
+    return [[copier(slots[run.rank], run.buffer)], run.fold(part, slots)]
+
+
+def small_all_gather(run: SharedRun, slots: Sequence[Array]) -> list[list[Action]]:
+    own, shards = run.partition.shard(run.rank), map(run.partition.shard, range(run.size))
+    copies = [copier(run.buffer[part], slot[part]) for part, slot in zip(shards, slots, strict=True) if part != own]
+    return [[copier(slots[run.rank][own], run.buffer[own])], copies]
+
+
+def large_all_gather(run: SharedRun, buffers: Sequence[Array]) -> list[Action]:
+    """Store the own shard in all buffers."""
+    before, after = run.others(buffers)
+    return [copier(array[block], run.buffer[block]) for block in blocks(run) for array in before + after]
+
+
+def large_all_reduce(run: SharedRun, buffers: Sequence[Array]) -> list[Action]:
+    """Sum the own shard into the first rank's buffer, which is where rank order begins, and store it in all others."""
+    first, *rest = buffers
+    if rounds_once(run.buffer.dtype) and len(rest) > 1:
+        return run.fold(run.partition.shard(run.rank), buffers) + large_all_gather(run, buffers)
+    calls: list[Action] = []
+    for block in blocks(run):
+        calls += [accumulator(first[block], array[block], run.op) for array in rest]
+        calls += [copier(array[block], first[block]) for array in rest]
+    return calls
+
+
+def rounds_once(dtype: np.dtype) -> bool:
+    """Whether sums of this type are formed in a wider one."""
+    return is_floating(dtype) and compute_dtype(dtype) != dtype
+
+
+def blocks(run: SharedRun) -> Iterator[slice]:
+    """The own shard, cut into what stays in a cache."""
+    own, step = run.partition.shard(run.rank), BLOCK_BYTES // run.buffer.dtype.itemsize
+    return (slice(start, min(start + step, own.stop)) for start in range(own.start, own.stop, step))
+
+
+Small = Callable[[SharedRun, Sequence[Array]], list[list[Action]]]
+Large = Callable[[SharedRun, Sequence[Array]], list[Action]]
+
+# Before and after the barrier.
+SMALL: dict[str, Small] = {
+    "all_reduce": lambda run, slots: small_sums(run, slots, slice(None)),
+    "reduce_scatter": lambda run, slots: small_sums(run, slots, run.partition.shard(run.rank)),
+    "all_gather": small_all_gather,
+}
+# Between two barriers.
+LARGE: dict[str, Large] = {
+    "all_reduce": large_all_reduce,
+    "reduce_scatter": lambda run, buffers: run.fold(run.partition.shard(run.rank), buffers),
+    "all_gather": large_all_gather,
+}

@@ -1,0 +1,91 @@
+"""Memory that the other processes of a host can reach: anonymous files in memory, which peers map by their descriptor.
+
+A block is made by ``memfd_create``; a peer opens it as ``/proc/PID/fd/N``. So nothing has a name in a file system,
+there is no limit but the memory itself (``/dev/shm`` is small in many containers), and nothing is left behind when a
+process dies. Where peers may not open each other's files (other containers, other users), there is no shared memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array, library_of
+
+__all__ = ["Part", "SharedMemory"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where an array is, in terms that a peer understands: bytes from ``start`` in a file of a process."""
+
+    pid: int
+    descriptor: int
+    inode: int
+    nbytes: int  # of the whole file
+    start: int
+
+    def open(self) -> Array:
+        """The whole block as bytes, mapped into this process.
+
+        Raises:
+            OSError: it cannot be opened, or is another file.
+        """
+        descriptor = os.open(f"/proc/{self.pid}/fd/{self.descriptor}", os.O_RDWR)
+        try:
+            if os.fstat(descriptor).st_ino != self.inode:
+                raise OSError(f"descriptor {self.descriptor} of process {self.pid} is another file")
+            return np.frombuffer(mmap.mmap(descriptor, self.nbytes), np.uint8)
+        finally:
+            os.close(descriptor)
+
+
+class SharedMemory:
+    """The blocks of this process, and those of its peers that it has mapped; both live as long as they are in use."""
+
+    def __init__(self) -> None:
+        self.own: dict[int, tuple[Part, weakref.ref[Array]]] = {}  # by address
+        self.mapped: weakref.WeakValueDictionary[tuple[int, int], Array] = weakref.WeakValueDictionary()
+
+    def allocate(self, nbytes: int) -> Array:
+        """A block of bytes, in shared memory where the system has any, and zero."""
+        if nbytes == 0 or not hasattr(os, "memfd_create"):
+            return np.zeros(nbytes, np.uint8)
+        descriptor = os.memfd_create("dear-mpi")
+        os.posix_fallocate(descriptor, 0, nbytes)  # fails here and now if there is not so much memory
+        block = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
+        part = Part(os.getpid(), descriptor, os.fstat(descriptor).st_ino, nbytes, 0)
+        self.own[block.ctypes.data] = part, weakref.ref(block)
+        weakref.finalize(block, self.forget, block.ctypes.data, descriptor)
+        return block
+
+    def forget(self, address: int, descriptor: int) -> None:
+        """The block is no longer in use here; peers may still have it."""
+        del self.own[address]
+        os.close(descriptor)
+
+    def find(self, array: Array) -> Part | None:
+        """Where an array is, if it is in one of this process's blocks."""
+        if library_of(array) != "numpy":
+            return None
+        place = array.ctypes.data
+        for address, (part, _) in self.own.items():
+            if address <= place < address + part.nbytes:
+                return Part(part.pid, part.descriptor, part.inode, part.nbytes, place - address)
+        return None
+
+    def view(self, part: Part, like: Array) -> Array:
+        """A peer's array, of the count and type of this one.
+
+        Raises:
+            OSError: its memory cannot be mapped.
+        """
+        key = part.pid, part.inode
+        block = self.mapped.get(key)
+        if block is None:
+            block = self.mapped[key] = part.open()
+        return block[part.start : part.start + like.nbytes].view(like.dtype)

@@ -1,0 +1,134 @@
+"""What is measured: one collective at one size, and the row that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dear_mpi.collectives.contract import COLLECTIVES
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.stats import median
+
+__all__ = ["BUS_FACTORS", "MEMORIES", "PLACEMENTS", "Case", "Row", "Samples", "row_of"]
+
+# Bytes over algbw that cross a rank's link: the definitions of nccl-tests, for sizes of the full buffer.
+BUS_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
+    "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "broadcast": lambda ranks: 1.0,
+    "reduce": lambda ranks: 1.0,
+}
+PLACEMENTS = {"in": "in place", "out": "out of place"}
+MEMORIES = ("shared", "private")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A collective on a full buffer of ``nbytes``, rounded down to whole elements.
+
+    ``memory``, of the host: ``shared`` can be reached by all ranks of a host, as the buckets of training are.
+    """
+
+    collective: str
+    nbytes: int
+    dtype: str = "fp32"
+    op: str = "sum"
+    placement: str = "in"
+    device: str = "cpu"
+    memory: str = "shared"
+
+    @property
+    def count(self) -> int:
+        return self.nbytes // DTYPES[self.dtype].itemsize
+
+    @property
+    def reduces(self) -> bool:
+        return COLLECTIVES[self.collective].reduces
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds of each call on its slowest rank, which rank that was, and how many elements were wrong in all."""
+
+    elapsed_s: list[float]
+    slow_ranks: list[int]
+    wrong: int
+
+    @classmethod
+    def of(cls, elapsed_s: Sequence[Sequence[float]], wrong: int) -> Samples:
+        """From the seconds of each rank."""
+        times = np.array(elapsed_s)
+        return cls(times.max(axis=0).tolist(), times.argmax(axis=0).tolist(), wrong)
+
+    def __add__(self, later: Samples) -> Samples:
+        return Samples(self.elapsed_s + later.elapsed_s, self.slow_ranks + later.slow_ranks, self.wrong + later.wrong)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant at one size.
+
+    ``wrong`` counts elements that differed from the exact result, over all ranks and calls; ``slow_rank`` is the rank
+    that was most often the slowest; ``model_us`` is what ``fit.py`` predicts (None where it cannot).
+    """
+
+    collective: str
+    algorithm: str
+    backend: str
+    device: str
+    ranks: int
+    bytes: int
+    count: int
+    dtype: str
+    op: str
+    placement: str
+    segment_bytes: int
+    samples: int
+    min_us: float
+    p50_us: float
+    ci_low_us: float
+    ci_high_us: float
+    mean_us: float
+    p99_us: float
+    max_us: float
+    algbw_GBps: float
+    busbw_GBps: float
+    wrong: int
+    slow_rank: int
+    model_us: float | None = None
+
+
+def row_of(case: Case, algorithm: str, backend: str, ranks: int, segment_bytes: int, samples: Samples) -> Row:
+    """The statistics of one contestant."""
+    times_us = np.array(samples.elapsed_s) * 1e6
+    middle = median(times_us.tolist())
+    nbytes = case.count * DTYPES[case.dtype].itemsize
+    algbw = nbytes / middle.value * 1e-3
+    return Row(
+        collective=case.collective,
+        algorithm=algorithm,
+        backend=backend,
+        device=case.device,
+        ranks=ranks,
+        bytes=nbytes,
+        count=case.count,
+        dtype=case.dtype,
+        op=case.op if case.reduces else "none",
+        placement=PLACEMENTS[case.placement],
+        segment_bytes=segment_bytes,
+        samples=len(times_us),
+        min_us=float(times_us.min()),
+        p50_us=middle.value,
+        ci_low_us=middle.low,
+        ci_high_us=middle.high,
+        mean_us=float(times_us.mean()),
+        p99_us=float(np.quantile(times_us, 0.99)),
+        max_us=float(times_us.max()),
+        algbw_GBps=algbw,
+        busbw_GBps=algbw * BUS_FACTORS[case.collective](ranks),
+        wrong=samples.wrong,
+        slow_rank=int(np.bincount(samples.slow_ranks).argmax()),
+    )

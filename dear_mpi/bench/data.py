@@ -1,0 +1,122 @@
+"""Buffers whose result is known exactly: small whole numbers, other ones on every rank, at every place, in every turn.
+
+Element i of a rank is ``pattern(i + turn)``, and the pattern has a period. So a turn's data is a window into an array
+that was computed once: filling is one copy, checking one comparison, of bits.
+
+    reductions            pattern depends on the rank; expected: the patterns of all ranks, combined
+    all_gather, broadcast the same pattern everywhere; what a rank does not bring is filled with that of the next turn
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.bench.case import Case
+from dear_mpi.collectives.contract import COLLECTIVES
+from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
+
+__all__ = ["Data", "check_exact"]
+
+PERIOD = 31  # a prime: chunks begin at different values
+EXACT = {"fp64": 2**53, "fp32": 2**24, "fp16": 2**11, "bf16": 2**8}  # whole numbers up to here have no gaps
+COMBINE: dict[str, Callable[..., Any]] = {
+    "sum": np.sum,
+    "average": np.sum,
+    "prod": np.prod,
+    "min": np.min,
+    "max": np.max,
+}
+
+
+class Data:
+    """The arrays ``x`` and ``out`` of a call on this rank (``out`` is None in place), filled and checked each turn.
+
+    Args:
+        put: brings an array of the host to where the call works.
+        zeros: so many bytes there.
+    """
+
+    def __init__(
+        self, case: Case, rank: int, ranks: int, put: Callable[[Array], Array], zeros: Callable[[int], Array]
+    ) -> None:
+        count, dtype, contract = case.count, DTYPES[case.dtype], COLLECTIVES[case.collective]
+        begins, ends = (extent(holder, rank, ranks, count) for holder in (contract.begins, contract.ends))
+        shard, whole, out_of_place = slice(*chunk_bounds(count, ranks, rank)), slice(0, count), case.placement == "out"
+        x_part = shard if out_of_place and case.collective == "all_gather" else whole
+        result_part = shard if out_of_place and case.collective == "reduce_scatter" else whole
+        self.x = zeros((x_part.stop - x_part.start) * dtype.itemsize).view(dtype)
+        nbytes = (result_part.stop - result_part.start) * dtype.itemsize
+        self.out = zeros(nbytes).view(dtype) if out_of_place else None
+        mine, expected = patterns(case, rank, ranks)
+        bits, length = f"u{dtype.itemsize}", count + PERIOD + 1
+        self.mine, self.expected = (put(np.resize(values.view(bits), length)) for values in (mine, expected))
+        self.all, self.given = self.x.view(bits), self.x.view(bits)[within(begins, x_part)]
+        self.result = (self.x if self.out is None else self.out).view(bits)[within(ends, result_part)]
+        self.starts = x_part.start, begins.start, ends.start
+        self.count_nonzero = array_module(self.x).count_nonzero
+
+    def fill(self, turn: int) -> None:
+        x_start, start, _ = self.starts
+        shift = turn % PERIOD
+        if self.given.size < self.all.size:
+            self.all[...] = self.mine[x_start + shift + 1 :][: self.all.size]
+        self.given[...] = self.mine[start + shift :][: self.given.size]
+
+    def errors(self, turn: int) -> int:
+        """Elements of this rank's result that are not the exact one."""
+        expected = self.expected[self.starts[2] + turn % PERIOD :][: self.result.size]
+        return int(self.count_nonzero(self.result != expected))
+
+
+def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
+    """The elements that a rank holds, at the beginning or at the end: of all owners, of itself, or of nobody."""
+    owners = [owner for owner in range(ranks) if holder(rank, owner)]
+    if not owners:
+        return slice(0, 0)
+    return slice(chunk_bounds(count, ranks, owners[0])[0], chunk_bounds(count, ranks, owners[-1])[1])
+
+
+def within(part: slice, whole: slice) -> slice:
+    """A part of the full buffer, seen from an array that holds a larger part of it."""
+    return slice(part.start - whole.start, part.stop - whole.start) if part.stop > part.start else slice(0, 0)
+
+
+def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
+    """One period of this rank's values, and of the exact result."""
+    dtype = DTYPES[case.dtype]
+    if not case.reduces:
+        values = np.arange(PERIOD).astype(dtype)
+        return values, values
+    rows = np.array([contribution(case, other, ranks) for other in range(ranks)])
+    expected = COMBINE[case.op](rows, axis=0).astype(dtype)
+    if case.op == "average":
+        wide = compute_dtype(dtype).type
+        expected = (expected.astype(wide) * wide(1 / ranks)).astype(dtype)
+    return rows[rank].astype(dtype), expected
+
+
+def contribution(case: Case, rank: int, ranks: int) -> Array:
+    """A rank's values; a product is of ones and a single other factor, so that it stays small."""
+    if case.op == "prod":
+        places = np.arange(PERIOD * ranks)
+        return np.where(places % ranks == rank, 1 + places % PERIOD, 1)
+    return (np.arange(PERIOD) + 7 * rank) % PERIOD % values_below(case, ranks)
+
+
+def values_below(case: Case, ranks: int) -> int:
+    """The bound under which values have sums that the type represents exactly."""
+    return PERIOD if case.op in ("min", "max") else min(PERIOD, EXACT[case.dtype] // ranks + 1)
+
+
+def check_exact(case: Case, ranks: int) -> None:
+    """
+    Raises:
+        ValueError: too many ranks for exact sums in this type.
+    """
+    if case.reduces and case.op != "prod" and values_below(case, ranks) < 2:
+        raise ValueError(f"dtype {case.dtype!r} has no exact sums over {ranks} ranks: take another one, or op max")

@@ -1,0 +1,104 @@
+"""torch.distributed with gloo as a contestant, on the ranks of this job and on the same memory."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from dear_mpi.bench.case import Case
+from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.world import World
+
+__all__ = ["GlooRun", "check_torch", "gloo_group"]
+
+OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
+
+
+def check_torch() -> None:
+    """
+    Raises:
+        ValueError: torch is missing.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("algorithm 'gloo' needs torch: pip install torch==2.13.0 (our extra 'gloo')")
+
+
+def module(name: str) -> Any:
+    """A part of torch, which takes seconds to import, and whose types this package does not depend on."""
+    return importlib.import_module(name)
+
+
+@contextmanager
+def gloo_group(world: World) -> Iterator[str]:
+    """Collective: torch's default process group over all ranks; what it is called in reports.
+
+    They meet at a TCP port of rank 0's host: ``MASTER_ADDR`` names it where its own name does not lead there.
+    """
+    torch, distributed = map(module, ("torch", "torch.distributed"))
+    hosts = world.transport.gather_values(platform.node())
+    address = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if len(set(hosts)) == 1 else hosts[0])
+    is_first, port = world.rank == 0, int(os.environ.get("MASTER_PORT", 0))
+    if is_first:
+        store = distributed.TCPStore(address, port, world.size, is_master=True, wait_for_workers=False)
+        port = store.port
+    port = world.transport.gather_values(port)[0]
+    if not is_first:
+        store = distributed.TCPStore(address, port, world.size, is_master=False)
+    distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+    try:
+        yield f"gloo of torch {torch.__version__}"
+    finally:
+        distributed.destroy_process_group()
+
+
+class GlooRun:
+    """A collective of the default process group.
+
+    Raises:
+        ValueError: gloo cannot do it.
+    """
+
+    def __init__(self, case: Case, x: Array, out: Array | None, rank: int, ranks: int) -> None:
+        distributed = module("torch.distributed")
+        if library_of(x) != "numpy" or (case.reduces and case.op not in OPS):
+            raise ValueError(f"has no {case.op} of memory of {library_of(x)}")
+        sharded = case.collective in ("all_gather", "reduce_scatter")
+        if sharded and case.count % ranks:
+            raise ValueError("needs equal chunks")
+        if not sharded and out is not None:
+            raise ValueError("works in place alone")
+        start, stop = chunk_bounds(case.count, ranks, rank)
+        source, target = tensor(x, case), tensor(x if out is None else out, case)
+        op = getattr(distributed.ReduceOp, OPS[case.op]) if case.reduces else None
+        # Their names until torch 2.12, which later ones warn about.
+        gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+        scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+        calls: dict[str, Callable[[], Any]] = {
+            "all_reduce": partial(distributed.all_reduce, source, op),
+            "broadcast": partial(distributed.broadcast, source, 0),
+            "reduce": partial(distributed.reduce, source, 0, op),
+            "all_gather": partial(gather, target, source if out is not None else source[start:stop]),
+            "reduce_scatter": partial(scatter, target if out is not None else target[start:stop], source, op),
+        }
+        self.call = calls[case.collective]
+
+    def __call__(self) -> None:
+        self.call()
+
+    def free(self) -> None:
+        pass
+
+
+def tensor(array: Array, case: Case) -> Any:
+    """A tensor over the same memory; NumPy's bf16 is none to torch, its bits are."""
+    torch = module("torch")
+    if case.dtype == "bf16":
+        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
+    return torch.from_numpy(array)

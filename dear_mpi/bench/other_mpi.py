@@ -1,0 +1,222 @@
+"""The collectives of the MPI library that this job does not run under, in the same run: a second job does them.
+
+    mpirun -n 4 dear-mpi bench          rank 0 starts:  mpirun.mpich -n 4 python -m dear_mpi.bench.peer
+       sleeps, looking now and then <-- a line each --> sleeps until its turn
+
+Rank 0 talks to it over its standard streams. Whoever waits for the other job sleeps; nobody takes its cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dear_mpi.bench.case import Case, Samples
+from dear_mpi.collectives.errors import ArgumentError
+from dear_mpi.collectives.launcher import child_environment
+from dear_mpi.world import World
+
+__all__ = ["OTHERS", "OtherMpi", "check_other", "rank_0_does"]
+
+OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}
+MARK = "dear-mpi peer: "  # before each answer; a library may print lines of its own
+START_S, ANSWER_S, END_S = 60.0, 300.0, 10.0
+NAPS_S = 100e-6, 5e-3  # from the first to the longest
+T = TypeVar("T")
+
+# Open MPI's mpirun does not tell its ranks that their standard input is over: so the launcher itself has to be ended
+# when rank 0 dies. And rank 0 may be bound to a core, on which all ranks of the job would crowd.
+START = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+os.sched_setaffinity(0, range(os.cpu_count()))
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+END = b"null\n"
+
+
+def rank_0_does(world: World, action: Callable[[], T]) -> T:
+    """Collective: what ``action`` returned on rank 0, while the others sleep.
+
+    Raises:
+        ArgumentError: it raised an OSError or a ValueError; on all ranks alike.
+    """
+    from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
+
+    found: Any = None
+    fault = None
+    if world.rank == 0:
+        try:
+            found = action()
+        except (OSError, ValueError) as error:
+            fault = str(error)
+    over, nap_s = world_communicator().Ibarrier(), NAPS_S[0]
+    while not over.Test():
+        time.sleep(nap_s)
+        nap_s = min(1.3 * nap_s, NAPS_S[1])
+    found, fault = world.transport.gather_values((found, fault))[0]
+    if fault is not None:
+        raise ArgumentError(f"bench: {fault}")
+    answer: T = found
+    return answer
+
+
+def check_other(name: str, world: World, command: str) -> None:
+    """
+    Raises:
+        ValueError: it is the library of this job, or nobody knows how to start it on several hosts.
+    """
+    if len(set(world.transport.hosts())) > 1 and not command:
+        raise ValueError(f"algorithm {name!r} on several hosts needs --other-mpi, its launcher with their names")
+    if world.transport.name.startswith(OTHERS[name]):
+        other = next(other for other in OTHERS if other != name)
+        raise ValueError(f"algorithm {name!r} is this job's own MPI, whose collective is 'native': take {other!r}")
+
+
+class OtherMpi:
+    """Collective: a job under the other MPI. All that it does happens on rank 0.
+
+    Args:
+        command: its launcher; one that ``make install`` put beside this Python if empty.
+
+    Raises:
+        ArgumentError: it cannot be started, or is another MPI, or sees another number of ranks.
+    """
+
+    def __init__(self, name: str, world: World, command: str) -> None:
+        self.name, self.world = name, world
+        self.job: Job | None = None
+        self.library: str = rank_0_does(world, lambda: self.open(command))
+
+    def open(self, command: str) -> str:
+        size = self.world.size
+        self.job = Job(self.name, *launcher(self.name, command, size), size)
+        try:
+            ready = self.job.answer(START_S)
+            if ready["ranks"] != size or not ready["library"].startswith(OTHERS[self.name]):
+                found = f"{ready['ranks']} ranks of {ready['library']}"
+                raise ValueError(f"the job for {self.name!r} has {found}, not {size} of {OTHERS[self.name]}")
+        except BaseException:
+            self.job.close()
+            raise
+        return str(ready["library"])
+
+    def run(self, case: Case, turns: int) -> Samples | str:
+        """Collective: so many samples, or why it cannot run."""
+        answer = rank_0_does(self.world, lambda: self.ask(case, turns))
+        return answer["left_out"] if "left_out" in answer else Samples(**answer)
+
+    def ask(self, case: Case, turns: int) -> dict[str, Any]:
+        assert self.job is not None, "rank 0 has it open"
+        self.job.say({"case": asdict(case), "turns": turns})
+        return self.job.answer(ANSWER_S)
+
+    def close(self) -> None:
+        if self.job is not None:
+            self.job.close()
+
+
+class Job:
+    """A child process that answers lines of JSON."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], size: int) -> None:
+        command = [*command, "-n", str(size), sys.executable, "-m", "dear_mpi.bench.peer"]
+        if shutil.which(command[0]) is None:
+            raise ValueError(f"the job for {name!r} cannot be started: there is no command {command[0]!r}")
+        self.name, self.lines = name, b""
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START, *command],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            bufsize=0,
+            start_new_session=True,
+        )
+
+    def say(self, order: dict[str, Any]) -> None:
+        assert self.process.stdin is not None, "Popen was told to open it"
+        self.process.stdin.write(f"{json.dumps(order)}\n".encode())
+
+    def answer(self, limit_s: float) -> dict[str, Any]:
+        """
+        Raises:
+            ValueError: there is none, because the job has ended or is too slow.
+        """
+        end, mark = time.monotonic() + limit_s, MARK.encode()
+        while True:
+            line, newline, rest = self.lines.partition(b"\n")
+            if newline:
+                self.lines = rest
+                if mark in line:
+                    answer: dict[str, Any] = json.loads(line.partition(mark)[2])
+                    return answer
+            else:
+                self.lines += self.read(end - time.monotonic(), limit_s)
+
+    def read(self, left_s: float, limit_s: float) -> bytes:
+        assert self.process.stdout is not None, "Popen was told to open it"
+        if not select.select([self.process.stdout], [], [], max(left_s, 0))[0]:
+            raise ValueError(f"the job for {self.name!r} has not answered for {limit_s:.0f} s")
+        found = os.read(self.process.stdout.fileno(), 1 << 16)
+        if not found:
+            raise ValueError(f"the job for {self.name!r} has ended: {self.last_words()}")
+        return found
+
+    def last_words(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_S)
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace").strip()[-800:] or f"status {self.process.returncode}"
+
+    def close(self) -> None:
+        """End it: politely, then by its launcher, which ends its ranks, and at last by force."""
+        assert self.process.stdin is not None, "Popen was told to open it"
+        assert self.process.stdout is not None, "Popen was told to open it"
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(END)
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        for push in (None, self.process.terminate, self.process.kill):
+            if push is not None:
+                push()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_S)
+                break
+        self.process.stdout.close()
+        self.errors.close()
+
+
+def launcher(name: str, command: str, size: int) -> tuple[list[str], dict[str, str]]:
+    """How the other MPI starts ranks, and their environment without the variables of this job.
+
+    Raises:
+        ValueError: there is none.
+    """
+    environment = child_environment(os.environ)
+    if command:
+        return shlex.split(command), environment
+    home = Path(sys.prefix) / ("mpich" if name == "mpich" else ".")
+    if not (home / "bin" / "mpirun").exists():
+        missing = f"there is no {home / 'bin' / 'mpirun'}"
+        raise ValueError(f"algorithm {name!r} needs {OTHERS[name]}, and {missing}: `make install`, or --other-mpi")
+    environment.pop("MPI4PY_LIBMPI", None)
+    if name == "mpich":
+        environment |= {"MPI4PY_LIBMPI": str(home / "lib" / "libmpi.so.12"), "HYDRA_LAUNCHER": "fork"}
+        if size > len(os.sched_getaffinity(0)):
+            environment.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")  # see tests/launch.py
+    return [str(home / "bin" / "mpirun")], environment

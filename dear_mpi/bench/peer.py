@@ -1,0 +1,39 @@
+"""The job that ``other_mpi.py`` starts: the MPI library's own collectives, when they are asked for, line by line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from dear_mpi.bench.bout import Bout
+from dear_mpi.bench.case import Case
+from dear_mpi.bench.other_mpi import MARK, rank_0_does
+from dear_mpi.streams import open_streams
+from dear_mpi.world import World, run_world
+
+__all__ = ["serve"]
+
+NATIVE = ("native", 1 << 20)
+
+
+def serve(world: World) -> None:
+    """Collective: answer until rank 0 is told to end."""
+
+    def say(answer: Any) -> None:
+        if world.rank == 0:
+            print(MARK + json.dumps(answer), flush=True)
+
+    bout: Bout | None = None
+    say({"library": world.transport.name, "ranks": world.size})
+    while order := rank_0_does(world, lambda: json.loads(sys.stdin.readline() or "null")):
+        case = Case(**order["case"])
+        if bout is None or bout.case != case:
+            bout = Bout(case, [NATIVE], world, open_streams(case.device))
+        samples = bout.run(order["turns"]).get(NATIVE)
+        say({"left_out": bout.left_out["native"]} if samples is None else asdict(samples))
+
+
+if __name__ == "__main__":
+    run_world(serve)

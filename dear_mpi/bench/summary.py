@@ -1,0 +1,46 @@
+"""Few numbers of many rows: how ours do against the better MPI library at each size, by classes of sizes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from dear_mpi.bench.case import Row
+from dear_mpi.bench.other_mpi import OTHERS
+
+__all__ = ["CLASSES", "NOT_OURS", "OURS", "against_mpi"]
+
+CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
+MPI = ("native", *OTHERS)
+NOT_OURS = (*MPI, "gloo", "prototype", "host copies")
+OURS = "our best"
+
+
+def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    """For each of ours, and for the best of them: the geometric mean of its times over the better MPI's, per class.
+
+    Rows are of one collective. None where a class has no size at which both were measured.
+    """
+    best: dict[int, float] = {}
+    times: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row.algorithm in MPI:
+            best[row.bytes] = min(row.p50_us, best.get(row.bytes, row.p50_us))
+        elif row.algorithm not in NOT_OURS:
+            for name in (row.algorithm, OURS):
+                mine = times.setdefault(name, {})
+                mine[row.bytes] = min(row.p50_us, mine.get(row.bytes, row.p50_us))
+    times = times if best else {}
+    ratios = {name: {size: mine[size] / best[size] for size in mine if size in best} for name, mine in times.items()}
+    found = {name: [mean(per_size, *sizes) for sizes in CLASSES.values()] for name, per_size in ratios.items()}
+    only_one = len(found) == 2  # which is our best, then
+    return {
+        name: means
+        for name, means in sorted(found.items(), key=lambda item: item[0] == OURS)
+        if name != OURS or not only_one
+    }
+
+
+def mean(ratios: dict[int, float], low: int, high: int) -> float | None:
+    chosen = [ratio for size, ratio in ratios.items() if low <= size <= high]
+    return statistics.geometric_mean(chosen) if chosen else None

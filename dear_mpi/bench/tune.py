@@ -1,0 +1,96 @@
+"""From measured rows to the rules of ``auto``: the fastest of our algorithms at each size, unless another one that
+comes first (that of the size below, then the order in which they were named) is within its interval.
+
+``shared``, which not all ranks and buffers can run, has a rule beside them where it is the faster one on the whole.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from pathlib import Path
+from statistics import geometric_mean
+
+from dear_mpi.bench.case import Row
+from dear_mpi.bench.contestants import CONTESTANTS
+from dear_mpi.bench.other_mpi import OTHERS
+from dear_mpi.collectives.agree import agree
+from dear_mpi.collectives.shared import SHARED
+from dear_mpi.collectives.tuning import Rule, read_rules, rules_of, write_rules
+from dear_mpi.world import World
+
+__all__ = ["Tuning", "tuned"]
+
+
+def is_ours(name: str) -> bool:
+    """Whether ``auto`` may pick it anywhere."""
+    return name not in (*CONTESTANTS, *OTHERS, SHARED) and rules_of(name) is None
+
+
+def tuned(rows: Sequence[Row]) -> list[Rule]:
+    """The rules for the collectives and the number of ranks of these rows."""
+    right = [row for row in rows if not row.wrong]
+    return [rule for _, group in groupby(right, lambda row: row.collective) for rule in of_collective(list(group))]
+
+
+def of_collective(rows: list[Row]) -> list[Rule]:
+    """A border lies between two sizes, in the middle of their logarithms."""
+    best: list[Row] = []
+    for _, group in groupby(sorted(rows, key=lambda row: row.bytes), lambda row: row.bytes):
+        ours = [row for row in group if is_ours(row.algorithm)]
+        best += [fastest(ours, best[-1] if best else None)] if ours else []
+    if not best:
+        return []
+    borders = [(row, math.isqrt(row.bytes * later.bytes)) for row, later in pairwise(best) if key(row) != key(later)]
+    shared = {row.bytes: row for row in rows if row.algorithm == SHARED}
+    ratios = [shared[row.bytes].p50_us / row.p50_us for row in best if row.bytes in shared]
+    faster = [next(iter(shared.values()))] if ratios and geometric_mean(ratios) < 1 else []
+    return [
+        Rule(row.collective, row.ranks, border, row.algorithm, row.segment_bytes)
+        for row, border in [*borders, (best[-1], None), *((row, None) for row in faster)]
+    ]
+
+
+def key(row: Row) -> tuple[str, int]:
+    return row.algorithm, row.segment_bytes
+
+
+def fastest(rows: list[Row], below: Row | None) -> Row:
+    """The choice at one size, given that at the size below."""
+    best = min(rows, key=lambda row: row.p50_us)
+    as_good = [row for row in rows if row.p50_us <= best.ci_high_us]
+    return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])
+
+
+class Tuning:
+    """Collective: see that rank 0 can write the file, and keep what is in it about other numbers of ranks.
+
+    Raises:
+        ArgumentError: it cannot be written, is no table of rules, or there is nothing to choose from.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], world: World) -> None:
+        self.path, self.world = path, world
+        self.old: tuple[Rule, ...] = ()
+        agree(world.transport, "tune", lambda: self.check(names))
+
+    def check(self, names: Sequence[str]) -> dict[str, object]:
+        if not any(map(is_ours, names)):
+            raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {', '.join(names)}")
+        if self.world.rank == 0:
+            if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
+                raise ValueError(f"--tune {str(self.path)!r} cannot be written: no such folder, or it is read-only")
+            self.old = read_rules(self.path) if self.path.exists() else ()
+        return {}
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Replace the rules of these collectives on this number of ranks."""
+        new = tuned(rows)
+        mine = {(rule.collective, rule.ranks) for rule in new}
+        kept = [rule for rule in self.old if (rule.collective, rule.ranks) not in mine]
+        machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": self.world.transport.name}
+        if self.world.rank == 0:
+            write_rules(self.path, machine, [*kept, *new])

@@ -1,0 +1,98 @@
+"""The table behind `auto`: files are stored and read back, bad ones refused, and the nearest rule is found."""
+
+import json
+
+import pytest
+
+from dear_mpi.collectives import programs
+from dear_mpi.collectives.tuning import BUILT_IN, Rule, pick, read_rules, rules_of, write_rules
+
+RULES = [
+    Rule("all_reduce", 4, 1000, "naive", 512),
+    Rule("all_reduce", 4, None, "ring", 1024),
+    Rule("all_reduce", 8, None, "pairwise", 1024),
+    Rule("all_gather", 2, 10, "bruck", 64),
+]
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    file = tmp_path / "rules.json"
+    write_rules(file, {"host": "here"}, RULES[::-1])
+    assert sorted(map(str, read_rules(file))) == sorted(map(str, RULES))
+    assert rules_of(f"auto:{file}") == read_rules(file)
+    assert json.loads(file.read_text())["machine"] == {"host": "here"}
+    stored = file.read_text()
+    write_rules(file, {"host": "here"}, RULES)
+    assert file.read_text() == stored
+
+
+def test_what_is_no_table_is_an_algorithm():
+    assert rules_of("auto") == BUILT_IN
+    assert rules_of("ring") is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nbytes", "algorithm"),
+    [
+        (4, 0, "naive"),
+        (4, 1000, "naive"),
+        (4, 1001, "ring"),
+        (2, 1000, "naive"),
+        (6, 5000, "ring"),  # as near to 4 as to 8
+        (7, 1, "pairwise"),
+        (900, 1 << 40, "pairwise"),
+    ],
+)
+def test_pick(ranks, nbytes, algorithm):
+    assert pick(RULES, "all_reduce", ranks, nbytes).algorithm == algorithm
+
+
+def test_nothing_to_pick():
+    with pytest.raises(ValueError, match="no rule is about broadcast, only about: all_gather, all_reduce"):
+        pick(RULES, "broadcast", 4, 1)
+    with pytest.raises(ValueError, match="no rule for all_gather on 2 ranks reaches 11 B"):
+        pick(RULES, "all_gather", 4, 11)
+
+
+@pytest.mark.parametrize("rule", BUILT_IN)
+def test_the_table_built_in_names_algorithms(rule):
+    assert programs(rule.algorithm, rule.collective, 5)
+    assert pick(BUILT_IN, rule.collective, 3, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "are no JSON"),
+        ("[]", 'must be an object with a list "rules"'),
+        ('{"rules": 3}', 'must be an object with a list "rules"'),
+        ('{"rules": [7]}', "entry 0 must have exactly collective, ranks"),
+        ('{"rules": [{"collective": "reduce"}]}', "entry 0 must have exactly"),
+    ],
+)
+def test_bad_files(tmp_path, content, message):
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(ValueError, match=f"bad.json.*{message}"):
+        read_rules(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("collective", 3, "a text"),
+        ("ranks", 0, "a whole number from 1 on,"),
+        ("ranks", True, "a whole number"),
+        ("up_to_bytes", "1KiB", "a whole number from 1 on or null"),
+        ("segment_bytes", None, "a whole number from 1 on,"),
+    ],
+)
+def test_bad_entries(tmp_path, name, value, allowed):
+    entry = vars(RULES[0]) | {name: value}
+    (tmp_path / "bad.json").write_text(json.dumps({"rules": [vars(RULES[1]), entry]}))
+    with pytest.raises(ValueError, match=f"bad.json', entry 1: {name} must be {allowed}"):
+        read_rules(tmp_path / "bad.json")
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        rules_of("auto:/no/such/rules.json")

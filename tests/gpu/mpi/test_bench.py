@@ -1,0 +1,22 @@
+"""The benchmark on device memory: whoever can run there is right, and the others say why they cannot."""
+
+import pytest
+
+from dear_mpi.bench.collective import Settings, bench
+from dear_mpi.streams import select_gpu
+from dear_mpi.world import run_world
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("placement", ["in", "out"])
+def test_contestants_on_a_device(comm, monkeypatch, placement):
+    monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (3, 3))
+    select_gpu()
+    settings = Settings((4, 10_000), ("all_reduce", "reduce_scatter", "all_gather"), device="cuda", placement=placement)
+    report = run_world(lambda world: bench(settings, world))
+    assert [row.wrong for row in report.rows] == [0] * len(report.rows)
+    assert {row.device for row in report.rows} == {"cuda"}
+    missing = {entry.partition(":")[0] for entry in report.left_out}
+    assert {row.algorithm for row in report.rows} == {"host copies", "staged", "direct", "native"} - missing
+    assert ("host copies" in missing) == (placement == "out")

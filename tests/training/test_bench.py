@@ -1,0 +1,153 @@
+"""What the benchmark makes of its rows, without MPI: sizes, the fitted network, means of ratios, rules for `auto`."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dear_mpi.bench.case import BUS_FACTORS, Case, Samples, row_of
+from dear_mpi.bench.data import Data, check_exact
+from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
+from dear_mpi.bench.summary import OURS, against_mpi
+from dear_mpi.bench.table import fit_text
+from dear_mpi.bench.tune import tuned
+from dear_mpi.collectives.cost import Network, cost
+from dear_mpi.collectives.tuning import Rule
+from dear_mpi.units import parse_sizes
+
+
+def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts):
+    made = row_of(Case(collective, nbytes), algorithm, "here", ranks, 1 << 18, Samples([p50_us * 1e-6] * 9, [0] * 9, 0))
+    return replace(made, **facts)
+
+
+def synthetic(network, algorithms, collectives=("all_reduce",), ranks=4):
+    """Rows whose times are those of the model."""
+    rows = [
+        row(algorithm, nbytes, collective=collective, ranks=ranks)
+        for collective in collectives
+        for nbytes in parse_sizes("4B:64MiB")
+        for algorithm in algorithms
+    ]
+    return [replace(each, p50_us=cost(programs_of(each), each.count, 4, network).time_s * 1e6) for each in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("4B", [4]),
+        ("1KiB,4B", [1024, 4]),
+        ("4B:64B", [4, 16, 64]),
+        ("4B:65B,1KiB", [4, 16, 64, 65, 1024]),
+        ("7B:7B", [7]),
+        ("4B:64MiB", [4**power for power in range(1, 14)]),
+    ],
+)
+def test_sizes(text, sizes):
+    assert parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "4", "4B:", "64B:4B", "0B", "0B:4B", "4B:8B:16B", "4B,,8B", "4X"])
+def test_bad_sizes(text):
+    with pytest.raises(ValueError, match="size"):
+        parse_sizes(text)
+
+
+@pytest.mark.parametrize("collective", BUS_FACTORS)
+@pytest.mark.parametrize("placement", ["in", "out"])
+def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
+    """Whatever a collective promises to a rank is not there before, or the check would prove nothing."""
+    for turn in range(1, 40):
+        ranks = [
+            Data(
+                Case(collective, 4000, placement=placement),
+                rank,
+                3,
+                lambda array: array,
+                lambda nbytes: np.zeros(nbytes, "u1"),
+            )
+            for rank in range(3)
+        ]
+        for data in ranks:
+            data.fill(turn)
+        sender = collective in ("broadcast",) and placement == "in"  # the root's result is there already
+        assert all(data.errors(turn) > 0.5 * data.result.size for data in ranks[sender:] if data.result.size)
+
+
+def test_sums_that_no_type_can_hold_are_refused():
+    check_exact(Case("all_reduce", 4, "bf16"), 256)
+    check_exact(Case("all_reduce", 4, "bf16", "max"), 1000)
+    check_exact(Case("all_gather", 4, "bf16"), 1000)
+    with pytest.raises(ValueError, match="dtype 'bf16' has no exact sums over 257 ranks"):
+        check_exact(Case("all_reduce", 4, "bf16"), 257)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 7])
+def test_the_fit_finds_the_network_again(ranks):
+    network = Network(alpha=20e-6, beta=0.3e-9, gamma=0.1e-9)
+    rows = synthetic(network, ["ring", "naive", "bruck"], ["all_reduce", "all_gather"], ranks)
+    fit = fit_network([*rows, row("native", 4, 1e9, ranks=ranks)])
+    assert fit.gamma_told
+    assert fit.rows == len(rows)
+    assert fit.residual < 1e-6
+    assert fit.network.alpha == pytest.approx(network.alpha, rel=1e-4)
+    assert fit.network.beta == pytest.approx(network.beta, rel=1e-4)
+    assert fit.network.gamma == pytest.approx(network.gamma, rel=1e-4)
+    assert predicted_us(rows[-1], fit) == pytest.approx(rows[-1].p50_us)
+    assert predicted_us(row("native", 4), fit) is None
+    assert "alpha 20.0 us, 1/beta 3.33 GB/s, 1/gamma 10.00 GB/s" in fit_text(fit)
+
+
+def test_one_ring_does_not_tell_gamma_from_beta():
+    fit = fit_network(synthetic(Network(alpha=1e-6, beta=1e-9, gamma=1e-9), ["ring"]))
+    assert not fit.gamma_told
+    assert fit.network.gamma == 0
+    assert fit.network.beta == pytest.approx(1.5e-9, rel=1e-3)
+    assert "not to be told from 1/beta" in fit_text(fit)
+
+
+def test_nothing_of_the_network_is_negative():
+    rows = [replace(each, p50_us=100.0 + 1e5 / each.bytes) for each in synthetic(Network(), ["ring", "naive"])]
+    network = fit_network(rows).network
+    assert min(network.alpha, network.beta, network.gamma) >= 0
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [row("ring", 4)], [row("native", 4), row("native", 8)], [row("ring", 4, ranks=1)]]
+)
+def test_too_little_to_fit(rows):
+    assert fit_network(rows) is None
+    assert "No network fitted" in fit_text(None)
+
+
+def test_means_of_ratios_are_to_the_better_library():
+    rows = [
+        *(row("native", 4, 8.0), row("mpich", 4, 2.0), row("ring", 4, 4.0), row("bruck", 4, 1.0), row("gloo", 4, 0.1)),
+        *(row("native", 64, 2.0), row("mpich", 64, 4.0), row("ring", 64, 4.0), row("bruck", 64, 8.0)),
+        *(row("native", 2**22, 1.0), row("ring", 2**22, 3.0)),
+    ]
+    found = {name: [mean and round(mean, 3) for mean in means] for name, means in against_mpi(rows).items()}
+    assert found == {"ring": [2, None, 3], "bruck": [1.414, None, None], OURS: [1, None, 3]}
+    assert list(against_mpi([row("native", 4), row("ring", 4)])) == ["ring"]
+    assert against_mpi([row("ring", 4)]) == {}
+
+
+def test_rules_keep_what_is_as_fast_within_the_interval():
+    def timed(algorithm, nbytes, p50_us):
+        return replace(row(algorithm, nbytes, p50_us), ci_high_us=p50_us * 1.1)
+
+    rows = [
+        *(timed("ring", 16, 10), timed("bruck", 16, 9.5), timed("native", 16, 1), timed("auto", 16, 1)),  # ring: first
+        *(timed("ring", 64, 10), timed("bruck", 64, 5), timed("naive", 64, 4.9)),  # bruck, and not naive
+        *(timed("ring", 256, 10), timed("bruck", 256, 10.5)),  # still bruck
+        *(timed("ring", 4096, 10), timed("bruck", 4096, 20), timed("shared", 4096, 3)),
+    ]
+    segment = rows[0].segment_bytes
+    assert tuned(rows) == [
+        Rule("all_reduce", 4, 32, "ring", segment),
+        Rule("all_reduce", 4, 1024, "bruck", segment),
+        Rule("all_reduce", 4, None, "ring", segment),
+        Rule("all_reduce", 4, None, "shared", segment),
+    ]
+    assert tuned([timed("ring", 4, 1), timed("shared", 4, 2)]) == [Rule("all_reduce", 4, None, "ring", segment)]
+    assert tuned([timed("shared", 4, 2), timed("native", 4, 2)]) == []
