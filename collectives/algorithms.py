@@ -31,7 +31,7 @@ from dear_mpi.collectives.user_algorithm import load_algorithm
 from dear_mpi.collectives.verify import verify
 from dear_mpi.kernels.choose import choose
 
-__all__ = ["ALGORITHMS", "NATIVE", "check_algorithm", "find_algorithm", "programs"]
+__all__ = ["ALGORITHMS", "NATIVE", "check_algorithm", "find_algorithm", "programs", "serves"]
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
@@ -72,6 +72,13 @@ def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
         find_algorithm(name, collective)
         if name not in ALGORITHMS:
             verify(programs(name, collective, transport.size))
+
+
+def serves(name: str, collective: str) -> bool:
+    """Whether an algorithm that exists, or what a tuning table picks, can carry out a collective."""
+    if name == NATIVE or rules_of(name) is not None:
+        return True
+    return collective in (load_algorithm(name) if ":" in name else ALGORITHMS[name])
 
 
 def find_algorithm(name: str, collective: str) -> Algorithm:

@@ -12,17 +12,15 @@ import numpy as np
 from dear_mpi.collectives.algorithms import NATIVE, check_algorithm
 from dear_mpi.collectives.contract import COLLECTIVES
 from dear_mpi.collectives.partition import Partition
-from dear_mpi.collectives.shared import SHARED
 from dear_mpi.collectives.transport import Transport
-from dear_mpi.collectives.tuning import pick, rules_of
+from dear_mpi.collectives.tuning import SEGMENT_BYTES, SHARED, pick, rules_of
 from dear_mpi.kernels.array import Array, array_module, library_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.dtypes import DTYPES, is_floating
 
-__all__ = ["SEGMENT_BYTES", "Call"]
+__all__ = ["Call"]
 
-SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count the bytes of a message in 31 bits
 
 

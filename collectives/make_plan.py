@@ -16,14 +16,14 @@ from typing import Any
 
 from dear_mpi.collectives.agree import agree, run_checker
 from dear_mpi.collectives.algorithms import NATIVE, find_algorithm
-from dear_mpi.collectives.arguments import SEGMENT_BYTES, Call
+from dear_mpi.collectives.arguments import Call
 from dear_mpi.collectives.errors import ArgumentError
 from dear_mpi.collectives.execute import Execution
 from dear_mpi.collectives.plan import Plan, Runnable
 from dear_mpi.collectives.program import Program, asks_for, renamed, write_program
-from dear_mpi.collectives.shared import SHARED, Reach, SharedRun, reach
+from dear_mpi.collectives.shared import Reach, SharedRun, reach
 from dear_mpi.collectives.transport import Transport
-from dear_mpi.collectives.tuning import rules_of
+from dear_mpi.collectives.tuning import SEGMENT_BYTES, SHARED, rules_of
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import Slab
@@ -116,7 +116,9 @@ def reach_for(algorithm: str, buffer: Array, transport: Transport) -> Reach | No
     if algorithm == SHARED:
         reached = reach(buffer, transport, most_bytes=math.inf)
         if reached is None:
-            raise ArgumentError("algorithm 'shared' needs all ranks on one host, able to open each other's memory, and no GPU")
+            raise ArgumentError(
+                "algorithm 'shared' needs all ranks on one host, able to open each other's memory, and no GPU"
+            )
         return reached
     return None if rules_of(algorithm) is None else reach(buffer, transport)
 

@@ -31,9 +31,8 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 
-__all__ = ["SHARED", "Reach", "SharedRun", "reach"]
+__all__ = ["Reach", "SharedRun", "reach"]
 
-SHARED = "shared"  # the algorithm's name
 SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
 ANY_BUFFER_BYTES = 64 * 1024  # up to here, slots beat messages between ranks of a host
 BLOCK_BYTES = 128 * 1024  # stays in a second-level cache with what is added to it; see docs/benchmarks

@@ -37,17 +37,36 @@ KINDS: dict[str, tuple[type, ...]] = {
     "algorithm": (str,),
     "segment_bytes": (int,),
 }
-SEGMENT_BYTES = 256 * 1024
-BUILT_IN = (
-    Rule("all_reduce", 4, 16 * 1024, "recursive_doubling", SEGMENT_BYTES),
-    Rule("all_reduce", 4, None, "ring", SEGMENT_BYTES),
-    Rule("reduce_scatter", 4, None, "ring", SEGMENT_BYTES),
-    Rule("all_gather", 4, None, "ring", SEGMENT_BYTES),
-    Rule("all_reduce", 4, None, "shared", SEGMENT_BYTES),
-    Rule("reduce_scatter", 4, None, "shared", SEGMENT_BYTES),
-    Rule("all_gather", 4, None, "shared", SEGMENT_BYTES),
-    Rule("broadcast", 4, None, "binomial", SEGMENT_BYTES),
-    Rule("reduce", 4, None, "binomial", SEGMENT_BYTES),
+SHARED = "shared"  # for ranks that share memory alone, where its rules go before others
+SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
+# Where latency counts, steps do: recursive doubling, then butterflies, then rings, the later the more ranks there are.
+KIB, MIB = 1 << 10, 1 << 20
+BUILT_IN = tuple(
+    Rule(collective, ranks, up_to_bytes, algorithm, SEGMENT_BYTES)
+    for collective, ranks, up_to_bytes, algorithm in (
+        ("all_reduce", 4, 16 * KIB, "recursive_doubling"),
+        ("all_reduce", 4, None, "ring"),
+        ("all_reduce", 32, 16 * KIB, "recursive_doubling"),
+        ("all_reduce", 32, MIB, "rabenseifner"),
+        ("all_reduce", 32, None, "ring"),
+        ("all_reduce", 128, 16 * KIB, "recursive_doubling"),
+        ("all_reduce", 128, 8 * MIB, "rabenseifner"),
+        ("all_reduce", 128, None, "ring"),
+        *(
+            rule
+            for collective in ("reduce_scatter", "all_gather")
+            for rule in (
+                (collective, 4, 16 * KIB, "bruck"),
+                (collective, 4, None, "ring"),
+                (collective, 32, 512 * KIB, "bruck"),
+                (collective, 32, None, "ring"),
+                (collective, 128, 4 * MIB, "bruck"),
+                (collective, 128, None, "ring"),
+            )
+        ),
+        *((collective, 4, None, SHARED) for collective in ("all_reduce", "reduce_scatter", "all_gather")),
+        *((collective, 4, None, "binomial") for collective in ("broadcast", "reduce")),
+    )
 )
 
 

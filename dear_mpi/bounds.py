@@ -17,7 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dear_mpi.collectives import programs
+from dear_mpi.collectives.algorithms import serves
 from dear_mpi.collectives.cost import Network, cost
+from dear_mpi.collectives.program import Program
 from dear_mpi.exchange import Exchange
 
 __all__ = ["BOUNDS", "Communication", "communication"]
@@ -48,6 +50,9 @@ def communication(exchange: Exchange) -> Communication:
     called before training: it leaves nothing but zeros in the buckets.
     """
     times = modelled if exchange.world.link is not None else measured
+    if not serves(exchange.algorithm, "reduce_scatter"):
+        whole_s = times(exchange, "all_reduce")  # no schedule that could run with it needs more than the sum
+        return Communication(whole_s / 2, whole_s / 2)
     return Communication(times(exchange, "reduce_scatter"), times(exchange, "all_gather"))
 
 
@@ -55,11 +60,15 @@ def modelled(exchange: Exchange, collective: str) -> float:
     """By the cost model, on the emulated link."""
     link = exchange.world.link
     assert link is not None, "only an emulated link has known parameters"
-    network = Network(alpha=link.latency_s, beta=1 / link.bandwidth)
-    written = programs(exchange.algorithm, collective, exchange.world.size)
-    return sum(
-        cost(written, bucket.plan.padded, bucket.plan.dtype.itemsize, network).time_s for bucket in exchange.buckets
-    )
+    network, size = Network(alpha=link.latency_s, beta=1 / link.bandwidth), exchange.world.size
+    exchange.prepare([collective])
+    total_s, written = 0.0, dict[str, list[Program]]()
+    for bucket in exchange.buckets:
+        name = exchange.plans[collective, bucket.index].algorithm  # auto may choose several
+        if name not in written:
+            written[name] = programs(name, collective, size, hosts=exchange.world.transport.hosts())
+        total_s += cost(written[name], bucket.plan.padded, bucket.plan.dtype.itemsize, network).time_s
+    return total_s
 
 
 def measured(exchange: Exchange, collective: str) -> float:

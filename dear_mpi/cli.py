@@ -108,6 +108,7 @@ def train(
     device: Device = None,
     device_memory: DeviceMemory = "auto",
     seed: Seed = None,
+    debug: Annotated[bool | None, typer.Option("--debug", help="Compare every collective over the ranks.")] = None,
     window: Annotated[int | None, typer.Option("--context", help="Bytes of text that gpt sees at once.")] = None,
     forward_time: ForwardTime = None,
     backward_time: BackwardTime = None,

@@ -30,6 +30,7 @@ class Config:
 
     ``batch`` is the number of examples per iteration of the whole job. ``forward_time`` and ``backward_time`` are
     the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
+    ``debug`` lets the ranks compare before every collective which one it is.
     ``wire`` is the type in which gradients travel, that of the model unless it is given.
     """
 
@@ -50,6 +51,7 @@ class Config:
     batch: int
     iterations: int
     seed: int = 0
+    debug: bool = False
     context: int = 64
     forward_time: float = 0.1
     backward_time: float | None = None

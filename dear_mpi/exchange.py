@@ -18,6 +18,9 @@ __all__ = ["Exchange"]
 class Exchange:
     """Starts and awaits the collectives of the buckets, in place in their buffers.
 
+    Args:
+        algorithm, slab, options: of ``make_plan``.
+
     Attributes:
         buckets: in forward order.
         slab: the memory of the buckets and of the plans.
@@ -30,12 +33,12 @@ class Exchange:
         engine: Engine,
         *,
         algorithm: str = "ring",
-        segment_bytes: int | None = None,
         slab: Slab | None = None,
+        **options: Any,
     ) -> None:
+        self.algorithm, self.options = algorithm, options
         self.buckets, self.world, self.engine, self.slab = tuple(buckets), world, engine, slab
         self.compute = engine.streams.compute
-        self.algorithm, self.segment_bytes = algorithm, segment_bytes
         self.plans: dict[tuple[str, int], Plan] = {}
         self.by_layer = {layer: bucket for bucket in buckets for layer in bucket.layers}
         self.waits: list[tuple[Any, Any]] = []
@@ -50,8 +53,8 @@ class Exchange:
                         bucket.buffer,
                         self.world.transport,
                         algorithm=self.algorithm,
-                        segment_bytes=self.segment_bytes,
                         slab=self.slab,
+                        **self.options,
                     )
 
     def bucket_of(self, layer: int) -> Bucket | None:

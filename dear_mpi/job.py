@@ -65,6 +65,7 @@ class Job:
                 engine,
                 algorithm=config.algorithm,
                 segment_bytes=config.segment_bytes,
+                debug=config.debug,
                 slab=self.slab,
             )
             self.meter = LossMeter(self.exchange, self.slab.zeros(1, DTYPES["fp64"]))

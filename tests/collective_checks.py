@@ -286,6 +286,26 @@ def check_starting_twice_is_refused(transport) -> None:
         plan.wait()
 
 
+def check_debug_finds_another_plan(transport) -> None:
+    """Rank 0 runs its two plans in the other order: with messages of the same length nobody would notice."""
+    x, y = np.ones(8), np.ones(8)
+    plans = [make_plan(collective, array, transport, debug=True)
+             for collective, array in (("reduce_scatter", x), ("all_gather", y))]  # fmt: skip
+    for plan in plans:
+        plan()
+    try:
+        plans[transport.rank == 0]()
+        said = ""
+    except CollectiveError as error:
+        said = str(error)
+    for plan in plans:
+        plan.running = False
+        plan.free()
+    told = "the plan that is run must be the same on all ranks, not all_gather number"
+    assert transport.size == 1 or told in said, said
+    assert len(set(transport.gather_values(said))) == 1
+
+
 def check_plans_in_flight(transport) -> None:
     """Several plans of one transport may be under way at the same time, and end in another order."""
     arrays = [np.full(300 + 100 * number, float(transport.rank + number)) for number in range(3)]

@@ -41,12 +41,14 @@ class Bout:
         self.data: dict[Key, Data] = {}
         self.left_out: dict[str, str] = {}
         for name, segment_bytes in keys:
-            data = self.data[name, segment_bytes] = private if name in CONTESTANTS else ours
-            entry = Entry(case, data.x, data.out, world.transport, segment_bytes)
+            data = private if name in CONTESTANTS else ours
             try:
-                self.contestants[name, segment_bytes] = enter(name, entry)
+                contestant = enter(name, Entry(case, data.x, data.out, world.transport, segment_bytes))
             except CannotRun as error:
                 self.left_out[name] = str(error)
+                continue
+            key = name, getattr(contestant, "segment_bytes", segment_bytes)  # which auto has chosen
+            self.contestants[key], self.data[key] = contestant, data
 
     def run(self, turns: int) -> dict[Key, Samples]:
         """Collective: so many samples of each, after one turn that does not count."""

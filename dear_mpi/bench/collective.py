@@ -17,10 +17,8 @@ from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.gloo import check_torch, gloo_group
 from dear_mpi.bench.other_mpi import OTHERS, OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.agree import agree
-from dear_mpi.collectives.arguments import SEGMENT_BYTES
 from dear_mpi.collectives.errors import ArgumentError
-from dear_mpi.collectives.shared import SHARED
-from dear_mpi.collectives.tuning import pick, rules_of
+from dear_mpi.collectives.tuning import SEGMENT_BYTES, rules_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.streams import Streams, open_streams
@@ -93,23 +91,20 @@ class Settings:
             if name in OTHERS:
                 check_other(name, world, self.other_mpi)
         for case in self.cases():
-            self.keys(case, world.size)  # a file of rules may be bad
+            self.keys(case)  # a file of rules may be bad
         if "gloo" in self.names:
             check_torch()
 
-    def keys(self, case: Case, ranks: int) -> list[Key]:
+    def keys(self, case: Case) -> list[Key]:
         """The contestants of this job in a case, with each of the segments that make a difference."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
-        found = []
-        for name in self.names:
-            rules = rules_of(name)
-            if rules is not None:
-                messages = [rule for rule in rules if rule.algorithm != SHARED]
-                found.append((name, pick(messages, case.collective, ranks, case.nbytes).segment_bytes))
-            elif name not in OTHERS:
-                found += [(name, cut) for cut in (cuts[-1:] if name in ("native", "gloo") else cuts)]
-        return found
+        return [
+            (name, cut)
+            for name in self.names
+            if name not in OTHERS
+            for cut in (cuts[-1:] if name in ("native", "gloo") or rules_of(name) is not None else cuts)
+        ]
 
 
 @dataclass(frozen=True)
@@ -197,7 +192,7 @@ def at_size(
     case: Case, settings: Settings, world: World, streams: Streams, others: Mapping[str, OtherMpi]
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
     """All contestants, taking turns: their samples, and why some are missing."""
-    bout = Bout(case, settings.keys(case, world.size), world, streams)
+    bout = Bout(case, settings.keys(case), world, streams)
     cut = settings.segments[0]
 
     def run(turns: int) -> dict[Key, Samples]:

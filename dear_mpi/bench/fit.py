@@ -17,7 +17,7 @@ from dear_mpi.bench.case import Row
 from dear_mpi.collectives.algorithms import programs
 from dear_mpi.collectives.cost import Network, cost
 from dear_mpi.collectives.program import Program
-from dear_mpi.collectives.shared import SHARED
+from dear_mpi.collectives.tuning import SHARED
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 

@@ -18,8 +18,7 @@ from dear_mpi.bench.case import Row
 from dear_mpi.bench.contestants import CONTESTANTS
 from dear_mpi.bench.other_mpi import OTHERS
 from dear_mpi.collectives.agree import agree
-from dear_mpi.collectives.shared import SHARED
-from dear_mpi.collectives.tuning import Rule, read_rules, rules_of, write_rules
+from dear_mpi.collectives.tuning import SHARED, Rule, read_rules, rules_of, write_rules
 from dear_mpi.world import World
 
 __all__ = ["Tuning", "tuned"]

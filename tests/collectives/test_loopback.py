@@ -90,6 +90,11 @@ def test_plan_is_reusable(size, drive):
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_debug_finds_another_plan(size):
+    run_loopback(size, checks.check_debug_finds_another_plan)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_plans_in_flight(size):
     run_loopback(size, checks.check_plans_in_flight)
 

@@ -77,6 +77,10 @@ def test_plans_are_freed_and_not_started_twice(transport):
     checks.check_starting_twice_is_refused(transport)
 
 
+def test_debug_finds_another_plan(transport):
+    checks.check_debug_finds_another_plan(transport)
+
+
 def test_plans_in_flight(transport):
     checks.check_plans_in_flight(transport)
 
