@@ -60,7 +60,8 @@ def reach(buffer: Array, transport: Transport, most_bytes: float = ANY_BUFFER_BY
             return Reach(arrays, slots=False)
     if buffer.nbytes > most_bytes:
         return None
-    arrays = transport.reach(transport.shareable(2 * buffer.nbytes).view(buffer.dtype))
+    slots = transport.shareable(2 * max(buffer.size, 1) * buffer.dtype.itemsize)  # an empty one would be nowhere
+    arrays = transport.reach(slots.view(buffer.dtype))
     return None if arrays is None else Reach(arrays, slots=True)
 
 
