@@ -13,6 +13,7 @@ INSTALLED := $(VENV)/installed-$(MPI)
 endif
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
 RANKS := 1 2 3 4 5
+PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo -n auto --dist loadfile)
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
 LINES := 12000
@@ -29,7 +30,7 @@ endif
 # What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
 MPIRUN_GPU ?= $(MPIRUN)
 
-.PHONY: help install demo test test-quick test-standin test-gpu check format bench bench-gpu docs clean
+.PHONY: help install demo test test-quick test-standin test-gpu check format bench bench-gpu numerics docs clean
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,10 +58,10 @@ test: test-quick test-standin ## all tests: serial, then on 1 to 5 ranks under e
 	$(PYTHON) tests/launch.py --ranks $(RANKS) -- -m pytest $(UNDER_MPI) tests/mpi
 
 test-quick: install   ## the serial tests, without those of the launcher
-	$(PYTHON) -m pytest -q --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi
+	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi
 
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
-	$(STANDIN) $(PYTHON) -m pytest -q --ignore=tests/gpu/mpi tests/standin tests/gpu
+	$(STANDIN) $(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/gpu/mpi tests/standin tests/gpu
 	$(STANDIN) $(PYTHON) tests/launch.py --ranks 3 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
 
 test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
@@ -101,6 +102,9 @@ bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on 
 	echo '```'; } 2>&1 | tee build-gpu.md
 	@tail -n 1 build-gpu.md | grep -qx '```' || { rm build-gpu.md; echo 'failed: see above'; exit 1; }
 	mv build-gpu.md docs/benchmarks/gpu.md
+
+numerics: install     ## the error of sums by type, algorithm and number of ranks: docs/benchmarks/numerics.md
+	$(PYTHON) tests/numerics.py
 
 docs: install         ## run the examples in docstrings; every file named in a text exists
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi

@@ -41,7 +41,7 @@ setup(
         "plot": ["matplotlib"],
         "torch": ["torch"],
         "gloo": ["torch==2.13.0"],
-        "dev": ["pytest", "pytest-mpi", "hypothesis", "ruff", "mypy"],
+        "dev": ["pytest", "pytest-mpi", "pytest-xdist", "hypothesis", "ruff", "mypy"],
     },
     entry_points={"console_scripts": ["dear-mpi = dear_mpi.__main__:main"]},
 )

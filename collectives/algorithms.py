@@ -71,7 +71,7 @@ def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
     for collective in collectives if name != NATIVE and rules_of(name) is None else ():
         find_algorithm(name, collective)
         if name not in ALGORITHMS:
-            verify(programs(name, collective, transport.size))
+            verify(programs(name, collective, transport.size, hosts=transport.hosts))
 
 
 def serves(name: str, collective: str) -> bool:

@@ -51,8 +51,9 @@ class EmulatedTransport:
     def name(self) -> str:
         return f"EMULATED link of {self.link} over {self.below.name}"
 
+    @property
     def hosts(self) -> Sequence[int]:
-        return self.below.hosts()
+        return self.below.hosts
 
     def shareable(self, nbytes: int) -> Array:
         return self.below.shareable(nbytes)

@@ -103,11 +103,8 @@ class LoopbackTransport:
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.native = hub, rank, hub.size, False
-        self.name = "loopback (threads)"
+        self.name, self.hosts = "loopback (threads)", hub.hosts
         self.tags = itertools.count(1)
-
-    def hosts(self) -> Sequence[int]:
-        return self.hub.hosts
 
     def shareable(self, nbytes: int) -> Array:
         return np.zeros(nbytes, np.uint8)

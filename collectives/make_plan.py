@@ -20,7 +20,7 @@ from dear_mpi.collectives.arguments import Call
 from dear_mpi.collectives.errors import ArgumentError
 from dear_mpi.collectives.execute import Execution
 from dear_mpi.collectives.plan import Plan, Runnable
-from dear_mpi.collectives.program import Program, asks_for, renamed, write_program
+from dear_mpi.collectives.program import Program, renamed, write_program
 from dear_mpi.collectives.shared import Reach, SharedRun, reach
 from dear_mpi.collectives.transport import Transport
 from dear_mpi.collectives.tuning import SEGMENT_BYTES, SHARED, rules_of
@@ -152,10 +152,8 @@ def compiled(
 def program_of(call: Call, transport: Transport, pieces: int) -> Program:
     """What this rank does, with the root where the call has it."""
     algorithm = find_algorithm(call.algorithm, call.collective)
-    size, hosts = transport.size, transport.hosts() if asks_for(algorithm, "hosts") else None
-    if hosts is not None:
-        hosts = (*hosts[call.root :], *hosts[: call.root])
-    place = (transport.rank - call.root) % size
+    size, place = transport.size, (transport.rank - call.root) % transport.size
+    hosts = (*transport.hosts[call.root :], *transport.hosts[: call.root])
     return renamed(write_program(algorithm, place, size, hosts=hosts, pieces=pieces), call.root)
 
 

@@ -39,8 +39,9 @@ class MpiTransport:
         self.device_memory = "auto"
         self.verdict: Verdict | None = None
         self.memory = SharedMemory()
-        self.known_hosts: tuple[int, ...] | None = None
         self.comm = comm.Dup()
+        names = self.comm.allgather(MPI.Get_processor_name())
+        self.hosts = tuple(map(names.index, names))
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.native = True
@@ -58,18 +59,12 @@ class MpiTransport:
         comm.Set_attr(keyval(), transport)
         return transport
 
-    def hosts(self) -> Sequence[int]:
-        if self.known_hosts is None:
-            names = self.comm.allgather(MPI.Get_processor_name())
-            self.known_hosts = tuple(names.index(name) for name in names)
-        return self.known_hosts
-
     def shareable(self, nbytes: int) -> Array:
         return self.memory.allocate(nbytes)
 
     def reach(self, array: Array) -> Sequence[Array] | None:
         parts = self.comm.allgather(self.memory.find(array))
-        if None in parts or len(set(self.hosts())) > 1:
+        if None in parts or len(set(self.hosts)) > 1:
             return None
         try:
             views = [self.memory.view(part, array) for part in parts]

@@ -51,8 +51,9 @@ class Transport(Protocol):
     def native(self) -> bool:
         """Whether the MPI library's own collectives work on it."""
 
+    @property
     def hosts(self) -> Sequence[int]:
-        """The number of the host of each rank, the same on all ranks; collective when it is first asked."""
+        """The number of the host of each rank, the same on all ranks."""
 
     def shareable(self, nbytes: int) -> Array:
         """Zero bytes that the other ranks of the host can reach, where that is possible at all."""

@@ -66,7 +66,7 @@ def modelled(exchange: Exchange, collective: str) -> float:
     for bucket in exchange.buckets:
         name = exchange.plans[collective, bucket.index].algorithm  # auto may choose several
         if name not in written:
-            written[name] = programs(name, collective, size, hosts=exchange.world.transport.hosts())
+            written[name] = programs(name, collective, size, hosts=exchange.world.transport.hosts)
         total_s += cost(written[name], bucket.plan.padded, bucket.plan.dtype.itemsize, network).time_s
     return total_s
 

@@ -127,7 +127,6 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
         ArgumentError: a setting is not allowed, or a contestant cannot be had; on all ranks alike.
     """
     opened: list[Streams] = []
-    world.transport.hosts()  # collective when it is first asked, so not within what follows
 
     def facts() -> Mapping[str, object]:
         settings.check(world)

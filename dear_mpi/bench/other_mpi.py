@@ -79,7 +79,7 @@ def check_other(name: str, world: World, command: str) -> None:
     Raises:
         ValueError: it is the library of this job, or nobody knows how to start it on several hosts.
     """
-    if len(set(world.transport.hosts())) > 1 and not command:
+    if len(set(world.transport.hosts)) > 1 and not command:
         raise ValueError(f"algorithm {name!r} on several hosts needs --other-mpi, its launcher with their names")
     if world.transport.name.startswith(OTHERS[name]):
         other = next(other for other in OTHERS if other != name)
