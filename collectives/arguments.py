@@ -69,8 +69,8 @@ class Call:
             allowed = f"from 0 to {transport.size - 1}" if contract.rooted else f"left out for {self.collective}"
             raise ValueError(f"root must be {allowed}, not {self.root}")
         rules = rules_of(self.algorithm)
-        for sharing in (False, True):
-            check_algorithm(self.chosen(transport.size, sharing=sharing).algorithm, transport, self.collective)
+        for algorithm in {self.chosen(transport.size, sharing=sharing).algorithm for sharing in (False, True)}:
+            check_algorithm(algorithm, transport, self.collective)
         if self.algorithm == NATIVE and self.x.dtype == DTYPES["bf16"] and contract.reduces:
             raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
         return {

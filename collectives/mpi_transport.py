@@ -67,7 +67,7 @@ class MpiTransport:
         if None in parts or len(set(self.hosts)) > 1:
             return None
         try:
-            views = [self.memory.view(part, array) for part in parts]
+            views = [array if rank == self.rank else self.memory.view(part, array) for rank, part in enumerate(parts)]
         except OSError:
             views = None
         return views if all(self.comm.allgather(views is not None)) else None

@@ -56,8 +56,12 @@ class SharedMemory:
         if nbytes == 0 or not hasattr(os, "memfd_create"):
             return np.zeros(nbytes, np.uint8)
         descriptor = os.memfd_create("dear-mpi")
-        os.posix_fallocate(descriptor, 0, nbytes)  # fails here and now if there is not so much memory
-        block = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)  # fails here and now if there is not so much memory
+            block = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
+        except OSError:
+            os.close(descriptor)
+            raise
         part = Part(os.getpid(), descriptor, os.fstat(descriptor).st_ino, nbytes, 0)
         self.own[block.ctypes.data] = part, weakref.ref(block)
         weakref.finalize(block, self.forget, block.ctypes.data, descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -37,14 +38,15 @@ def loaded(path: Path, name: str) -> Algorithm:
     spec = importlib.util.spec_from_file_location(f"algorithm_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ValueError(f"algorithm file {str(path)!r} is no Python file: write it like path/to/mine.py:my_ring")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where data classes look for it
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ValueError(f"algorithm file {str(path)!r} fails: {type(error).__name__}: {error}") from error
     algorithm = getattr(module, name, None)
     if not callable(algorithm):
-        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ValueError(f"algorithm file {path.name} has no function {name!r}; it has {', '.join(functions)}")
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == spec.name]
+        functions = ", ".join(key for key in own if not key.startswith("_")) or "none"
+        raise ValueError(f"algorithm file {path.name} has no function {name!r}; it has {functions}")
     found: Algorithm = algorithm
     return found

@@ -18,7 +18,7 @@ from dear_mpi.bench.kernels import MODELS, SEGMENTS, bench_kernels
 from dear_mpi.bench.table import show_bench, show_kernels
 from dear_mpi.bench.tune import Tuning
 from dear_mpi.collectives.algorithms import ALGORITHMS
-from dear_mpi.collectives.errors import AgreedError
+from dear_mpi.collectives.errors import AgreedError, ProgramError
 from dear_mpi.collectives.launcher import launch_of
 from dear_mpi.compare import compare as run_comparison
 from dear_mpi.config import Config
@@ -71,7 +71,7 @@ def complaining(threads: int | None) -> Iterator[None]:
     """Turn bad input into one line on standard error and exit code 2; under mpirun, rank 0 says it for all."""
     try:
         yield
-    except (ValueError, AgreedError) as error:
+    except (ValueError, AgreedError, ProgramError) as error:
         if threads is not None or launched_rank() == 0:
             # On one line however long it is, so that it can be searched for.
             Console(stderr=True).print(

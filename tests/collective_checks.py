@@ -77,8 +77,8 @@ def cases(served=SERVED, counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DT
 
 
 def contribution(rank: int, count: int, dtype: np.dtype) -> np.ndarray:
-    """A rank's data: 1, 2, or 3, so that a product over five ranks is exact even in bf16 (at most 243)."""
-    return (np.random.default_rng([rank, count]).integers(1, 4, count)).astype(dtype)
+    """A rank's data: -1, 1, or 2, so that products are powers of two, which every type has."""
+    return np.random.default_rng([rank, count]).choice([-1, 1, 2], count).astype(dtype)
 
 
 def check_case(transport, case: Case, put=lambda array: array) -> None:

@@ -1,9 +1,13 @@
-"""Every file and every make target that a text names exists."""
+"""Every file and every make target that a text names exists, and the table of algorithms is right."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from dear_mpi.collectives import ALGORITHMS, programs
+from dear_mpi.collectives.contract import COLLECTIVES
+from dear_mpi.collectives.verify import keeps_rank_order
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("hostfiles/*.md")])
@@ -13,7 +17,7 @@ EXTENSIONS = "py|md|cu|cuh|toml|json|env|svg|png|sh|yaml|yml"
 NAMED = re.compile(rf"[`(]((?:[\w.-]+/)*[\w.-]+\.(?:{EXTENSIONS})|(?:[\w.-]+/)+)(?:#[\w-]*)?[`)]")
 LINKED = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)")
 # Names of the reader's own files, not of ours.
-EXAMPLES = re.compile(r"(.*/)?([A-Z_]+|my_\w+|out|result\w*|timeline\w*|trace\w*)\.\w+$|\.venv/.*")
+EXAMPLES = re.compile(r"(.*/)?([A-Z_]+|mine|wrong|my_\w+|out|result\w*|timeline\w*|trace\w*)\.\w+$|\.venv/.*")
 
 
 def exists(name, text):
@@ -37,3 +41,37 @@ def test_named_make_targets_exist(text):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"(?:`|^\s*)make ([a-z][a-z-]*)\b(?!=)", text.read_text(encoding="utf-8"), re.MULTILINE))
     assert named <= targets, f"{text.name} names make targets that are not there: {sorted(named - targets)}"
+
+
+def algorithm_rows():
+    """The rows of the tables of docs/algorithms.md that begin with a file."""
+    lines = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
+    return [(row[0].strip("`").removesuffix(".py"), *row[1:]) for row in cells if row[0].endswith(".py`")]
+
+
+def test_every_algorithm_is_in_both_tables():
+    names = [name for name, *_ in algorithm_rows()]
+    assert sorted(names) == sorted([*ALGORITHMS, *ALGORITHMS])
+
+
+THREE = "all_reduce, reduce_scatter, all_gather"
+
+
+@pytest.mark.parametrize("row", [row for row in algorithm_rows() if len(row) == 5], ids=lambda row: row[0])
+def test_the_table_of_algorithms_is_right(row):
+    """Which collectives each serves, and whether it combines in rank order."""
+    name, serves, _, _, order = row
+    told = {"all five": ", ".join(COLLECTIVES), "the same three": THREE}.get(serves, serves)
+    assert {word for word in COLLECTIVES if word in re.split(r"\W+", told)} == set(ALGORITHMS[name])
+    reducing = [collective for collective in ALGORITHMS[name] if COLLECTIVES[collective].reduces]
+    kept = {
+        size: all(keeps_rank_order(programs(name, collective, size)) for collective in reducing)
+        for size in (1, 2, 3, 5, 7, 8, 12, 16)
+    }
+    assert order in ("yes", "no", "if P is even")
+    for size, keeps in kept.items():
+        if order == "yes" or (order != "no" and size % 2 == 0):
+            assert keeps
+        elif size >= 5:
+            assert not keeps

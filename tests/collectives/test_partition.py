@@ -1,0 +1,100 @@
+"""How buffers split over ranks: what holds of any count, number of ranks and weights."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dear_mpi.collectives.partition import Partition, chunk_bounds
+
+COUNTS = st.integers(0, 100_000)
+SIZES = st.integers(1, 40)
+WEIGHT = st.one_of(st.integers(0, 1000), st.floats(0, 1e6), st.sampled_from([0.1, 1 / 3, 1e-9]))
+WEIGHTS = st.lists(WEIGHT, min_size=1, max_size=20).filter(any)
+
+
+def check_cover(borders, count, parts):
+    """From 0 to the count, never backwards: so every element belongs to one part."""
+    assert len(borders) == parts + 1
+    assert (borders[0], borders[-1]) == (0, count)
+    assert list(borders) == sorted(borders)
+
+
+@given(count=COUNTS, size=SIZES)
+def test_even_shards_cover_the_buffer_and_differ_by_one_at_most(count, size):
+    partition = Partition.of(count, size)
+    check_cover(partition.borders, count, size)
+    assert partition.counts == sorted(partition.counts, reverse=True)
+    assert max(partition.counts) - min(partition.counts) <= 1
+    assert partition.count == count
+    shards = [partition.shard(rank) for rank in range(size)]
+    assert [(shard.start, shard.stop) for shard in shards] == [chunk_bounds(count, size, rank) for rank in range(size)]
+
+
+@given(count=COUNTS, weights=WEIGHTS)
+def test_weighted_shards_cover_the_buffer_in_proportion(count, weights):
+    """Each within one element of its exact part, which counts the elements that rounding leaves over."""
+    partition = Partition.of(count, len(weights), weights)
+    check_cover(partition.borders, count, len(weights))
+    total = sum(map(float, weights))
+    for got, weight in zip(partition.counts, weights, strict=True):
+        assert abs(got - count * weight / total) < 1 + 1e-6
+        assert weight or not got, "a rank of weight 0 owns nothing"
+
+
+@given(count=COUNTS, size=SIZES, weight=WEIGHT.filter(bool))
+def test_equal_weights_are_none(count, size, weight):
+    assert Partition.of(count, size, [weight] * size) == Partition.of(count, size)
+
+
+@given(count=COUNTS, weights=WEIGHTS, exponent=st.integers(-10, 10))
+def test_only_the_proportions_of_weights_count(count, weights, exponent):
+    """By powers of two, which scale exactly."""
+    scaled = [weight * 2.0**exponent for weight in weights]
+    assert Partition.of(count, len(weights), weights) == Partition.of(count, len(weights), scaled)
+
+
+@given(count=COUNTS, weights=WEIGHTS)
+def test_a_larger_weight_never_gets_less(count, weights):
+    counts = Partition.of(count, len(weights), weights).counts
+    for (weight, got), (other, there) in itertools.combinations(zip(weights, counts, strict=True), 2):
+        assert weight == other or (weight < other) == (got < there) or got == there
+
+
+@given(count=COUNTS, weights=WEIGHTS, parts=st.integers(1, 7))
+def test_parts_cut_each_shard_evenly(count, weights, parts):
+    partition = Partition.of(count, len(weights), weights)
+    chunks = partition.chunks(parts)
+    check_cover(chunks, count, parts * len(weights))
+    assert chunks[::parts] == partition.borders
+    for rank, shard in enumerate(partition.counts):
+        own = chunks[rank * parts : (rank + 1) * parts + 1]
+        assert [stop - start for start, stop in itertools.pairwise(own)] == Partition.of(shard, parts).counts
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_weights_may_be_an_array(dtype):
+    assert Partition.of(10, 4, np.array([1, 1, 2, 1], dtype)) == Partition.of(10, 4, [1, 1, 2, 1])
+
+
+def test_one_part_is_the_shards():
+    assert Partition.of(10, 4).chunks() == Partition.of(10, 4).borders
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, 1], "weights must be 3 numbers, one for each rank, not 2"),
+        ([], "weights must be 3 numbers, one for each rank, not 0"),
+        ([1, -1, 1], "weights must be finite numbers >= 0, not all of them 0, not [1, -1, 1]"),
+        ([0, 0, 0], "not all of them 0, not [0, 0, 0]"),
+        ([1, float("inf"), 1], "weights must be finite numbers >= 0"),
+        ([1, float("nan"), 1], "weights must be finite numbers >= 0"),
+    ],
+)
+def test_bad_weights(weights, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        Partition.of(10, 3, weights)
+    assert message in str(caught.value)

@@ -1,0 +1,178 @@
+"""Blocks that other processes can map: found, viewed, refused where they are not what they were, and given back."""
+
+import gc
+import os
+import subprocess
+import sys
+from dataclasses import astuple, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.shared_memory import SharedMemory
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux: blocks are memory files")
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def memory():
+    return SharedMemory()
+
+
+def open_descriptors():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def in_another_process(part, code):
+    """Run code that has ``x``, a peer's view of this part as ten numbers of fp32."""
+    setup = (
+        "import sys, numpy as np\n"
+        "from dear_mpi.collectives.shared_memory import Part, SharedMemory\n"
+        "memory = SharedMemory()\n"
+        "x = memory.view(Part(*map(int, sys.argv[1:])), np.empty(10, np.float32))\n"
+    )
+    command = [sys.executable, "-c", setup + code, *map(str, astuple(part))]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_block_is_zero_bytes_that_can_be_found(memory):
+    block = memory.allocate(5000)
+    assert block.dtype == np.uint8
+    assert not block.any()
+    part = memory.find(block)
+    assert (part.pid, part.nbytes, part.start) == (os.getpid(), 5000, 0)
+
+
+def test_a_part_of_a_block_is_found_where_it_begins(memory):
+    first, second = memory.allocate(800), memory.allocate(800)
+    inside = second.view(np.float64)[3:7]
+    part = memory.find(inside)
+    assert part == replace(memory.find(second), start=24)
+    assert part.inode != memory.find(first).inode
+
+
+def test_other_memory_is_not_found(memory):
+    block = memory.allocate(100)
+    assert memory.find(np.zeros(100)) is None
+    assert SharedMemory().find(block) is None
+
+
+def test_no_bytes_are_no_block(memory):
+    assert memory.allocate(0).size == 0
+    assert not memory.own
+
+
+def test_a_view_is_the_same_memory(memory):
+    numbers = memory.allocate(400).view(np.int32)
+    view = SharedMemory().view(memory.find(numbers[10:20]), numbers[10:20])
+    numbers[:] = range(100)
+    assert (view.dtype, view.tolist()) == (np.int32, list(range(10, 20)))
+    view[:] = -1
+    assert numbers.sum() == sum(range(100)) - sum(range(10, 20)) - 10
+
+
+def test_a_block_is_mapped_once_while_it_is_in_use(memory):
+    block, peer = memory.allocate(100), SharedMemory()
+    views = [peer.view(memory.find(block[start:]), block[start:]) for start in (0, 50)]
+    assert len(peer.mapped) == 1
+    assert np.may_share_memory(*views)
+    del views
+    gc.collect()
+    assert not peer.mapped
+
+
+def test_another_process_reads_and_writes_a_block(memory):
+    block = memory.allocate(400).view(np.float32)
+    block[:] = range(100)
+    job = in_another_process(memory.find(block[20:30]), "print(x.sum()); x[:] = 7")
+    assert (job.stdout, job.stderr) == ("245.0\n", "")
+    assert block[20:30].tolist() == [7] * 10
+    assert (block[19], block[30]) == (19, 30)
+
+
+@pytest.mark.parametrize("wrong", [{"inode": 1}, {"descriptor": 1 << 20}, {"pid": 1 << 30}])
+def test_what_is_not_the_block_is_refused(memory, wrong):
+    """A descriptor that was closed, and given to another file; one that is not there; a process that is gone."""
+    block = memory.allocate(100)
+    with pytest.raises(OSError, match="is another file" if "inode" in wrong else "No such file"):
+        SharedMemory().view(replace(memory.find(block), **wrong), block)
+
+
+def test_another_process_refuses_another_file(memory):
+    block = memory.allocate(40)
+    part = memory.find(block)
+    job = in_another_process(replace(part, inode=part.inode + 1), "print('not reached')")
+    assert job.returncode == 1
+    assert f"OSError: descriptor {part.descriptor} of process {os.getpid()} is another file" in job.stderr
+    assert job.stdout == ""
+
+
+def test_blocks_that_are_no_longer_in_use_close_their_descriptors(memory):
+    before = open_descriptors()
+    for _ in range(100):
+        memory.allocate(4096)
+    assert open_descriptors() == before
+    assert not memory.own
+    blocks = [memory.allocate(4096) for _ in range(100)]
+    assert len(memory.own) == 100
+    assert open_descriptors() - before in (100, 200)  # Python's mmap keeps one of its own, too
+    del blocks
+    assert open_descriptors() == before
+
+
+def test_views_leave_no_descriptors_behind(memory):
+    block, peer = memory.allocate(4096), SharedMemory()
+    before = open_descriptors()
+    views = [peer.view(memory.find(block), block) for _ in range(100)]
+    assert open_descriptors() - before <= 1  # that of the one mapping
+    del views
+    assert open_descriptors() == before
+
+
+def test_a_refused_view_leaves_no_descriptor_behind(memory):
+    part, before = replace(memory.find(block := memory.allocate(100)), inode=1), open_descriptors()
+    for _ in range(100):
+        with pytest.raises(OSError, match="is another file"):
+            SharedMemory().view(part, block)
+    assert open_descriptors() == before
+
+
+def test_a_block_that_there_is_no_room_for_leaves_no_descriptor_behind(memory, monkeypatch):
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    before = open_descriptors()
+    with pytest.raises(OSError, match="no space left"):
+        memory.allocate(100)
+    assert open_descriptors() == before
+
+
+def test_a_slice_keeps_its_block(memory):
+    kept = memory.allocate(1000)[500:600]
+    gc.collect()
+    part = memory.find(kept)
+    assert part.start == 500
+    SharedMemory().view(part, kept)[:] = 3
+    assert kept.sum() == 300
+
+
+def test_a_peer_keeps_what_the_owner_gave_back(memory):
+    block = memory.allocate(1000)
+    block[:] = 5
+    view = SharedMemory().view(memory.find(block), block)
+    del block
+    gc.collect()
+    assert not memory.own
+    assert view.sum() == 5000
+
+
+def test_without_memory_files_blocks_are_plain_memory(memory, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    block = memory.allocate(100)
+    assert not block.any()
+    assert memory.find(block) is None

@@ -1,0 +1,324 @@
+"""Algorithms of users: the page that teaches them does what it shows, and every mistake is one error on all ranks."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli import app
+from dear_mpi.collectives import Partition, ProgramError, all_reduce, make_plan, programs, verify
+from dear_mpi.collectives.errors import AgreedError
+from dear_mpi.collectives.loopback import run_loopback
+from tests.launch import mpis_at_hand
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = (ROOT / "docs" / "your-own-algorithm.md").read_text(encoding="utf-8")
+IMPORTS = "from dear_mpi.collectives.program import Program, Receive, Send, Step\n"
+
+
+def blocks(language):
+    """What the page has in fences of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def commands():
+    """Each command of the page with the lines that it shows, without those that stand for others."""
+    for block in blocks("console"):
+        for entry in block.split("$ ")[1:]:
+            command, *lines = entry.splitlines()
+            yield command, [line for line in lines if line != "..."]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The working directory, with the files of the page; whose first lines are their names."""
+    for block in blocks("python"):
+        name = block.splitlines()[0].removeprefix("# ")
+        with (tmp_path / name).open("a", encoding="utf-8") as file:
+            file.write(block)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def launched(command):
+    """A command of the page as a process: its exit code, and all that it said."""
+    words = shlex.split(command)
+    if words[0] == "mpirun":
+        if not mpis_at_hand():
+            pytest.skip("there is no mpirun")
+        mpi = mpis_at_hand()[0]
+        words, environment = [*mpi.mpirun, *words[1:]], mpi.environment(int(words[2]))
+    else:
+        environment = None
+    program = {"python": [sys.executable], "dear-mpi": [sys.executable, "-m", "dear_mpi"]}
+    words = [part for word in words for part in program.get(word, [word])]
+    job = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    return job.returncode, job.stdout + job.stderr
+
+
+@pytest.mark.parametrize(("command", "shown"), list(commands()), ids=[command for command, _ in commands()])
+def test_the_page_shows_what_its_commands_say(files, command, shown):
+    code, said = launched(command)
+    assert code == (2 if any(line.startswith("error:") for line in shown) else 0), said
+    assert "Traceback" not in said
+    for line in shown:
+        assert line in said.splitlines()
+
+
+def test_the_proofs_of_the_page_hold(files):
+    code, said = launched("python prove.py")
+    assert (code, said) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["my_ring", "my_near_ring", "my_chain"])
+@pytest.mark.parametrize("hosts", [(0,), (0, 0), (0, 1, 0), (0, 1, 0, 1, 2)])
+def test_the_algorithms_of_the_page_are_exact(files, name, hosts):
+    """In every collective that they serve, in many segments."""
+    data = np.random.default_rng(0).integers(0, 9, (len(hosts), 41)).astype(np.float32)
+    borders, total = Partition.of(41, len(hosts)), data.sum(axis=0)
+
+    def body(transport):
+        own = borders.shard(transport.rank)
+        root = {"root": len(hosts) - 1} if name == "my_chain" else {}
+        for collective in ["broadcast", "reduce"] if root else ["reduce_scatter", "all_gather"]:
+            x = data[transport.rank].copy()
+            options = {"algorithm": f"mine.py:{name}", "segment_bytes": 8} | root
+            with make_plan(collective, x, transport, **options) as plan:
+                result = plan()
+            if collective == "broadcast":
+                np.testing.assert_array_equal(result, data[-1])
+            elif collective == "all_gather":
+                expected = [data[rank][borders.shard(rank)] for rank in range(len(hosts))]
+                np.testing.assert_array_equal(result, np.concatenate(expected))
+            elif collective == "reduce_scatter" or transport.rank == len(hosts) - 1:
+                np.testing.assert_array_equal(result, total if root else total[own])
+        x = data[transport.rank].copy()
+        np.testing.assert_array_equal(all_reduce(x, transport, algorithm=f"mine.py:{name}", segment_bytes=8), total)
+
+    run_loopback(len(hosts), body, hosts)
+
+
+@pytest.mark.parametrize("name", ["my_ring", "my_near_ring"])
+def test_the_rings_of_the_page_are_proved_for_all_sizes(files, name):
+    for size in range(1, 17):
+        for collective in ("reduce_scatter", "all_gather", "all_reduce"):
+            verify(programs(f"mine.py:{name}", collective, size, hosts=[rank % 3 for rank in range(size)]))
+
+
+def test_the_chain_of_the_page_is_proved_for_all_sizes_and_pieces(files):
+    for size in range(1, 10):
+        for pieces in (1, 2, 7, 20):
+            for collective in ("broadcast", "reduce", "all_reduce"):
+                verify(programs("mine.py:my_chain", collective, size, pieces=pieces))
+
+
+BAD = """
+def never_sent(rank, size):
+    return Program("all_gather", rank, size, ())
+
+
+def ring(rank, size, modulus=None, last=lambda rank, step: step):
+    ahead, steps = (rank + 1) % (modulus or size), []
+    for s in range(size - 1):
+        sent, received = [range(chunk % size, chunk % size + 1) for chunk in (rank - s, rank - s - 1)]
+        steps.append(Step((Send(ahead, sent),), (Receive((rank - 1) % size, received),)))
+    return Program("all_gather", rank, size, (*steps[:-1], last(rank, steps[-1])) if steps else ())
+
+
+def sent_twice(rank, size):
+    return ring(rank, size, last=lambda rank, step: Step(step.sends * (1 + (rank == 1)), step.receives))
+
+
+def no_receive(rank, size):
+    return ring(rank, size, last=lambda rank, step: Step(step.sends, step.receives if rank != 1 else ()))
+
+
+def reduced_twice(rank, size):
+    whole, peers = range(size), [peer for peer in range(size) if peer != rank]
+    receives = tuple(Receive(peer, whole, combine=True) for peer in peers)
+    return Program("all_reduce", rank, size, (Step(tuple(Send(peer, whole) for peer in peers), receives),) * 2)
+
+
+def circle(rank, size):
+    steps = [half for step in ring(rank, size).steps for half in (Step(step.sends), Step((), step.receives))]
+    return Program("all_gather", rank, size, tuple(steps))
+
+
+def wrong_rank(rank, size):
+    return ring(rank, size, modulus=size + 1)
+"""
+
+MESSAGES = {
+    "never_sent": "rank 0 ends with chunk 1 of ranks none, not 1",
+    "sent_twice": "rank 1, step 1: waits for ever, sending chunk 0 to rank 2",
+    "no_receive": "rank 0, step 1: waits for ever, sending chunk 2 to rank 1",
+    "reduced_twice": "rank 1, step 1, chunk 0: the contribution of ranks 0, 1, 2 is combined twice",
+    "circle": "rank 0, step 0: waits for ever, sending chunk 0 to rank 1",
+    "wrong_rank": "rank 2, step 0: rank 3 is no peer among ranks 0..2",
+}
+
+
+def refusals(spec, collective="all_gather", size=3, hosts=None):
+    """What all ranks say when they plan an algorithm; after which they still work together."""
+
+    def body(transport):
+        with pytest.raises(AgreedError) as caught:
+            make_plan(collective, np.ones(10), transport, algorithm=spec)
+        assert all_reduce(np.ones(1), transport)[0] == size
+        return str(caught.value)
+
+    (said,) = set(run_loopback(size, body, hosts))
+    return said
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_wrong_algorithm_is_refused_on_all_ranks(tmp_path, name):
+    file = tmp_path / "bad.py"
+    file.write_text(IMPORTS + BAD)
+    collective = "all_reduce" if name == "reduced_twice" else "all_gather"
+    assert MESSAGES[name] in refusals(f"{file}:{name}", collective)
+    with pytest.raises(ProgramError, match=re.escape(MESSAGES[name])):
+        verify(programs(f"{file}:{name}", collective, 3))
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_the_page_quotes_the_errors(name):
+    assert f"`{MESSAGES[name]}` |" in PAGE
+
+
+def test_the_wrong_ring_of_the_page_is_right_on_two_ranks_alone(files):
+    verify(programs("wrong.py:my_wrong_ring", "all_gather", 2))
+    (shown,) = [line.removeprefix("error: ") for _, lines in commands() for line in lines if line.startswith("error:")]
+    assert refusals("wrong.py:my_wrong_ring", size=5) == f"all_gather: ProgramError: {shown}"
+
+
+# (what the file has, the name of the function, part of the message)
+UNUSABLE = {
+    "no such function": (
+        f"{IMPORTS}def near(rank, size): ...\ndef far(rank, size): ...\nSIZE = 3\ndef _own(): ...\n",
+        "neer",
+        "algorithm file mine.py has no function 'neer'; it has near, far",
+    ),
+    "no function": ("SIZE = 3\n", "SIZE", "algorithm file mine.py has no function 'SIZE'"),
+    "a file that fails": ("1 / 0\n", "f", "mine.py' fails: ZeroDivisionError: division by zero"),
+    "a file that is no Python": ("def f(:\n", "f", "mine.py' fails: SyntaxError: invalid syntax"),
+    "a function that fails": (
+        "def f(rank, size): raise KeyError('peer')\n",
+        "f",
+        "mine.py:f' fails for rank 0 of 2: KeyError: 'peer'",
+    ),
+    "a function of one argument": (
+        "def f(rank): ...\n",
+        "f",
+        "fails for rank 0 of 2: TypeError: f() takes 1 positional argument but 2 were given",
+    ),
+    "no Program": ("def f(rank, size): return []\n", "f", "mine.py:f' must return a Program, not list"),
+    "None": ("def f(rank, size): ...\n", "f", "mine.py:f' must return a Program, not NoneType"),
+    "a collective that does not exist": (
+        f"{IMPORTS}def f(rank, size): return Program('all_to_all', rank, size, ())\n",
+        "f",
+        "mine.py:f' serves all_to_all, not all_gather; these do: naive, ring",
+    ),
+    "another collective": (
+        f"{IMPORTS}def f(rank, size): return Program('all_reduce', rank, size, ())\n",
+        "f",
+        "mine.py:f' serves all_reduce, not all_gather; these do: naive, ring",
+    ),
+    "a function that fails on other ranks": (
+        f"{IMPORTS}def f(rank, size): return Program('all_gather', rank, size, ()) if rank < 2 else 1 / 0\n",
+        "f",
+        "ZeroDivisionError: division by zero",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_an_unusable_function_is_refused_on_all_ranks(tmp_path, what):
+    content, name, message = UNUSABLE[what]
+    (tmp_path / "mine.py").write_text(content)
+    assert message in refusals(f"{tmp_path / 'mine.py'}:{name}")
+
+
+@pytest.mark.parametrize("name", ["absent.py", "folder", "notes.txt"])
+def test_a_file_that_is_none_is_refused_on_all_ranks(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("def f(rank, size): ...\n")
+    place = str(tmp_path / name)
+    assert f"algorithm file {place!r} is no Python file: write it like path/to/mine.py:my_ring" in refusals(
+        f"{place}:f"
+    )
+
+
+def test_a_mirrored_algorithm_serves_no_other_collectives(files):
+    message = (
+        "'mine.py:my_ring' serves reduce_scatter, all_gather, all_reduce, not broadcast; these do: naive, binomial"
+    )
+    assert message in refusals("mine.py:my_ring", "broadcast")
+    message = "'mine.py:my_chain' serves reduce, broadcast, all_reduce, not all_gather; these do: naive, ring"
+    assert message in refusals("mine.py:my_chain")
+
+
+def test_paths_are_relative_to_the_working_directory(files, monkeypatch):
+    (files / "below").mkdir()
+    names = ["mine.py:my_ring", "./mine.py:my_ring", "below/../mine.py:my_ring", f"{files}/mine.py:my_ring"]
+    assert [len(programs(name, "all_gather", 3)) for name in names] == [3] * 4
+    monkeypatch.chdir(files / "below")
+    assert len(programs("../mine.py:my_ring", "all_gather", 3)) == 3
+    with pytest.raises(ValueError, match=r"mine\.py' is no Python file"):
+        programs("mine.py:my_ring", "all_gather", 3)
+
+
+def test_ranks_that_name_different_files_are_told(files):
+    def body(transport):
+        name = "mine.py:my_ring" if transport.rank else "./mine.py:my_ring"
+        with pytest.raises(
+            AgreedError, match=r"algorithm must be the same on all ranks, not \./mine\.py:my_ring on rank 0"
+        ):
+            make_plan("all_gather", np.ones(3), transport, algorithm=name)
+
+    run_loopback(2, body)
+
+
+def test_a_file_may_have_data_classes(tmp_path):
+    """They look their module up by its name."""
+    content = "from dataclasses import dataclass\n\n\n@dataclass\nclass Way:\n    peer: int\n\n\n"
+    ring = blocks("python")[0].removeprefix("# mine.py\n")
+    (tmp_path / "mine.py").write_text(f"from __future__ import annotations\n{content}{ring}")
+    assert len(programs(f"{tmp_path / 'mine.py'}:my_ring", "all_gather", 3)) == 3
+
+
+def test_an_algorithm_is_proved_for_the_hosts_of_the_job(tmp_path):
+    """Right where all ranks are on one host, wrong elsewhere."""
+    ring = (
+        blocks("python")[0]
+        .replace("rank, size)", "rank, size, hosts)", 1)
+        .replace("size - 1)", "size - len(set(hosts)))")
+    )
+    (tmp_path / "mine.py").write_text(ring)
+    spec = f"{tmp_path / 'mine.py'}:my_ring"
+    assert run_loopback(3, lambda t: int(all_reduce(np.ones(3), t, algorithm=spec)[0])) == [3] * 3
+    assert "rank 0 ends with chunk 1 of ranks none, not 1" in refusals(spec, hosts=[0, 0, 1])
+
+
+def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files):
+    """An all-reduce made of it has other steps, which nobody wrote."""
+    said = refusals("wrong.py:my_wrong_ring", "all_reduce")
+    assert said == "all_reduce: ProgramError: rank 1, step 1, chunk 1: rank 0 sends it before it holds any data of it"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("explain", "--check"),
+        ("train", "--threads", "3", "--model", "mlp", "--iterations", "1"),
+    ],
+)
+def test_a_wrong_algorithm_is_one_line_on_the_command_line(files, command):
+    result = CliRunner().invoke(app, [*command, "--algorithm", "wrong.py:my_wrong_ring"])
+    assert result.exit_code == 2, result.output
+    assert re.search(r"^error: .*rank \d.* chunk \d", result.output, re.MULTILINE)
