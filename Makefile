@@ -88,6 +88,11 @@ bench: install        ## collectives on 2 and 4 ranks of this machine: ours, tho
 	$(MPIRUN) -n $$ranks $(PYTHON) -m dear_mpi bench --collective all_reduce,reduce_scatter,all_gather \
 	    --algorithms $$peers,ring,auto --sizes 4B:64MiB; done
 
+bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links, out of network namespaces (Linux, root)
+	@peers=native; $(PYTHON) -c 'import torch' 2>/dev/null && peers=native,gloo; set -x; \
+	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m dear_mpi bench \
+	    --algorithms $$peers,ring --segment 60KiB,256KiB --sizes 1MiB,4MiB,16MiB,64MiB
+
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
 	@export NO_COLOR=1 TERM=dumb COLUMNS=120; { \
 	echo '# On a GPU'; echo; echo '`make bench-gpu`: what the doctor says, kernels beside plain copies, rings on device'; \

@@ -118,12 +118,12 @@ def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options])
 
 
 def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
-    """Combine x over all ranks for the root; by a binomial tree, in rank order, unless an algorithm is given."""
+    """Combine x over all ranks for the root; unless told otherwise by a binomial tree, in rank order from the root on."""
     return once("reduce", x, comm, root=root, **{"algorithm": "binomial", **options})
 
 
 def barrier(comm: Any) -> None:
-    """Return when all ranks have called it: an all-reduce of one byte, in lg P steps."""
+    """Return when all ranks have called it: an all-reduce of one byte. Who needs many of them keeps such a plan."""
     once("all_reduce", np.zeros(1, np.uint8), comm, algorithm="recursive_doubling")
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms import NATIVE, check_algorithm
+from dear_mpi.collectives.algorithms import NATIVE, check_algorithm, proven
 from dear_mpi.collectives.contract import COLLECTIVES
 from dear_mpi.collectives.partition import Partition
 from dear_mpi.collectives.transport import Transport
-from dear_mpi.collectives.tuning import SEGMENT_BYTES, SHARED, pick, rules_of
+from dear_mpi.collectives.tuning import SEGMENT_BYTES, SHARED, Rule, pick, rules_of
 from dear_mpi.kernels.array import Array, array_module, library_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dispatch import kernels_for
@@ -37,20 +38,50 @@ class Call:
     weights: Sequence[float] | None
     root: int
 
+    @cached_property
+    def rules(self) -> Sequence[Rule] | None:
+        """The tuning table of ``auto``, read once: whoever reads it later might find another one.
+
+        Raises:
+            ValueError: it is a file that cannot be read.
+        """
+        return rules_of(self.algorithm)
+
     def chosen(self, size: int, *, sharing: bool) -> Call:
         """The same with what ``auto`` and None stand for: the algorithm and the segments of the tuning table.
 
         Args:
-            sharing: whether the ranks can work in each other's memory.
+            sharing: whether the ranks can work in each other's memory, for which there may be rules of their own.
         """
-        algorithm, segment_bytes, rules = self.algorithm, SEGMENT_BYTES, rules_of(self.algorithm)
-        if rules is not None:
+        algorithm, segment_bytes = self.algorithm, SEGMENT_BYTES
+        if self.rules is not None:
             nbytes = self.count * self.x.dtype.itemsize
-            shared = [rule for rule in rules if (rule.collective, rule.algorithm) == (self.collective, SHARED)]
-            others = [rule for rule in rules if rule.algorithm != SHARED]
-            rule = pick(shared if sharing and shared else others, self.collective, size, nbytes)
+            shared = [rule for rule in self.shared_rules if sharing and nbytes <= rule.limit]
+            messages = [rule for rule in self.rules if rule.algorithm != SHARED]
+            rule = pick(shared or messages, self.collective, size, nbytes)
             algorithm, segment_bytes = rule.algorithm, rule.segment_bytes
-        return replace(self, algorithm=algorithm, segment_bytes=self.segment_bytes or segment_bytes)
+        given = self.segment_bytes
+        return replace(self, algorithm=algorithm, segment_bytes=segment_bytes if given is None else given)
+
+    @property
+    def shared_rules(self) -> list[Rule]:
+        """Those for ranks that share memory."""
+        key = self.collective, SHARED
+        return [rule for rule in self.rules or () if (rule.collective, rule.algorithm) == key]
+
+    @property
+    def segment(self) -> int:
+        """Elements of the largest message, once it is chosen."""
+        return (self.segment_bytes or SEGMENT_BYTES) // self.x.dtype.itemsize
+
+    @property
+    def pieces(self) -> int:
+        """How many of them the whole buffer has."""
+        return -(-self.count // self.segment)
+
+    def hosts(self, transport: Transport) -> tuple[int, ...]:
+        """The hosts of the ranks, from the root on."""
+        return (*transport.hosts[self.root :], *transport.hosts[: self.root])
 
     def check(self, transport: Transport) -> Mapping[str, Any]:
         """What must be equal on all ranks: the fingerprint of the plan.
@@ -62,17 +93,14 @@ class Call:
         for name, array in (("x", self.x), ("out", self.out)):
             if array is not None:
                 check_array(name, array, written=array is (self.x if self.out is None else self.out))
-        self.check_segment()
         self.check_out(transport.rank, self.partition(transport.size))
         check_op(self.op, self.x.dtype, self.collective)
         if not 0 <= self.root < (transport.size if contract.rooted else 1):
             allowed = f"from 0 to {transport.size - 1}" if contract.rooted else f"left out for {self.collective}"
             raise ValueError(f"root must be {allowed}, not {self.root}")
-        rules = rules_of(self.algorithm)
-        for algorithm in {self.chosen(transport.size, sharing=sharing).algorithm for sharing in (False, True)}:
-            check_algorithm(algorithm, transport, self.collective)
-        if self.algorithm == NATIVE and self.x.dtype == DTYPES["bf16"] and contract.reduces:
-            raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
+        chosen = (self.chosen(transport.size, sharing=sharing) for sharing in (False, True))
+        different = {(call.algorithm, call.segment_bytes): call for call in chosen}
+        proofs = [call.check_chosen(transport, reduces=contract.reduces) for call in different.values()]
         return {
             "collective": self.collective,
             "count": self.count,
@@ -80,21 +108,26 @@ class Call:
             "library of the arrays": library_of(self.x),
             "op": self.op,
             "algorithm": self.algorithm,
-            "tuning table": rules and zlib.crc32(repr(rules).encode()),
+            "tuning table": self.rules and zlib.crc32(repr(self.rules).encode()),
+            "the programs of the algorithm": proofs[0],
             "segment_bytes": self.segment_bytes,
             "weights": None if self.weights is None else tuple(self.weights),
             "root": self.root,
         }
 
-    def check_segment(self) -> None:
-        """One element or more, and no more than MPI can count."""
+    def check_chosen(self, transport: Transport, *, reduces: bool) -> int | None:
+        """The algorithm and the segments are allowed; a number that tells a user's programs from other ones."""
         given, itemsize = self.segment_bytes, self.x.dtype.itemsize
-        if given is None:
-            return
         if not isinstance(given, int):
             raise ValueError(f"segment_bytes must be a whole number, not {given!r}")
         if not itemsize <= given <= MESSAGE_BYTES:
             raise ValueError(f"segment_bytes must be from {itemsize} (one element) to {MESSAGE_BYTES}, not {given}")
+        check_algorithm(self.algorithm, transport, self.collective)
+        if self.algorithm == NATIVE and self.x.dtype == DTYPES["bf16"] and reduces:
+            raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
+        if ":" not in self.algorithm:
+            return None
+        return proven(self.algorithm, self.collective, transport.size, self.hosts(transport), self.pieces)
 
     def partition(self, size: int) -> Partition:
         """How the full buffer splits over the ranks."""

@@ -22,7 +22,7 @@ TPDS 8 (1997), where it is called concatenation.
 
 from __future__ import annotations
 
-from dear_mpi.collectives.program import Program, Receive, Send, Step
+from dear_mpi.collectives.program import Program, Receive, Send, Step, runs
 
 __all__ = ["all_gather"]
 
@@ -44,10 +44,5 @@ def doubling(rank: int, size: int, distance: int) -> Step:
 
 
 def around(first: int, count: int, size: int) -> list[range]:
-    """So many chunks from this one on, around the ring: one range, or two where they pass the end.
-
-    >>> around(3, 4, size=5)
-    [range(3, 5), range(0, 2)]
-    """
-    stop = first + count
-    return [range(first, stop)] if stop <= size else [range(first, size), range(stop - size)]
+    """So many chunks from this one on, around the ring: one range, or two where they pass the end."""
+    return runs(sorted((first + i) % size for i in range(count)))

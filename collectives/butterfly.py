@@ -44,19 +44,16 @@ class Fold:
         """The ranks of a place: one, or a pair."""
         return range(self.home(place), self.home(place) + 1 + (place < self.pairs))
 
-    def give(self, rank: int, chunks: list[range], *, combine: bool = False) -> tuple[Step, ...]:
-        """One step in which the odd ranks give chunks to their even ones; none if there are no pairs."""
-        odd, even = rank < 2 * self.pairs and rank % 2 == 1, rank < 2 * self.pairs and rank % 2 == 0
-        sends = tuple(Send(rank - 1, run) for run in chunks) if odd else ()
-        receives = tuple(Receive(rank + 1, run, combine) for run in chunks) if even else ()
-        return (Step(sends, receives),) if self.pairs else ()
-
-    def return_(self, rank: int, chunks: list[range]) -> tuple[Step, ...]:
-        """One step in which the even ranks pass chunks on to their odd ones; none if there are no pairs."""
-        odd, even = rank < 2 * self.pairs and rank % 2 == 1, rank < 2 * self.pairs and rank % 2 == 0
-        sends = tuple(Send(rank + 1, run) for run in chunks) if even else ()
-        receives = tuple(Receive(rank - 1, run) for run in chunks) if odd else ()
-        return (Step(sends, receives),) if self.pairs else ()
+    def pass_on(self, rank: int, chunks: list[range], *, to_odd: bool, combine: bool = False) -> tuple[Step, ...]:
+        """One step in which one rank of each pair gives the other one chunks; none if there are no pairs."""
+        paired, sends = rank < 2 * self.pairs, (rank % 2 == 0) == to_odd
+        if paired and sends:
+            step = Step(tuple(Send(rank ^ 1, run) for run in chunks))
+        elif paired:
+            step = Step(receives=tuple(Receive(rank ^ 1, run, combine) for run in chunks))
+        else:
+            step = Step()
+        return (step,) if self.pairs else ()
 
 
 def all_gather(rank: int, size: int, partner: Partner) -> Program:
@@ -65,8 +62,8 @@ def all_gather(rank: int, size: int, partner: Partner) -> Program:
     odd = rank | 1
     others = runs([chunk for chunk in range(size) if chunk != odd])
     steps = [exchange(rank, fold, partner, step) for step in range(fold.steps)]
-    given = fold.give(rank, [range(odd, odd + 1)])
-    return Program("all_gather", rank, size, (*given, *steps, *fold.return_(rank, others)))
+    first = fold.pass_on(rank, [range(odd, odd + 1)], to_odd=False)
+    return Program("all_gather", rank, size, (*first, *steps, *fold.pass_on(rank, others, to_odd=True)))
 
 
 def exchange(rank: int, fold: Fold, partner: Partner, step: int) -> Step:

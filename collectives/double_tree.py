@@ -12,8 +12,9 @@ Pieces of the data follow each other up a tree, being combined, and down again. 
 the ranks, would only send up and receive down; two of them use every rank's port in both directions. With the number of
 ranks even, the second tree is the first one with the ranks numbered from the other end; else, moved on by one.
 
-Cost for n bytes on P ranks in k pieces: about 2 lg P + k steps of the time for n/k bytes, so 2 lg P alpha + 2 n beta
-if the pieces are small. Not quite the ring's bytes, but lg P instead of P steps: for medium buffers on many hosts.
+Cost for n bytes on P ranks in k pieces: k/2 + 2 h - 1 steps, h = lg P the height of a tree, in each of which a rank
+sends up to four pieces of n/k bytes: 2 n beta + (2 lg P + k/2) alpha where k is large. Not quite the ring's bytes, but
+few steps if the pieces are few: for medium buffers on many hosts.
 
 Source: Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel
 Computing 35 (2009); NCCL builds its trees in this way.

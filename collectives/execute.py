@@ -5,7 +5,7 @@ On a GPU, calls that combine and copy only launch kernels, on the current stream
 Whatever is started afterwards may read what they write, or overwrite what they still read, so every start is
 preceded by a wait on an event recorded behind all that was launched so far (``Execution.settled``), also by the
 caller before the run. Here, and in ``native.py`` for the library's own collectives, a buffer passes from a stream to
-MPI, nowhere else. To the loops below the event is one more thing to wait for. What a run launches last is not waited
+MPI, nowhere else. To a ``Run`` the event is one more thing to wait for. What a run launches last is not waited
 for: it is in order on that stream.
 """
 

@@ -3,7 +3,9 @@
 Call        (arguments.py)  checks the arguments on this rank
 agree       (agree.py)      compares them with those of the other ranks
 Place       (here)          says which buffer is worked on in place, and what is copied around that
-Execution   (execute.py)    compiles the algorithm's program for that buffer; or NativeRun (native.py)
+Execution   (execute.py)    compiles a program for that buffer: program -> messages -> script -> entries
+or SharedRun (shared.py)    where ranks work in each other's memory: entries, with barriers between
+or NativeRun (native.py)    the MPI library's collective
 Plan        (plan.py)       is all of it together, to be run many times
 """
 
@@ -23,7 +25,7 @@ from dear_mpi.collectives.plan import Plan, Runnable
 from dear_mpi.collectives.program import Program, renamed, write_program
 from dear_mpi.collectives.shared import Reach, SharedRun, reach
 from dear_mpi.collectives.transport import Transport
-from dear_mpi.collectives.tuning import SEGMENT_BYTES, SHARED, rules_of
+from dear_mpi.collectives.tuning import SHARED
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import Slab
@@ -74,7 +76,7 @@ def make_plan(
     asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root)
     agree(transport, collective, lambda: {**asked.check(transport), "number of the plan": tag})
     place = placed(asked, transport.rank, transport.size)
-    reached = reach_for(algorithm, place.buffer, transport)
+    reached = reach_for(asked, place.buffer, transport, slab)
     call = asked.chosen(transport.size, sharing=reached is not None)
     run = compiled(call, place.buffer, transport, tag, slab, reached)
     if debug:
@@ -85,7 +87,7 @@ def make_plan(
         before=place.before,
         after=place.after,
         algorithm=call.algorithm,
-        segment_bytes=call.segment_bytes,
+        segment_bytes=call.segment * x.dtype.itemsize,
     )
 
 
@@ -107,20 +109,20 @@ def transport_of(comm: Any) -> Transport:
     return MpiTransport.of(comm)
 
 
-def reach_for(algorithm: str, buffer: Array, transport: Transport) -> Reach | None:
+def reach_for(asked: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
     """Collective: the memory of the peers, for an algorithm that could use it.
 
     Raises:
         ArgumentError: it is out of reach for one that needs it; on all ranks alike.
     """
-    if algorithm == SHARED:
-        reached = reach(buffer, transport, most_bytes=math.inf)
+    if asked.algorithm == SHARED:
+        reached = reach(buffer, transport, slab, most_bytes=math.inf)
         if reached is None:
             raise ArgumentError(
                 "algorithm 'shared' needs all ranks on one host, able to open each other's memory, and no GPU"
             )
         return reached
-    return None if rules_of(algorithm) is None else reach(buffer, transport)
+    return reach(buffer, transport, slab) if asked.shared_rules else None
 
 
 def compiled(
@@ -132,29 +134,29 @@ def compiled(
         from dear_mpi.collectives.native import NativeRun  # imports, and so starts, MPI
 
         return NativeRun(call.collective, buffer, partition, transport, op=op, root=call.root)
-    if call.algorithm == SHARED and reached is not None:
+    if call.algorithm == SHARED:
+        assert reached is not None, "shared is chosen where memory is reached"
         return SharedRun(call.collective, buffer, partition, transport, reached=reached, op=op, tag=tag)
-    segment = (call.segment_bytes or SEGMENT_BYTES) // buffer.dtype.itemsize
-    program = program_of(call, transport, pieces=-(-buffer.size // segment))
+    program = program_of(call, transport)
     return Execution(
         program,
         buffer,
         partition.chunks(program.parts),
         transport,
         op=op,
-        segment=segment,
+        segment=call.segment,
         tag=tag,
         staged=not transport.takes(buffer),
         slab=slab,
     )
 
 
-def program_of(call: Call, transport: Transport, pieces: int) -> Program:
+def program_of(call: Call, transport: Transport) -> Program:
     """What this rank does, with the root where the call has it."""
     algorithm = find_algorithm(call.algorithm, call.collective)
-    size, place = transport.size, (transport.rank - call.root) % transport.size
-    hosts = (*transport.hosts[call.root :], *transport.hosts[: call.root])
-    return renamed(write_program(algorithm, place, size, hosts=hosts, pieces=pieces), call.root)
+    place = (transport.rank - call.root) % transport.size
+    program = write_program(algorithm, place, transport.size, hosts=call.hosts(transport), pieces=call.pieces)
+    return renamed(program, call.root)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class Partition:
         if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
             raise ValueError(f"weights must be finite numbers >= 0, not all of them 0, not {list(weights)}")
         shares = [Fraction(float(weight)) for weight in weights]  # exact, so that all ranks round alike
-        exact = [count * share / sum(shares) for share in shares]
+        total = sum(shares)
+        exact = [count * share / total for share in shares]
         counts = [int(part) for part in exact]
         by_remainder = sorted(range(size), key=lambda rank: counts[rank] - exact[rank])
         for rank in by_remainder[: count - sum(counts)]:

@@ -50,7 +50,7 @@ class Plan:
         before: Sequence[Callable[[], object]],
         after: Sequence[Callable[[], object]],
         algorithm: str,
-        segment_bytes: int | None,
+        segment_bytes: int,
     ) -> None:
         self.run, self.result = run, result
         self.algorithm, self.segment_bytes = algorithm, segment_bytes
@@ -58,7 +58,7 @@ class Plan:
         self.running = self.started = self.freed = False
 
     def start(self) -> None:
-        """Begin a run without waiting for anybody.
+        """Begin a run without waiting for anybody, but in debug mode for all ranks.
 
         On a GPU not even for the kernels that wrote the arrays: then the first messages leave with the first
         ``advance`` after these, or in ``wait``.
@@ -70,9 +70,9 @@ class Plan:
             raise CollectiveError("start() on a plan that was freed: make another one")
         if self.running:
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
-        self.running = self.started = True
         for call in self.before:
             call()
+        self.running = self.started = True
         self.run.start()
 
     def advance(self) -> bool:

@@ -28,8 +28,8 @@ def all_reduce(rank: int, size: int) -> Program:
     """Every rank ends with all chunks, combined over all ranks."""
     fold, whole = Fold(size), [range(size)]
     steps = [exchange(rank, fold, bit) for bit in range(fold.steps)]
-    given = fold.give(rank, whole, combine=True)
-    return Program("all_reduce", rank, size, (*given, *steps, *fold.return_(rank, whole)))
+    first = fold.pass_on(rank, whole, to_odd=False, combine=True)
+    return Program("all_reduce", rank, size, (*first, *steps, *fold.pass_on(rank, whole, to_odd=True)))
 
 
 def exchange(rank: int, fold: Fold, bit: int) -> Step:

@@ -14,6 +14,10 @@ What saves time is that nothing is sent: an all-reduce reads and writes every nu
 times.
 
 Large needs buffers in shared memory (``Transport.shareable``: training has its buckets there); small takes any.
+
+Stores before a barrier must be seen by loads behind it. That the messages of the barrier bring this about is no promise
+of MPI; it holds where processors keep stores in order and libraries send over queues in memory or sockets: tested on
+x86, and nowhere else.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from dear_mpi.kernels.accumulate import accumulator, copier, folder
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
+from dear_mpi.kernels.slab import Slab
 
 __all__ = ["Reach", "SharedRun", "reach"]
 
@@ -46,10 +51,11 @@ class Reach:
     slots: bool
 
 
-def reach(buffer: Array, transport: Transport, most_bytes: float = ANY_BUFFER_BYTES) -> Reach | None:
+def reach(buffer: Array, transport: Transport, slab: Slab | None, most_bytes: float = ANY_BUFFER_BYTES) -> Reach | None:
     """Collective: how ranks can read and write each other's data, if they can.
 
     Args:
+        slab: where slots are taken from, if others can reach it.
         most_bytes: up to which size a buffer that others cannot reach gets slots beside it.
     """
     if library_of(buffer) != "numpy":
@@ -60,8 +66,10 @@ def reach(buffer: Array, transport: Transport, most_bytes: float = ANY_BUFFER_BY
             return Reach(arrays, slots=False)
     if buffer.nbytes > most_bytes:
         return None
-    slots = transport.shareable(2 * max(buffer.size, 1) * buffer.dtype.itemsize)  # an empty one would be nowhere
-    arrays = transport.reach(slots.view(buffer.dtype))
+    count = 2 * max(buffer.size, 1)  # an empty array would be nowhere
+    arrays = None if slab is None else transport.reach(slab.empty(count, buffer.dtype))
+    if arrays is None:
+        arrays = transport.reach(transport.shareable(count * buffer.dtype.itemsize).view(buffer.dtype))
     return None if arrays is None else Reach(arrays, slots=True)
 
 
@@ -119,6 +127,10 @@ class SharedRun(Run):
         self.entries, *others = self.lists
         self.lists = [*others, self.entries]
         super().start()
+
+    def free(self) -> None:
+        super().free()
+        self.lists = []  # and with them the views of other ranks' memory
 
     def others(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """The arrays of the ranks before this one, and of those after it."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,20 +26,21 @@ class Part:
 
     pid: int
     descriptor: int
-    inode: int
+    name: str
     nbytes: int  # of the whole file
-    start: int
+    start: int = 0
 
     def open(self) -> Array:
         """The whole block as bytes, mapped into this process.
 
         Raises:
-            OSError: it cannot be opened, or is another file.
+            OSError: it cannot be opened, or is another file: that of a process with the same number elsewhere.
         """
-        descriptor = os.open(f"/proc/{self.pid}/fd/{self.descriptor}", os.O_RDWR)
+        path = f"/proc/{self.pid}/fd/{self.descriptor}"
+        if self.name not in os.readlink(path):
+            raise OSError(f"{path} is another file than {self.name}")
+        descriptor = os.open(path, os.O_RDWR)
         try:
-            if os.fstat(descriptor).st_ino != self.inode:
-                raise OSError(f"descriptor {self.descriptor} of process {self.pid} is another file")
             return np.frombuffer(mmap.mmap(descriptor, self.nbytes), np.uint8)
         finally:
             os.close(descriptor)
@@ -48,22 +50,23 @@ class SharedMemory:
     """The blocks of this process, and those of its peers that it has mapped; both live as long as they are in use."""
 
     def __init__(self) -> None:
-        self.own: dict[int, tuple[Part, weakref.ref[Array]]] = {}  # by address
-        self.mapped: weakref.WeakValueDictionary[tuple[int, int], Array] = weakref.WeakValueDictionary()
+        self.own: dict[int, Part] = {}  # by address
+        self.mapped: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()  # by name
 
     def allocate(self, nbytes: int) -> Array:
-        """A block of bytes, in shared memory where the system has any, and zero."""
-        if nbytes == 0 or not hasattr(os, "memfd_create"):
+        """A block of bytes, zero; in shared memory, unless the system has or gives none: then nobody can reach it."""
+        try:
+            name = f"dear-mpi-{secrets.token_hex(8)}"
+            descriptor = os.memfd_create(name)
+        except (AttributeError, OSError):  # not Linux, or forbidden in this container
             return np.zeros(nbytes, np.uint8)
-        descriptor = os.memfd_create("dear-mpi")
         try:
             os.posix_fallocate(descriptor, 0, nbytes)  # fails here and now if there is not so much memory
             block = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
-        except OSError:
+        except (OSError, ValueError):  # or no byte was asked for
             os.close(descriptor)
-            raise
-        part = Part(os.getpid(), descriptor, os.fstat(descriptor).st_ino, nbytes, 0)
-        self.own[block.ctypes.data] = part, weakref.ref(block)
+            return np.zeros(nbytes, np.uint8)
+        self.own[block.ctypes.data] = Part(os.getpid(), descriptor, name, nbytes)
         weakref.finalize(block, self.forget, block.ctypes.data, descriptor)
         return block
 
@@ -77,9 +80,9 @@ class SharedMemory:
         if library_of(array) != "numpy":
             return None
         place = array.ctypes.data
-        for address, (part, _) in self.own.items():
+        for address, part in self.own.items():
             if address <= place < address + part.nbytes:
-                return Part(part.pid, part.descriptor, part.inode, part.nbytes, place - address)
+                return replace(part, start=place - address)
         return None
 
     def view(self, part: Part, like: Array) -> Array:
@@ -88,8 +91,7 @@ class SharedMemory:
         Raises:
             OSError: its memory cannot be mapped.
         """
-        key = part.pid, part.inode
-        block = self.mapped.get(key)
+        block = self.mapped.get(part.name)
         if block is None:
-            block = self.mapped[key] = part.open()
+            block = self.mapped[part.name] = part.open()
         return block[part.start : part.start + like.nbytes].view(like.dtype)

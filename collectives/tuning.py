@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BUILT_IN", "Rule", "pick", "read_rules", "rules_of", "write_rules"]
+__all__ = ["BUILT_IN", "SEGMENT_BYTES", "SHARED", "Rule", "pick", "read_rules", "rules_of", "write_rules"]
 
 
 @dataclass(frozen=True)

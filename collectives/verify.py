@@ -16,7 +16,7 @@ from dear_mpi.collectives.errors import ProgramError
 from dear_mpi.collectives.program import Program, Receive, Step
 from dear_mpi.collectives.replay import Row, names, replay, run
 
-__all__ = ["keeps_rank_order", "verify"]
+__all__ = ["keeps_rank_order", "promised", "verify"]
 
 
 def verify(programs: Sequence[Program]) -> None:
@@ -27,14 +27,20 @@ def verify(programs: Sequence[Program]) -> None:
     """
     for rank, program in enumerate(programs):
         check_shape(program, rank, programs[0], len(programs))
-    contract, ranks = COLLECTIVES[programs[0].collective], range(len(programs))
-    promised = [sum(1 << rank for rank in ranks if contract.begins(rank, owner)) for owner in ranks]
+    collective = programs[0].collective
+    expected = promised(collective, len(programs))
     for rank, runner in enumerate(run(programs)):
         for chunk, held in enumerate(runner.row):
             owner = runner.program.owner(chunk)
-            if held != promised[owner] and contract.ends(rank, owner):
-                expected = names(promised[owner])
-                raise ProgramError(f"rank {rank} ends with chunk {chunk} of ranks {names(held)}, not {expected}")
+            if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
+                due = names(expected[owner])
+                raise ProgramError(f"rank {rank} ends with chunk {chunk} of ranks {names(held)}, not {due}")
+
+
+def promised(collective: str, size: int) -> Row:
+    """What a complete chunk of each owner holds: the contributions of all ranks that begin with data of it."""
+    begins = COLLECTIVES[collective].begins
+    return [sum(1 << rank for rank in range(size) if begins(rank, owner)) for owner in range(size)]
 
 
 def check_shape(program: Program, rank: int, first: Program, size: int) -> None:

@@ -62,12 +62,13 @@ def modelled(exchange: Exchange, collective: str) -> float:
     assert link is not None, "only an emulated link has known parameters"
     network, size = Network(alpha=link.latency_s, beta=1 / link.bandwidth), exchange.world.size
     exchange.prepare([collective])
-    total_s, written = 0.0, dict[str, list[Program]]()
+    total_s, written = 0.0, dict[tuple[str, int], list[Program]]()
     for bucket in exchange.buckets:
-        name = exchange.plans[collective, bucket.index].algorithm  # auto may choose several
-        if name not in written:
-            written[name] = programs(name, collective, size, hosts=exchange.world.transport.hosts)
-        total_s += cost(written[name], bucket.plan.padded, bucket.plan.dtype.itemsize, network).time_s
+        plan = exchange.plans[collective, bucket.index]
+        key = plan.algorithm, -(-bucket.plan.nbytes // plan.segment_bytes)  # auto may choose several
+        if key not in written:
+            written[key] = programs(key[0], collective, size, hosts=exchange.world.transport.hosts, pieces=key[1])
+        total_s += cost(written[key], bucket.plan.padded, bucket.plan.dtype.itemsize, network).time_s
     return total_s
 
 

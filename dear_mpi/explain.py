@@ -16,7 +16,7 @@ from dear_mpi.collectives.cost import Network, cost
 from dear_mpi.collectives.program import Program
 from dear_mpi.collectives.rehearse import rehearse
 from dear_mpi.collectives.replay import Row, names, replay
-from dear_mpi.collectives.verify import keeps_rank_order
+from dear_mpi.collectives.verify import keeps_rank_order, promised
 from dear_mpi.picture import draw_steps
 
 __all__ = ["explain_algorithm"]
@@ -39,6 +39,7 @@ def explain_algorithm(
         ValueError: a name is unknown, or the picture cannot be drawn.
     """
     console = Console(highlight=False)
+    hosts = min(hosts, size)
     layout = [rank * hosts // size for rank in range(size)]
     written = programs(name, collective, size, hosts=layout)
     rows = replay(written)
@@ -58,9 +59,10 @@ def explain_algorithm(
         console.print(f"Contributions are combined in {order}.")
     if check:
         for ranks in range(1, size + 1):
-            proved = programs(name, collective, ranks, hosts=layout[:ranks])
-            verify(proved)
-            rehearse(proved, SEGMENTS)
+            for pieces in (1, SEGMENTS):
+                proved = programs(name, collective, ranks, hosts=layout[:ranks], pieces=pieces)
+                verify(proved)
+                rehearse(proved, SEGMENTS)
         console.print(
             f"Proved for 1 to {size} ranks: every contribution arrives exactly once, and nobody waits for ever, "
             f"in one segment or {SEGMENTS} for each chunk, even if every send blocks until it is received.",
@@ -73,7 +75,7 @@ def explain_algorithm(
 
 def table(written: Sequence[Program], rows: list[list[Row]], number: int) -> Table:
     """What each rank holds before a step, chunk by chunk, and what it then sends."""
-    size, last = len(written), number == len(rows[0]) - 1
+    last, complete = number == len(rows[0]) - 1, promised(written[0].collective, len(written))
     heading = "at the end" if last else f"before step {number}"
     result = Table(title=heading, title_justify="left")
     result.add_column("rank", justify="right")
@@ -82,17 +84,16 @@ def table(written: Sequence[Program], rows: list[list[Row]], number: int) -> Tab
     if not last:
         result.add_column(f"sends in step {number}")
     for program, history in zip(written, rows, strict=True):
-        cells = [cell(mask, size, program.collective) for mask in history[number]]
+        cells = [cell(mask, complete[program.owner(chunk)]) for chunk, mask in enumerate(history[number])]
         sends = [] if last else ["; ".join(map(str, program.steps[number].sends)) or "nothing"]
         result.add_row(str(program.rank), *cells, *sends)
     return result
 
 
-def cell(mask: int, size: int, collective: str) -> str:
-    """The contributions in a chunk; bold where it is complete."""
-    complete = mask == (1 << size) - 1 or (collective == "all_gather" and mask)
+def cell(mask: int, complete: int) -> str:
+    """The contributions in a chunk; bold where it has all of them."""
     text = names(mask).replace(", ", "+") if mask else "-"
-    return f"[bold green]{text}[/]" if complete else text
+    return f"[bold green]{text}[/]" if mask == complete else text
 
 
 def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:

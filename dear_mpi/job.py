@@ -16,6 +16,7 @@ from dear_mpi.collectives.algorithms import check_algorithm
 from dear_mpi.collectives.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.partition import chunk_bounds
 from dear_mpi.collectives.transport import Transport
+from dear_mpi.collectives.tuning import SHARED, rules_of
 from dear_mpi.config import Config
 from dear_mpi.data import Batches
 from dear_mpi.engine import Engine
@@ -169,13 +170,14 @@ def sha256(arrays: Any) -> str:
 def make_slab(layers: list[Layer], config: Config, transport: Transport) -> Slab:
     """Memory for the buckets, whatever the fusion, and some for the plans: one allocation, if the plans' are usual.
 
-    On a host it is memory that the other ranks there can reach.
+    It is memory that the other ranks of the host can reach, where the algorithm makes use of that: MPI libraries are
+    slower there.
     """
     parameters = [parameter for layer in layers for parameter in layer.parameters]
     one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), transport.size)
     padding = len(layers) * (transport.size * CHUNK_BYTES + ALIGNMENT)
     nbytes = one_bucket.nbytes + padding + PLANS_BYTES
-    if config.device == "cpu":
+    if config.device == "cpu" and (config.algorithm == SHARED or rules_of(config.algorithm) is not None):
         return Slab(transport.shareable, nbytes, growth=PLANS_BYTES)
     return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
 

@@ -35,7 +35,7 @@ class Bout:
         self.case, self.transport, self.stream, self.turn = case, world.transport, streams.compute, 0
         private = Data(case, world.rank, world.size, streams.put, lambda n: streams.put(np.zeros(n, np.uint8)))
         ours = private
-        if case.device == "cpu" and case.memory == "shared":
+        if case.device == "cpu" and case.memory == "shared" and any(name not in CONTESTANTS for name, _ in keys):
             ours = Data(case, world.rank, world.size, streams.put, world.transport.shareable)
         self.contestants: dict[Key, Contestant] = {}
         self.data: dict[Key, Data] = {}

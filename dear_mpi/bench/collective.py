@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 
@@ -153,15 +153,15 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
             for (name, segment_bytes), found in sorted(samples.items(), key=lambda item: order(settings, item[0])):
                 backend = backends.get(name, world.transport.name)
                 rows.append(row_of(case, name, backend, world.size, segment_bytes, found))
-    fit, model_us = rank_0_does(world, lambda: modelled(rows))
+    fit, model_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts))
     return Report(
         [replace(row, model_us=us) for row, us in zip(rows, model_us, strict=True)], fit, settings.memory, left_out
     )
 
 
-def modelled(rows: list[Row]) -> tuple[Fit | None, list[float | None]]:
-    fit = fit_network(rows)
-    return fit, [predicted_us(row, fit) for row in rows]
+def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[Fit | None, list[float | None]]:
+    fit = fit_network(rows, hosts)
+    return fit, [predicted_us(row, fit, hosts) for row in rows]
 
 
 def order(settings: Settings, key: Key) -> tuple[int, int]:

@@ -43,11 +43,13 @@ class Fit:
     rows: int
 
 
-def programs_of(row: Row) -> list[Program] | None:
+def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program] | None:
     """What this row ran, if it sent the messages of a program; ``auto`` does not say what it ran."""
     try:
         pieces = -(-row.bytes // row.segment_bytes)
-        return None if row.algorithm == SHARED else programs(row.algorithm, row.collective, row.ranks, pieces=pieces)
+        if row.algorithm == SHARED:
+            return None
+        return programs(row.algorithm, row.collective, row.ranks, hosts=hosts, pieces=pieces)
     except ValueError:
         return None
 
@@ -65,11 +67,13 @@ def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
     return [(time_s(row, written, there) - here) / step for there, step in zip(moved, steps, strict=True)]
 
 
-def fit_network(rows: Sequence[Row]) -> Fit | None:
-    """The network of all these rows; None where fewer than two sizes have programs, or there are too many ranks."""
-    known = [
-        (row, written) for row in rows if 1 < row.ranks <= MOST_RANKS and (written := programs_of(row)) is not None
-    ]
+def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
+    """The network of all these rows, whose ranks are on these hosts (on one if not given).
+
+    None where fewer than two sizes have programs, or there are too many ranks.
+    """
+    some = [(row, programs_of(row, hosts)) for row in rows if 1 < row.ranks <= MOST_RANKS]
+    known = [(row, written) for row, written in some if written is not None]
     if len({row.bytes for row, _ in known}) < 2:
         return None
     measured_s = np.array([row.p50_us for row, _ in known]) * 1e-6
@@ -105,9 +109,9 @@ def non_negative(relative: Array, unknowns: int) -> Array:
     return best
 
 
-def predicted_us(row: Row, fit: Fit | None) -> float | None:
+def predicted_us(row: Row, fit: Fit | None, hosts: Sequence[int] = ()) -> float | None:
     """What the fitted network says about a row."""
-    written = None if fit is None else programs_of(row)
+    written = None if fit is None else programs_of(row, hosts)
     if fit is None or written is None:
         return None
     network = fit.network

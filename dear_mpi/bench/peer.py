@@ -30,6 +30,8 @@ def serve(world: World) -> None:
     while order := rank_0_does(world, lambda: json.loads(sys.stdin.readline() or "null")):
         case = Case(**order["case"])
         if bout is None or bout.case != case:
+            if bout is not None:
+                bout.free()
             bout = Bout(case, [NATIVE], world, open_streams(case.device))
         samples = bout.run(order["turns"]).get(NATIVE)
         say({"left_out": bout.left_out["native"]} if samples is None else asdict(samples))
