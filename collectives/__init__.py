@@ -118,7 +118,7 @@ def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options])
 
 
 def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
-    """Combine x over all ranks for the root; unless told otherwise by a binomial tree, in rank order from the root on."""
+    """Combine x for the root; by a binomial tree, in rank order from the root on, unless told otherwise."""
     return once("reduce", x, comm, root=root, **{"algorithm": "binomial", **options})
 
 

@@ -14,7 +14,7 @@ from dear_mpi.collectives.algorithms import NATIVE, check_algorithm, proven
 from dear_mpi.collectives.contract import COLLECTIVES
 from dear_mpi.collectives.partition import Partition
 from dear_mpi.collectives.transport import Transport
-from dear_mpi.collectives.tuning import SEGMENT_BYTES, SHARED, Rule, pick, rules_of
+from dear_mpi.collectives.tuning import BUILT_IN, SEGMENT_BYTES, SHARED, Rule, default_segment, pick, rules_of
 from dear_mpi.kernels.array import Array, array_module, library_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dispatch import kernels_for
@@ -47,19 +47,21 @@ class Call:
         """
         return rules_of(self.algorithm)
 
-    def chosen(self, size: int, *, sharing: bool) -> Call:
+    def chosen(self, transport: Transport, *, sharing: bool) -> Call:
         """The same with what ``auto`` and None stand for: the algorithm and the segments of the tuning table.
 
         Args:
             sharing: whether the ranks can work in each other's memory, for which there may be rules of their own.
         """
-        algorithm, segment_bytes = self.algorithm, SEGMENT_BYTES
+        algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
             nbytes = self.count * self.x.dtype.itemsize
             shared = [rule for rule in self.shared_rules if sharing and nbytes <= rule.limit]
             messages = [rule for rule in self.rules if rule.algorithm != SHARED]
-            rule = pick(shared or messages, self.collective, size, nbytes)
-            algorithm, segment_bytes = rule.algorithm, rule.segment_bytes
+            rule = pick(shared or messages, self.collective, transport.size, nbytes)
+            algorithm = rule.algorithm
+            if self.rules is not BUILT_IN:  # whose segments nobody has measured here
+                segment_bytes = rule.segment_bytes
         given = self.segment_bytes
         return replace(self, algorithm=algorithm, segment_bytes=segment_bytes if given is None else given)
 
@@ -98,7 +100,7 @@ class Call:
         if not 0 <= self.root < (transport.size if contract.rooted else 1):
             allowed = f"from 0 to {transport.size - 1}" if contract.rooted else f"left out for {self.collective}"
             raise ValueError(f"root must be {allowed}, not {self.root}")
-        chosen = (self.chosen(transport.size, sharing=sharing) for sharing in (False, True))
+        chosen = (self.chosen(transport, sharing=sharing) for sharing in (False, True))
         different = {(call.algorithm, call.segment_bytes): call for call in chosen}
         proofs = [call.check_chosen(transport, reduces=contract.reduces) for call in different.values()]
         return {

@@ -12,7 +12,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BUILT_IN", "SEGMENT_BYTES", "SHARED", "Rule", "pick", "read_rules", "rules_of", "write_rules"]
+__all__ = [
+    "BUILT_IN",
+    "SEGMENT_BYTES",
+    "SHARED",
+    "Rule",
+    "default_segment",
+    "pick",
+    "read_rules",
+    "rules_of",
+    "write_rules",
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 }
 SHARED = "shared"  # for ranks that share memory alone, where its rules go before others
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
+NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
 # Where latency counts, steps do: recursive doubling, then butterflies, then rings, the later the more ranks there are.
 KIB, MIB = 1 << 10, 1 << 20
 BUILT_IN = tuple(
@@ -68,6 +79,11 @@ BUILT_IN = tuple(
         *((collective, 4, None, "binomial") for collective in ("broadcast", "reduce")),
     )
 )
+
+
+def default_segment(hosts: Sequence[int]) -> int:
+    """Bytes of the largest message, where nobody said otherwise, for ranks on these hosts."""
+    return SEGMENT_BYTES if len(set(hosts)) == 1 else NETWORK_SEGMENT_BYTES
 
 
 def rules_of(spec: str) -> tuple[Rule, ...] | None:

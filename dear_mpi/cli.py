@@ -201,7 +201,7 @@ def bench(
     placement: Annotated[str, typer.Option(help="Results in place (in) or in a second buffer (out).")] = "in",
     dtype: Annotated[str, typer.Option(help="fp64, fp32, fp16 or bf16.")] = "fp32",
     op: Annotated[str, typer.Option(help="sum, prod, min, max or average.")] = "sum",
-    segment: Annotated[str, typer.Option(help="Largest message, e.g. 512KiB; several with commas.")] = "256KiB",
+    segment: Annotated[str, typer.Option(help="Largest message, e.g. 512KiB; several with commas.")] = "",
     device: Annotated[str, typer.Option(help="Where the buffer is: cpu or cuda.")] = "cpu",
     memory: Annotated[
         str, typer.Option(help="On cpu: shared (ranks of a host can reach it, as in training) or private.")
@@ -240,7 +240,7 @@ def bench(
             placement=placement,
             dtype=dtype,
             op=op,
-            segments=tuple(map(parse_bytes, segment.split(","))),
+            segments=tuple(map(parse_bytes, segment.split(","))) if segment else (),
             device=device,
             memory=memory,
             seconds=seconds,

@@ -18,7 +18,7 @@ from dear_mpi.bench.gloo import check_torch, gloo_group
 from dear_mpi.bench.other_mpi import OTHERS, OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.agree import agree
 from dear_mpi.collectives.errors import ArgumentError
-from dear_mpi.collectives.tuning import SEGMENT_BYTES, rules_of
+from dear_mpi.collectives.tuning import default_segment, rules_of
 from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.streams import Streams, open_streams
@@ -41,7 +41,7 @@ class Settings:
         algorithms: the contestants, the first one being the baseline; the device's default ones where empty.
         placement: ``in`` or ``out`` of place.
         memory: ``shared``, which ranks of a host can reach, or ``private``.
-        segments: the largest messages of our plans, in bytes; one contestant for each.
+        segments: the largest messages of our plans, in bytes, one contestant for each; what suits the hosts if empty.
         seconds: how long to measure each size; decides the number of samples.
         other_mpi: the launcher of the other MPI.
     """
@@ -52,7 +52,7 @@ class Settings:
     placement: str = "in"
     dtype: str = "fp32"
     op: str = "sum"
-    segments: tuple[int, ...] = (SEGMENT_BYTES,)
+    segments: tuple[int, ...] = ()
     device: str = "cpu"
     memory: str = "shared"
     seconds: float = 2.0
@@ -79,7 +79,7 @@ class Settings:
         choose("memory", self.memory, dict.fromkeys(MEMORIES))
         itemsize = choose("dtype", self.dtype, DTYPES).itemsize
         for name, given in (("sizes", self.sizes), ("segments", self.segments)):
-            if not given or min(given) < itemsize:
+            if min(given, default=0) < itemsize:
                 raise ValueError(f"{name} must be at least {itemsize} B, one element, not {min(given, default=0)} B")
         if not self.seconds > 0:
             raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
@@ -127,6 +127,7 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
         ArgumentError: a setting is not allowed, or a contestant cannot be had; on all ranks alike.
     """
     opened: list[Streams] = []
+    settings = replace(settings, segments=settings.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
         settings.check(world)
