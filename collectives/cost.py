@@ -21,15 +21,7 @@ from dear_mpi.collectives.errors import ProgramError
 from dear_mpi.collectives.partition import Partition
 from dear_mpi.collectives.program import Program
 
-__all__ = ["Cost", "Link", "Network", "cost"]
-
-
-@dataclass(frozen=True)
-class Link:
-    """Latency in s per message, and inverse bandwidth in s per byte."""
-
-    alpha: float
-    beta: float
+__all__ = ["Cost", "Network", "cost"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class Network:
     beta: float = 0.0
     gamma: float = 0.0
     hosts: tuple[int, ...] | None = None
-    between: Link | None = None
+    between: Network | None = None
 
     def port(self, rank: int, peer: int) -> tuple[str, int]:
         """What a message to or from this peer goes through on the rank's side."""
@@ -51,10 +43,9 @@ class Network:
             return "rank", rank
         return "host", self.hosts[rank]
 
-    def link(self, rank: int, peer: int) -> Link:
+    def link(self, rank: int, peer: int) -> Network:
         """What a message between two ranks costs."""
-        inside = self.between is None or self.port(rank, peer)[0] == "rank"
-        return Link(self.alpha, self.beta) if inside or self.between is None else self.between
+        return self if self.port(rank, peer)[0] == "rank" else self.between or self
 
 
 @dataclass(frozen=True)

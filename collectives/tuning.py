@@ -40,44 +40,25 @@ class Rule:
         return float("inf") if self.up_to_bytes is None else self.up_to_bytes
 
 
-KINDS: dict[str, tuple[type, ...]] = {
-    "collective": (str,),
-    "ranks": (int,),
-    "up_to_bytes": (int, type(None)),
-    "algorithm": (str,),
-    "segment_bytes": (int,),
-}
 SHARED = "shared"  # for ranks that share memory alone, where its rules go before others
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
 # Where latency counts, steps do: recursive doubling, then butterflies, then rings, the later the more ranks there are.
 KIB, MIB = 1 << 10, 1 << 20
+GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # up to where butterflies are better, by ranks
+TABLE: dict[tuple[str, int], dict[str, int | None]] = {
+    ("all_reduce", 4): {"recursive_doubling": 16 * KIB, "ring": None, SHARED: None},
+    ("all_reduce", 32): {"recursive_doubling": 16 * KIB, "rabenseifner": MIB, "ring": None},
+    ("all_reduce", 128): {"recursive_doubling": 16 * KIB, "rabenseifner": 8 * MIB, "ring": None},
+    **{("reduce_scatter", ranks): {"bruck": limit, "ring": None, SHARED: None} for ranks, limit in GATHERS.items()},
+    **{("all_gather", ranks): {"bruck": limit, "ring": None, SHARED: None} for ranks, limit in GATHERS.items()},
+    ("broadcast", 4): {"binomial": None},
+    ("reduce", 4): {"binomial": None},
+}
 BUILT_IN = tuple(
-    Rule(collective, ranks, up_to_bytes, algorithm, SEGMENT_BYTES)
-    for collective, ranks, up_to_bytes, algorithm in (
-        ("all_reduce", 4, 16 * KIB, "recursive_doubling"),
-        ("all_reduce", 4, None, "ring"),
-        ("all_reduce", 32, 16 * KIB, "recursive_doubling"),
-        ("all_reduce", 32, MIB, "rabenseifner"),
-        ("all_reduce", 32, None, "ring"),
-        ("all_reduce", 128, 16 * KIB, "recursive_doubling"),
-        ("all_reduce", 128, 8 * MIB, "rabenseifner"),
-        ("all_reduce", 128, None, "ring"),
-        *(
-            rule
-            for collective in ("reduce_scatter", "all_gather")
-            for rule in (
-                (collective, 4, 16 * KIB, "bruck"),
-                (collective, 4, None, "ring"),
-                (collective, 32, 512 * KIB, "bruck"),
-                (collective, 32, None, "ring"),
-                (collective, 128, 4 * MIB, "bruck"),
-                (collective, 128, None, "ring"),
-            )
-        ),
-        *((collective, 4, None, SHARED) for collective in ("all_reduce", "reduce_scatter", "all_gather")),
-        *((collective, 4, None, "binomial") for collective in ("broadcast", "reduce")),
-    )
+    Rule(collective, ranks, limit, algorithm, SEGMENT_BYTES)
+    for (collective, ranks), row in TABLE.items()
+    for algorithm, limit in row.items()
 )
 
 
@@ -142,10 +123,11 @@ def rule_of(entry: Any, place: str) -> Rule:
     names = [field.name for field in fields(Rule)]
     if not isinstance(entry, dict) or entry.keys() != set(names):
         raise ValueError(f"{place} must have exactly {', '.join(names)}, not {entry!r}")
-    for name, kinds in KINDS.items():
-        value = entry[name]
-        if type(value) not in kinds or (isinstance(value, int) and value < 1):
-            allowed = "a text" if str in kinds else "a whole number from 1 on" + (" or null" if len(kinds) > 1 else "")
+    for name, value in entry.items():
+        is_text, nullable = name in ("collective", "algorithm"), name == "up_to_bytes"
+        right = isinstance(value, str) if is_text else type(value) is int and value >= 1
+        if not right and not (nullable and value is None):
+            allowed = "a text" if is_text else "a whole number from 1 on" + " or null" * nullable
             raise ValueError(f"{place}: {name} must be {allowed}, not {value!r}")
     return Rule(**entry)
 

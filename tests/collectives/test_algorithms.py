@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, programs, verify
-from dear_mpi.collectives.cost import Link, Network, cost
+from dear_mpi.collectives.cost import Network, cost
 from dear_mpi.collectives.partition import Partition
 from dear_mpi.collectives.verify import keeps_rank_order
 
@@ -148,7 +148,7 @@ def test_hierarchical_rings_cost_what_the_closed_form_says():
         hosts = tuple(rank // ranks for rank in range(count * ranks))
         inside_s = (ranks - 1) * (1e-6 + 100 * count * 1e-9)  # R chunks in a step
         for beta in (0.0, 1e-8):
-            between = Link(alpha=1e-4, beta=beta)
+            between = Network(alpha=1e-4, beta=beta)
             nbytes, seconds = crossing("hierarchical", hosts, Network(1e-6, 1e-9, hosts=hosts, between=between))
             assert nbytes == (count - 1) * 100 * len(hosts)
             outside_s = (count - 1) * (between.alpha + ranks * 100 * between.beta)  # Q chunks in a step
@@ -161,7 +161,7 @@ def test_ranks_that_share_a_port_wait_for_each_other():
     near, far = (0, 0, 1, 1), (0, 1, 0, 1)
     assert crossing("ring", near)[0] == 600
     assert crossing("ring", far)[0] == 1200
-    network = [Network(hosts=hosts, between=Link(0.0, 1e-9)) for hosts in (near, far)]
+    network = [Network(hosts=hosts, between=Network(0.0, 1e-9)) for hosts in (near, far)]
     assert crossing("ring", near, network[0])[1] == pytest.approx(3 * 100e-9)
     assert crossing("ring", far, network[1])[1] == pytest.approx(3 * 200e-9)
 
