@@ -13,7 +13,7 @@ Sums are formed in rank order as by ``ordered.py``, and have the same bits; its 
 What saves time is that nothing is sent: an all-reduce reads and writes every number once, where messages copy it P - 1
 times.
 
-Large needs buffers in shared memory (``Transport.shareable``: training has its buckets there); small takes any.
+Large needs buffers in shared memory (``Transport.shareable``); small takes any.
 
 Stores before a barrier must be seen by loads behind it. That the messages of the barrier bring this about is no promise
 of MPI; it holds where processors keep stores in order and libraries send over queues in memory or sockets: tested on

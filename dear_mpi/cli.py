@@ -204,7 +204,7 @@ def bench(
     segment: Annotated[str, typer.Option(help="Largest message, e.g. 512KiB; several with commas.")] = "",
     device: Annotated[str, typer.Option(help="Where the buffer is: cpu or cuda.")] = "cpu",
     memory: Annotated[
-        str, typer.Option(help="On cpu: shared (ranks of a host can reach it, as in training) or private.")
+        str, typer.Option(help="On cpu: shared (our plans reach it from all ranks of a host) or private.")
     ] = "shared",
     device_memory: DeviceMemory = "auto",
     seconds: Annotated[float, typer.Option(help="How long to measure each size.")] = 2.0,
