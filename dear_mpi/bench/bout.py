@@ -1,8 +1,8 @@
 """Contestants take turns at one case: with the same data, call by call, so whatever else the machine does hits them
 alike. One sample is one call on its slowest rank, from a barrier to the end; each result is checked.
 
-Ours work in memory that the ranks of a host share, as in training with ``auto``, unless they are told not to; all others in memory of
-their own, where the MPI libraries are faster.
+Ours work in memory that the ranks of a host share, as in training with ``auto``, unless they are told not to; all
+others in memory of their own, where the MPI libraries are faster.
 """
 
 from __future__ import annotations

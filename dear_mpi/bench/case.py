@@ -29,7 +29,7 @@ MEMORIES = ("shared", "private")
 class Case:
     """A collective on a full buffer of ``nbytes``, rounded down to whole elements.
 
-    ``memory``, of the host: ``shared`` can be reached by all ranks of a host, as the buckets of training with ``auto`` are.
+    ``memory``, of our plans: ``shared`` can be reached by all ranks of a host.
     """
 
     collective: str
