@@ -97,6 +97,8 @@ class Call:
                 check_array(name, array, written=array is (self.x if self.out is None else self.out))
         self.check_out(transport.rank, self.partition(transport.size))
         check_op(self.op, self.x.dtype, self.collective)
+        if type(self.root) is not int:
+            raise ValueError(f"root must be a whole number, not {self.root!r}")
         if not 0 <= self.root < (transport.size if contract.rooted else 1):
             allowed = f"from 0 to {transport.size - 1}" if contract.rooted else f"left out for {self.collective}"
             raise ValueError(f"root must be {allowed}, not {self.root}")

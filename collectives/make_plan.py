@@ -23,7 +23,7 @@ from dear_mpi.collectives.errors import ArgumentError
 from dear_mpi.collectives.execute import Execution
 from dear_mpi.collectives.plan import Plan, Runnable
 from dear_mpi.collectives.program import Program, renamed, write_program
-from dear_mpi.collectives.shared import Reach, SharedRun, reach
+from dear_mpi.collectives.shared import MESSAGES_BYTES, Reach, SharedRun, reach
 from dear_mpi.collectives.transport import Transport
 from dear_mpi.collectives.tuning import SHARED
 from dear_mpi.kernels.accumulate import copier
@@ -120,10 +120,11 @@ def reach_for(asked: Call, buffer: Array, transport: Transport, slab: Slab | Non
         reached = reach(buffer, transport, slab, most_bytes=math.inf)
         if reached is None:
             raise ArgumentError(
-                "algorithm 'shared' needs all ranks on one host, able to open each other's memory, and no GPU"
+                "algorithm 'shared' needs ranks of one host that can open each other's memory; no GPU, no emulated link"
             )
         return reached
-    return reach(buffer, transport, slab) if asked.shared_rules else None
+    small = buffer.nbytes <= MESSAGES_BYTES
+    return reach(buffer, transport, slab) if asked.shared_rules and not small else None
 
 
 def compiled(

@@ -75,6 +75,10 @@ class NativeRun:
             self.home()
         self.pending = False
 
+    def whole(self) -> None:
+        self.start()
+        self.wait()
+
     def free(self) -> None:
         pass
 

@@ -25,6 +25,8 @@ class Runnable(Protocol):
 
     def wait(self) -> None: ...
 
+    def whole(self) -> None: ...
+
     def free(self) -> None: ...
 
 
@@ -100,9 +102,19 @@ class Plan:
         self.running = False
 
     def __call__(self) -> Array:
-        """One whole run; the result."""
-        self.start()
-        return self.wait()
+        """One whole run; the result.
+
+        Raises:
+            CollectiveError: as ``start``.
+        """
+        if self.running or self.freed:
+            self.start()  # says why not
+        for call in self.before:
+            call()
+        self.running = self.started = True
+        self.run.whole()
+        self.finish()
+        return self.result
 
     def free(self) -> None:
         """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs."""

@@ -22,12 +22,13 @@ x86, and nowhere else.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dear_mpi.collectives.entries import Action, Prepared, Run, prepare
+from dear_mpi.collectives.entries import Action, Prepared, Run, prepare, straight
 from dear_mpi.collectives.partition import Partition
 from dear_mpi.collectives.transport import Request, Transport
 from dear_mpi.kernels.accumulate import accumulator, copier, folder
@@ -36,8 +37,9 @@ from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.slab import Slab
 
-__all__ = ["Reach", "SharedRun", "reach"]
+__all__ = ["MESSAGES_BYTES", "Reach", "SharedRun", "reach"]
 
+MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
 SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
 ANY_BUFFER_BYTES = 64 * 1024  # up to here, slots beat messages between ranks of a host
 BLOCK_BYTES = 128 * 1024  # stays in a second-level cache with what is added to it; see docs/benchmarks
@@ -107,8 +109,9 @@ class SharedRun(Run):
             lists = [work(self, slots) for slots in halves]
         else:
             lists = [[[], choose("collective", collective, LARGE)(self, reached.arrays), []]]
-        self.lists = [list(self.entries_of(phases, rounds)) for phases in lists]
-        super().__init__(self.rank, self.lists[0], [request for pair in rounds for request in pair])
+        entries = [list(self.entries_of(phases, rounds)) for phases in lists]
+        self.turns = deque((turn, straight(turn)) for turn in entries)
+        super().__init__(self.rank, entries[0], [request for pair in rounds for request in pair])
 
     def entries_of(
         self, phases: Sequence[list[Action]], rounds: Sequence[tuple[Request, Request]]
@@ -124,13 +127,21 @@ class SharedRun(Run):
         yield prepare(waits, names[: len(waits)], actions)
 
     def start(self) -> None:
-        self.entries, *others = self.lists
-        self.lists = [*others, self.entries]
+        self.turn()
         super().start()
+
+    def whole(self) -> None:
+        self.turn()
+        super().whole()
+
+    def turn(self) -> None:
+        """Take the other slots."""
+        self.entries, self.calls = self.turns[0]
+        self.turns.rotate()
 
     def free(self) -> None:
         super().free()
-        self.lists = []  # and with them the views of other ranks' memory
+        self.turns.clear()  # and with them the views of other ranks' memory
 
     def others(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """The arrays of the ranks before this one, and of those after it."""

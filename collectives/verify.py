@@ -16,7 +16,7 @@ from dear_mpi.collectives.errors import ProgramError
 from dear_mpi.collectives.program import Program, Receive, Step
 from dear_mpi.collectives.replay import Row, names, replay, run
 
-__all__ = ["keeps_rank_order", "promised", "verify"]
+__all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
 
 
 def verify(programs: Sequence[Program]) -> None:
@@ -25,8 +25,7 @@ def verify(programs: Sequence[Program]) -> None:
     Raises:
         ProgramError: naming the rank, the step, and the chunk or peer that break the collective.
     """
-    for rank, program in enumerate(programs):
-        check_shape(program, rank, programs[0], len(programs))
+    check_shapes(programs)
     collective = programs[0].collective
     expected = promised(collective, len(programs))
     for rank, runner in enumerate(run(programs)):
@@ -43,6 +42,16 @@ def promised(collective: str, size: int) -> Row:
     return [sum(1 << rank for rank in range(size) if begins(rank, owner)) for owner in range(size)]
 
 
+def check_shapes(programs: Sequence[Program]) -> None:
+    """What must hold before programs can be replayed at all.
+
+    Raises:
+        ProgramError: naming the rank and the step.
+    """
+    for rank, program in enumerate(programs):
+        check_shape(program, rank, programs[0], len(programs))
+
+
 def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
     """Ranks, steps, peers and chunks are in range, and no two receives of a step race for a chunk."""
     if program.collective not in COLLECTIVES:
@@ -50,13 +59,15 @@ def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
     if (program.rank, program.size, program.collective) != (rank, size, first.collective):
         raise ProgramError(f"program {rank} is of rank {program.rank} of {program.size}, {program.collective}")
     if program.parts != first.parts or program.parts < 1:
-        raise ProgramError(f"rank {rank} cuts shards into {program.parts} parts, rank 0 into {first.parts}")
+        raise ProgramError(f"rank {rank} cuts shards into {program.parts} parts, rank 0 into {first.parts}: 1 or more")
     if len(program.steps) != len(first.steps):
         raise ProgramError(f"rank {rank} has {len(program.steps)} steps, rank 0 has {len(first.steps)}: add empty ones")
     for number, step in enumerate(program.steps):
         place = f"rank {rank}, step {number}"
+        if not isinstance(step.sends, tuple) or not isinstance(step.receives, tuple):
+            raise ProgramError(f"{place}: Step takes a tuple of Send and a tuple of Receive, such as (Send(...),)")
         for transfer in step.sends + step.receives:
-            if not 0 <= transfer.peer < size or transfer.peer == rank:
+            if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or transfer.peer == rank:
                 raise ProgramError(f"{place}: rank {transfer.peer} is no peer among ranks 0..{size - 1}")
             if not within(transfer.chunks, program.chunks):
                 raise ProgramError(f"{place}: {transfer.chunks} is no range of chunks among 0..{program.chunks - 1}")
@@ -65,7 +76,7 @@ def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
 
 def within(chunks: range, count: int) -> bool:
     """Whether this is a non-empty range of consecutive chunks of the buffer."""
-    return bool(chunks) and chunks.step == 1 and chunks[0] >= 0 and chunks[-1] < count
+    return isinstance(chunks, range) and bool(chunks) and chunks.step == 1 and chunks[0] >= 0 and chunks[-1] < count
 
 
 def check_races(step: Step, place: str) -> None:

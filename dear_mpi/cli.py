@@ -284,7 +284,9 @@ def time_kernels(
 @app.command()
 def explain(
     algorithm: Annotated[str, typer.Option(help=f"{NAMES}, or FILE.py:FUNCTION.")] = "ring",
-    collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter or all_gather.")] = "all_reduce",
+    collective: Annotated[
+        str, typer.Option(help="all_reduce, reduce_scatter, all_gather, broadcast or reduce.")
+    ] = "all_reduce",
     ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")] = 4,
     hosts: Annotated[int, typer.Option(min=1, help="On how many hosts they are.")] = 1,
     check: Annotated[bool, typer.Option("--check", help="Prove it for this number of ranks and all below.")] = False,

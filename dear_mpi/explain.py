@@ -16,7 +16,7 @@ from dear_mpi.collectives.cost import Network, cost
 from dear_mpi.collectives.program import Program
 from dear_mpi.collectives.rehearse import rehearse
 from dear_mpi.collectives.replay import Row, names, replay
-from dear_mpi.collectives.verify import keeps_rank_order, promised
+from dear_mpi.collectives.verify import check_shapes, keeps_rank_order, promised
 from dear_mpi.picture import draw_steps
 
 __all__ = ["explain_algorithm"]
@@ -42,6 +42,7 @@ def explain_algorithm(
     hosts = min(hosts, size)
     layout = [rank * hosts // size for rank in range(size)]
     written = programs(name, collective, size, hosts=layout)
+    check_shapes(written)
     rows = replay(written)
     lesson = inspect.getdoc(inspect.getmodule(find_algorithm(name, collective))) or ""
     console.print(lesson, markup=False, soft_wrap=True)

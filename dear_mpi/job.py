@@ -89,7 +89,11 @@ class Job:
         """Make everything that needs no communication; what must be equal on all ranks."""
         config, world = self.config, self.world
         for name in self.schedules:
-            check_algorithm(config.algorithm, world.transport, *choose("schedule", name, SCHEDULES).collectives)
+            schedule = choose("schedule", name, SCHEDULES)
+            try:
+                check_algorithm(config.algorithm, world.transport, *schedule.collectives)
+            except ValueError as error:
+                raise ValueError(f"schedule {name!r} takes {' and '.join(schedule.collectives)}: {error}") from None
         if len(set(self.schedules)) != len(self.schedules):
             raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
         self.streams = open_streams(config.device)

@@ -112,7 +112,8 @@ def flat(array: Array) -> Array:
 
 def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
     """dst = src * scale."""
-    return partial(copy_scaled, dst, src, scale)
+    plain = scale == 1 and dst.dtype == src.dtype  # as in every small collective, where microseconds count
+    return partial(np.copyto, dst, src) if plain else partial(copy_scaled, dst, src, scale)
 
 
 def event() -> None:
