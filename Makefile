@@ -16,7 +16,7 @@ RANKS := 1 2 3 4 5
 PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo -n auto --dist loadfile)
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
-LINES := 12000
+LINES := 12100
 
 include hostfiles/local.env
 LIMIT := timeout 600
