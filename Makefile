@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/installed-$(MPI)
 endif
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
 RANKS := 1 2 3 4 5
-PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo -n auto --dist loadfile)
+PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist loadfile')
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
 LINES := 12100

@@ -72,12 +72,19 @@ def complaining(threads: int | None) -> Iterator[None]:
     try:
         yield
     except (ValueError, AgreedError, ProgramError) as error:
-        if threads is not None or launched_rank() == 0:
+        if (launch_of(os.environ).rank if threads is not None else launched_rank()) == 0:
             # On one line however long it is, so that it can be searched for.
             Console(stderr=True).print(
                 f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True
             )
         raise typer.Exit(2) from None
+
+
+def check_alone(what: str, threads: int | None) -> None:
+    """What runs in one process must not be started as several."""
+    size = launch_of(os.environ).size
+    if threads is not None and size > 1:
+        raise ValueError(f"{what} runs in one process: start it without mpirun, which has started {size}")
 
 
 def config_of(flags: dict[str, Any]) -> Config:
@@ -131,6 +138,7 @@ def train(
         write(report)
 
     with complaining(threads):
+        check_alone("--threads", threads)
         config, speed = config_of(flags), None if link is None else parse_link(link)
         select_gpu(config.device)
         run_world(lambda world: command(world, config), link=speed, threads=threads, device_memory=device_memory)
@@ -173,6 +181,7 @@ def compare(
         write(rows)
 
     with complaining(threads):
+        check_alone("--threads", threads)
         config, speed = config_of(context.params), None if link is None else parse_link(link)
         select_gpu(config.device)
         run_world(lambda world: command(world, config), link=speed, threads=threads, device_memory=device_memory)
@@ -193,7 +202,7 @@ def bench(
     ] = "all_reduce",
     sizes: Annotated[
         str,
-        typer.Option(help="Bytes of the full buffer, with commas; 4B:64MiB goes from 4 B to 64 MiB by powers of 4."),
+        typer.Option(help="Bytes of the full buffer, whole elements of them; with commas; 4B:64MiB: by powers of 4."),
     ] = "256KiB:64MiB",
     algorithms: Annotated[
         str, typer.Option(help=f"Contestants, with commas: {NAMES}, auto; native, mpich, openmpi, gloo, prototype.")
@@ -207,7 +216,7 @@ def bench(
         str, typer.Option(help="On cpu: shared (our plans reach it from all ranks of a host) or private.")
     ] = "shared",
     device_memory: DeviceMemory = "auto",
-    seconds: Annotated[float, typer.Option(help="How long to measure each size.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure each size at most, in up to 200 calls.")] = 2.0,
     other_mpi: Annotated[
         str, typer.Option(metavar="COMMAND", help="Launcher of the other MPI, e.g. 'mpirun.mpich -f hosts'.")
     ] = "",
@@ -271,12 +280,9 @@ def time_kernels(
         show_kernels(rows, device)
         write([asdict(row) for row in rows])
 
-    names, launch = models.split(","), launch_of(os.environ)
-    if launch.rank > 0:
-        raise typer.Exit(2)
+    names = models.split(",")
     with complaining(threads=1):
-        if launch.size > 1:
-            raise ValueError("bench-kernels times one rank: start it without mpirun")
+        check_alone("bench-kernels", 1)
         select_gpu(device)
         run_world(command, threads=1)
 

@@ -94,13 +94,14 @@ def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     heads = ("iteration", "compute", "exposed", "bound", "over it", f"speed-up on {first['schedule']}")
     for head in ("schedule", *heads):
         table.add_column(head, justify="left" if head == "schedule" else "right")
+    digits = 0 if first["median_s"] >= 0.1 else 2
     for row in rows:
         table.add_row(
             row["schedule"],
-            interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, 0),
-            f"{row['compute_s'] * 1e3:.0f}",
-            f"{row['exposed_comm_s'] * 1e3:.0f}",
-            f"{row['bound_s'] * 1e3:.0f}",
+            interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, digits),
+            f"{row['compute_s'] * 1e3:.{digits}f}",
+            f"{row['exposed_comm_s'] * 1e3:.{digits}f}",
+            f"{row['bound_s'] * 1e3:.{digits}f}",
             f"{row['median_s'] / row['bound_s']:.3f}",
             interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3),
         )
