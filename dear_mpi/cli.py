@@ -82,9 +82,8 @@ def complaining(threads: int | None) -> Iterator[None]:
 
 def check_alone(what: str, threads: int | None) -> None:
     """What runs in one process must not be started as several."""
-    size = launch_of(os.environ).size
-    if threads is not None and size > 1:
-        raise ValueError(f"{what} runs in one process: start it without mpirun, which has started {size}")
+    if threads is not None and launch_of(os.environ).size > 1:
+        raise ValueError(f"{what} runs in one process: start it without mpirun")
 
 
 def config_of(flags: dict[str, Any]) -> Config:
@@ -280,8 +279,8 @@ def time_kernels(
         show_kernels(rows, device)
         write([asdict(row) for row in rows])
 
-    names = models.split(",")
     with complaining(threads=1):
+        names = models.split(",")
         check_alone("bench-kernels", 1)
         select_gpu(device)
         run_world(command, threads=1)
@@ -290,9 +289,7 @@ def time_kernels(
 @app.command()
 def explain(
     algorithm: Annotated[str, typer.Option(help=f"{NAMES}, or FILE.py:FUNCTION.")] = "ring",
-    collective: Annotated[
-        str, typer.Option(help="all_reduce, reduce_scatter, all_gather, broadcast or reduce.")
-    ] = "all_reduce",
+    collective: Annotated[str, typer.Option(help="all_reduce, reduce_scatter, ..., reduce.")] = "all_reduce",
     ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")] = 4,
     hosts: Annotated[int, typer.Option(min=1, help="On how many hosts they are.")] = 1,
     check: Annotated[bool, typer.Option("--check", help="Prove it for this number of ranks and all below.")] = False,
