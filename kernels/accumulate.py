@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 
-__all__ = ["accumulate", "accumulator", "copier", "folder"]
+__all__ = ["accumulate", "accumulator", "combiner", "copier"]
 
 
 def accumulate(dst: Array, src: Array, op: str = "sum") -> None:
@@ -34,10 +34,10 @@ def accumulator(dst: Array, src: Array, op: str = "sum") -> Callable[[], object]
     Raises:
         ValueError: ``op`` is unknown, or the arrays differ in shape or type.
     """
-    return folder(dst, (), (src,), op)
+    return combiner(dst, (), (src,), op)
 
 
-def folder(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str = "sum") -> Callable[[], object]:
+def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str = "sum") -> Callable[[], object]:
     """A bound call that combines any number of arrays strictly from left to right:
 
         dst = before[0] op before[1] op ... op dst op after[0] op after[1] op ...
@@ -57,7 +57,7 @@ def folder(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str 
 
     >>> import numpy as np
     >>> total = np.array([1.0, 2.0])
-    >>> folder(total, [np.array([10.0, 20.0])], [np.array([100.0, 200.0]), np.ones(2)])()
+    >>> combiner(total, [np.array([10.0, 20.0])], [np.array([100.0, 200.0]), np.ones(2)])()
     >>> total.tolist()
     [112.0, 223.0]
     """

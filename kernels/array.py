@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["Array", "array_module", "library_of", "to_host"]
 
@@ -42,7 +42,7 @@ def array_module(array: Array) -> ModuleType:
     library = library_of(array)
     if library == "numpy":
         return np
-    choose("array library", library, {"numpy": None, "cupy": None})
+    lookup("array library", library, {"numpy": None, "cupy": None})
     return importlib.import_module(library)
 
 

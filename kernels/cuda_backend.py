@@ -18,9 +18,9 @@ import cupyx
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.cuda_sources import C_TYPES, kernel
 from dear_mpi.kernels.launch_tables import COMBINE_PART, THREADS, address, block_table, grid_of, row_table, slot_columns
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.rules import SGD, Adam, Rule
 
 __all__ = ["allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
@@ -105,7 +105,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     """
     terms, numbers = [*before, dst, *after], (np.int64(dst.size), np.int64(COMBINE_PART))
     name = "accumulate" if len(terms) == 2 else "accumulate_all"
-    function = kernel("accumulate.cu", f"{name}<{C_TYPES[dst.dtype.name]}, {choose('op', op, OPS)}>")
+    function = kernel("accumulate.cu", f"{name}<{C_TYPES[dst.dtype.name]}, {lookup('op', op, OPS)}>")
     grid, addresses = grid_of(dst.size, COMBINE_PART), [address(term) for term in terms]
     if not grid:
         return nothing

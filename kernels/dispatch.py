@@ -1,7 +1,7 @@
 """Choose the implementation of the kernels by the type of the arrays that they are given.
 
 Callers say ``pack(...)``; whether NumPy or another library does it follows from the arrays. A new kind of array
-joins with one line in ``BACKENDS``, and no caller changes. A backend has the functions of ``reference.py``.
+joins with one line in ``KERNELS``, and no caller changes. A backend has the functions of ``reference.py``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import importlib
 from types import ModuleType
 
 from dear_mpi.kernels.array import Array, library_of
-from dear_mpi.kernels.choose import choose
+from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["BACKENDS", "kernels_for"]
+__all__ = ["KERNELS", "kernels_for"]
 
-BACKENDS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
+KERNELS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
@@ -25,4 +25,4 @@ def kernels_for(*arrays: Array) -> ModuleType:
     """
     libraries = [library_of(array) for array in arrays]
     library = next((name for name in libraries if name != "numpy"), "numpy")
-    return importlib.import_module(choose("array library", library, BACKENDS))
+    return importlib.import_module(lookup("array library", library, KERNELS))

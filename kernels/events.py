@@ -12,7 +12,7 @@ from typing import Protocol
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 
-__all__ = ["Event", "event_for", "settle"]
+__all__ = ["Event", "event_for", "synchronize"]
 
 
 class Event(Protocol):
@@ -34,7 +34,7 @@ def event_for(array: Array) -> Event | None:
     return event
 
 
-def settle(array: Array) -> None:
+def synchronize(array: Array) -> None:
     """Block until what this thread has launched on its current stream is over; at once for a host array."""
     event = event_for(array)
     if event is not None:

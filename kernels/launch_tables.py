@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dear_mpi.kernels.array import Array, library_of
-from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
 
 __all__ = [
     "BLOCK",
@@ -61,7 +61,7 @@ def slot_columns(slots: Sequence[Sequence[Array]]) -> list[list[Array | None]]:
 
 def kind(array: Array | None) -> int:
     """The kernels' number for the type of an array."""
-    return choose("type of a tensor", "none" if array is None else array.dtype.name, KINDS)
+    return lookup("type of a tensor", "none" if array is None else array.dtype.name, KINDS)
 
 
 def address(array: Array | None) -> int:

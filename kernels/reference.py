@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.choose import choose
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.rules import Rule
 
 __all__ = ["OPS", "allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
@@ -68,18 +68,18 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
     Several sources are cut into blocks when the call is bound, which takes some 2 % of their memory.
     """
-    combine, terms = choose("op", op, OPS), [*before, dst, *after]
+    combine, terms = lookup("op", op, OPS), [*before, dst, *after]
     if len(terms) == 2:
         return partial(combine, *terms, out=dst)
     wide = compute_dtype(dst.dtype) if is_floating(dst.dtype) else dst.dtype
-    steps_of = fold_steps if wide == dst.dtype else fold_steps_wide
+    steps_of = combine_steps if wide == dst.dtype else combine_steps_wide
     scratch = np.empty((2, min(dst.size, COMBINE_BLOCK)), wide)
     arrays = [flat(array) for array in (dst, *terms)]
     blocks = ([array[span] for array in arrays] for span in spans(dst.size, COMBINE_BLOCK))
     return partial(run_all, [step for place, *block in blocks for step in steps_of(combine, place, block, scratch)])
 
 
-def fold_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
+def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
     """One block: the first two terms into the scratch, others onto it, and with the last one back into dst."""
     first, second, *middle, last = terms
     total = scratch[0, : dst.size]
@@ -88,7 +88,7 @@ def fold_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: A
     yield partial(combine, total, last, out=dst)
 
 
-def fold_steps_wide(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
+def combine_steps_wide(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
     """The same in the scratch's wider type; a ufunc that casts would allocate buffers for it in every call."""
     total, other = scratch[:, : dst.size]
     yield partial(np.copyto, total, terms[0])

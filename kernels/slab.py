@@ -2,7 +2,7 @@
 
 A GPU's memory is handed to other processes by handles of whole allocations, which MPI libraries map once, cache in
 small numbers (MPICH: 16), and which must come from plain ``cudaMalloc``: memory of CuPy's asynchronous pool has no
-such handle. So buckets and landing places share one slab, and neither is ever given back while a request exists.
+such handle. So buckets and side buffers share one slab, and neither is ever given back while a request exists.
 """
 
 from __future__ import annotations

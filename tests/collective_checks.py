@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, Partition, all_reduce, barrier, make_plan, reduce_scatter
-from dear_mpi.collectives.errors import CollectiveError
+from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.kernels.array import array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
 

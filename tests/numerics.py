@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from dear_mpi.collectives import Partition, all_reduce, programs
-from dear_mpi.collectives.loopback import run_loopback
-from dear_mpi.kernels.accumulate import folder
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.kernels.accumulate import combiner
 from dear_mpi.kernels.dtypes import DTYPES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "numerics.md"
@@ -49,7 +49,7 @@ def replayed(written, data):
                 arrived = {r.peer: sent[rank, r.peer, chunks] for r in receives}
                 if receives[0].combine:
                     before = [array for peer, array in arrived.items() if peer < rank]
-                    folder(part(rank, chunks), before, list(arrived.values())[len(before) :])()
+                    combiner(part(rank, chunks), before, list(arrived.values())[len(before) :])()
                 else:
                     part(rank, chunks)[:] = arrived[receives[0].peer]
     return buffers

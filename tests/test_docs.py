@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dear_mpi.collectives import ALGORITHMS, programs
-from dear_mpi.collectives.contract import COLLECTIVES
-from dear_mpi.collectives.verify import keeps_rank_order
+from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.verify import keeps_rank_order
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("hostfiles/*.md")])

@@ -16,9 +16,14 @@ BODY_LINES = 60
 MEDIAN_BODY_LINES = 8
 
 MPI4PY_FILES = {
-    f"dear_mpi.collectives.{name}" for name in ("mpi_transport", "native", "cuda_aware", "probe_device", "mpi_facts")
+    f"dear_mpi.collectives.{name}"
+    for name in (
+        "transports.mpi",
+        "plans.runners.native",
+        *(f"launch.{x}" for x in ("cuda_aware", "probe_device", "mpi_facts")),
+    )
 }
-CUPY_FILES = {"dear_mpi.streams", "dear_mpi.collectives.probe_device"}  # and the kernels
+CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.probe_device"}  # and the kernels
 
 
 def sources():
@@ -94,17 +99,17 @@ def test_imports_point_down(module):
     ("module", "name", "allowed"),
     [
         ("dear_mpi.kernels.pack", "dear_mpi.kernels.array.Array", True),
-        ("dear_mpi.kernels.pack", "dear_mpi.collectives.ring", False),
+        ("dear_mpi.kernels.pack", "dear_mpi.collectives.algorithms.ring", False),
         ("dear_mpi.kernels.pack", "mpi4py.MPI", False),
-        ("dear_mpi.collectives.ring", "dear_mpi.kernels.pack", True),
-        ("dear_mpi.collectives.ring", "dear_mpi.trainer.Trainer", False),
-        ("dear_mpi.collectives.ring", "dear_mpi", False),
-        ("dear_mpi.collectives.ring", "mpi4py.MPI", False),
-        ("dear_mpi.collectives.mpi_transport", "mpi4py.MPI", True),
-        ("dear_mpi.trainer", "dear_mpi.collectives.ring", True),
-        ("dear_mpi.trainer", "collectives.ring", False),
-        ("dear_mpi.trainer", "cupy", False),
-        ("dear_mpi.streams", "cupy", True),
+        ("dear_mpi.collectives.algorithms.ring", "dear_mpi.kernels.pack", True),
+        ("dear_mpi.collectives.algorithms.ring", "dear_mpi.training.trainer.Trainer", False),
+        ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),
+        ("dear_mpi.collectives.algorithms.ring", "mpi4py.MPI", False),
+        ("dear_mpi.collectives.transports.mpi", "mpi4py.MPI", True),
+        ("dear_mpi.training.trainer", "dear_mpi.collectives.algorithms.ring", True),
+        ("dear_mpi.training.trainer", "collectives.ring", False),
+        ("dear_mpi.training.trainer", "cupy", False),
+        ("dear_mpi.ranks.streams", "cupy", True),
     ],
 )
 def test_rule(module, name, allowed):

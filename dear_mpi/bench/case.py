@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dear_mpi.collectives.contract import COLLECTIVES
+from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.figures.stats import median
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.stats import median
 
 __all__ = ["BUS_FACTORS", "MEMORIES", "PLACEMENTS", "Case", "Row", "Samples", "row_of"]
 
@@ -69,7 +69,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant at one size.
+    """One backend at one size.
 
     ``wrong`` counts elements that differed from the exact result, over all ranks and calls; ``slow_rank`` is the rank
     that was most often the slowest; ``model_us`` is what ``fit.py`` predicts (None where it cannot).
@@ -102,7 +102,7 @@ class Row:
 
 
 def row_of(case: Case, algorithm: str, backend: str, ranks: int, segment_bytes: int, samples: Samples) -> Row:
-    """The statistics of one contestant."""
+    """The statistics of one backend."""
     times_us = np.array(samples.elapsed_s) * 1e6
     middle = median(times_us.tolist())
     nbytes = case.count * DTYPES[case.dtype].itemsize

@@ -9,21 +9,21 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from dear_mpi.bench.bout import Bout, Key
+from dear_mpi.bench.backends import BACKENDS, DEFAULTS, CannotRun, Setup, open_backend
 from dear_mpi.bench.case import BUS_FACTORS, MEMORIES, PLACEMENTS, Case, Row, Samples, row_of
-from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, CannotRun, Entry, enter
 from dear_mpi.bench.data import COMBINE, check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.gloo import check_torch, gloo_group
+from dear_mpi.bench.interleaved import Interleaved, Key
 from dear_mpi.bench.other_mpi import OTHERS, OtherMpi, check_other, rank_0_does
-from dear_mpi.collectives.agree import agree
-from dear_mpi.collectives.errors import ArgumentError
-from dear_mpi.collectives.tuning import default_segment, rules_of
-from dear_mpi.kernels.choose import choose
+from dear_mpi.collectives.plans.tuning import default_segment, rules_of
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.figures.units import format_bytes
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.streams import Streams, open_streams
-from dear_mpi.units import format_bytes
-from dear_mpi.world import World
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.streams import Streams, open_streams
+from dear_mpi.ranks.world import World
 
 __all__ = ["Report", "Settings", "bench"]
 
@@ -38,10 +38,10 @@ class Settings:
 
     Attributes:
         sizes: bytes of the full buffer.
-        algorithms: the contestants, the first one being the baseline; the device's default ones where empty.
+        algorithms: the backends, the first one being the baseline; the device's default ones where empty.
         placement: ``in`` or ``out`` of place.
         memory: ``shared``, which ranks of a host can reach, or ``private``.
-        segments: the largest messages of our plans, in bytes, one contestant for each; what suits the hosts if empty.
+        segments: the largest messages of our plans, in bytes, one backend for each; what suits the hosts if empty.
         seconds: how long to measure each size; decides the number of samples.
         other_mpi: the launcher of the other MPI.
     """
@@ -73,17 +73,17 @@ class Settings:
             ValueError: a setting is not allowed.
         """
         for collective in self.collectives:
-            choose("collective", collective, BUS_FACTORS)
-        choose("placement", self.placement, PLACEMENTS)
-        choose("op", self.op, COMBINE)
-        choose("memory", self.memory, dict.fromkeys(MEMORIES))
-        itemsize = choose("dtype", self.dtype, DTYPES).itemsize
+            lookup("collective", collective, BUS_FACTORS)
+        lookup("placement", self.placement, PLACEMENTS)
+        lookup("op", self.op, COMBINE)
+        lookup("memory", self.memory, dict.fromkeys(MEMORIES))
+        itemsize = lookup("dtype", self.dtype, DTYPES).itemsize
         for name, given in (("sizes", self.sizes), ("segments", self.segments)):
             if min(given, default=0) < itemsize:
                 raise ValueError(f"{name} must be at least {itemsize} B, one element, not {min(given, default=0)} B")
         if not self.seconds > 0:
             raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
-        choose("device", self.device, DEFAULTS)
+        lookup("device", self.device, DEFAULTS)
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"algorithms must be different ones, not {', '.join(self.names)}")
         check_exact(next(self.cases()), world.size)
@@ -96,7 +96,7 @@ class Settings:
             check_torch()
 
     def keys(self, case: Case) -> list[Key]:
-        """The contestants of this job in a case, with each of the segments that make a difference."""
+        """The backends of this job in a case, with each of the segments that make a difference."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
         return [
@@ -121,10 +121,10 @@ class Report:
 
 
 def bench(settings: Settings, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: a row per size and contestant, in the order of the settings.
+    """Collective: a row per size and backend, in the order of the settings.
 
     Raises:
-        ArgumentError: a setting is not allowed, or a contestant cannot be had; on all ranks alike.
+        ArgumentError: a setting is not allowed, or a backend cannot be had; on all ranks alike.
     """
     opened: list[Streams] = []
     settings = replace(settings, segments=settings.segments or (default_segment(world.transport.hosts),))
@@ -178,27 +178,29 @@ def check_plans(settings: Settings, world: World, streams: Streams) -> None:
     for name in settings.algorithms:
         x = streams.put(np.zeros(world.size, DTYPES[settings.dtype]))
         faults = []
-        for collective in settings.collectives if name not in (*CONTESTANTS, *OTHERS) else ():
+        for collective in settings.collectives if name not in (*BACKENDS, *OTHERS) else ():
             case = Case(collective, 0, settings.dtype, settings.op)
             try:
-                enter(name, Entry(case, x, None, world.transport, min(settings.segments))).free()
+                open_backend(name, Setup(case, x, None, world.transport, min(settings.segments))).free()
             except CannotRun as error:
                 faults.append(error)
         if faults and len(faults) == len(settings.collectives):
-            raise ArgumentError(f"{faults[0]}; the benchmark also has {', '.join((*CONTESTANTS, *OTHERS))}")
+            raise ArgumentError(f"{faults[0]}; the benchmark also has {', '.join((*BACKENDS, *OTHERS))}")
 
 
 def at_size(
     case: Case, settings: Settings, world: World, streams: Streams, others: Mapping[str, OtherMpi]
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
-    """All contestants, taking turns: their samples, and why some are missing."""
-    bout = Bout(case, settings.keys(case), world, streams)
+    """All backends, taking turns: their samples, and why some are missing."""
+    interleaved = Interleaved(case, settings.keys(case), world, streams)
     cut = settings.segments[0]
 
     def run(turns: int) -> dict[Key, Samples]:
-        answers = {(name, cut): other.run(case, turns) for name, other in others.items() if name not in bout.left_out}
-        bout.left_out |= {key[0]: answer for key, answer in answers.items() if isinstance(answer, str)}
-        return bout.run(turns) | {key: answer for key, answer in answers.items() if isinstance(answer, Samples)}
+        answers = {
+            (name, cut): other.run(case, turns) for name, other in others.items() if name not in interleaved.left_out
+        }
+        interleaved.left_out |= {key[0]: answer for key, answer in answers.items() if isinstance(answer, str)}
+        return interleaved.run(turns) | {key: answer for key, answer in answers.items() if isinstance(answer, Samples)}
 
     run(1)  # a job under another MPI prepares its arrays
     begin = time.perf_counter()
@@ -207,5 +209,5 @@ def at_size(
     turns = int(min(max(settings.seconds / turn_s, SAMPLES[0]), SAMPLES[1]))
     blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if others else [turns]
     found = [run(turns) for turns in blocks]
-    bout.free()
-    return {key: sum((block[key] for block in found[1:]), found[0][key]) for key in found[0]}, bout.left_out
+    interleaved.free()
+    return {key: sum((block[key] for block in found[1:]), found[0][key]) for key in found[0]}, interleaved.left_out

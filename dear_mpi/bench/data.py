@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.bench.case import Case
-from dear_mpi.collectives.contract import COLLECTIVES
-from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 

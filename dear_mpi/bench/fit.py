@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dear_mpi.bench.case import Row
-from dear_mpi.collectives.algorithms import programs
-from dear_mpi.collectives.cost import Network, cost
-from dear_mpi.collectives.program import Program
-from dear_mpi.collectives.tuning import SHARED
+from dear_mpi.collectives.algorithms.registry import programs
+from dear_mpi.collectives.plans.tuning import SHARED
+from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 

@@ -1,4 +1,4 @@
-"""torch.distributed with gloo as a contestant, on the ranks of this job and on the same memory."""
+"""torch.distributed with gloo as a backend, on the ranks of this job and on the same memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.bench.case import Case
-from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array, library_of
-from dear_mpi.world import World
+from dear_mpi.ranks.world import World
 
 __all__ = ["GlooRun", "check_torch", "gloo_group"]
 

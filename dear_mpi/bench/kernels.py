@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.figures.stats import median, ratio
 from dear_mpi.kernels.accumulate import accumulator, copier
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.paper_models import load_modules
-from dear_mpi.stats import median, ratio
-from dear_mpi.streams import Streams
+from dear_mpi.models.paper_models import load_modules
+from dear_mpi.ranks.streams import Streams
 
 __all__ = ["MODELS", "KernelRow", "bench_kernels"]
 
@@ -30,7 +30,7 @@ MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 WARM_UP = 3
 WORK_S = 500e-6  # of the calls in a sample
-BUDGET_S = 2.0  # for the samples of one row's contestants; decides their number
+BUDGET_S = 2.0  # for the samples of one row's backends; decides their number
 SAMPLES = (7, 50)
 Call = Callable[[], object]
 

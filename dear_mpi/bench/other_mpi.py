@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.collectives.errors import ArgumentError
-from dear_mpi.collectives.launcher import child_environment
-from dear_mpi.world import World
+from dear_mpi.collectives.launch.launcher import child_environment
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.ranks.world import World
 
 __all__ = ["OTHERS", "OtherMpi", "check_other", "rank_0_does"]
 
@@ -54,7 +54,7 @@ def rank_0_does(world: World, action: Callable[[], T]) -> T:
     Raises:
         ArgumentError: it raised an OSError or a ValueError; on all ranks alike.
     """
-    from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
+    from dear_mpi.collectives.transports.mpi import world_communicator  # imports MPI, which this module must not
 
     found: Any = None
     fault = None
@@ -98,12 +98,12 @@ class OtherMpi:
 
     def __init__(self, name: str, world: World, command: str) -> None:
         self.name, self.world = name, world
-        self.job: Job | None = None
+        self.job: Child | None = None
         self.library: str = rank_0_does(world, lambda: self.open(command))
 
     def open(self, command: str) -> str:
         size = self.world.size
-        self.job = Job(self.name, *launcher(self.name, command, size), size)
+        self.job = Child(self.name, *launcher(self.name, command, size), size)
         try:
             ready = self.job.answer(START_S)
             if ready["ranks"] != size or not ready["library"].startswith(OTHERS[self.name]):
@@ -129,7 +129,7 @@ class OtherMpi:
             self.job.close()
 
 
-class Job:
+class Child:
     """A child process that answers lines of JSON."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str], size: int) -> None:

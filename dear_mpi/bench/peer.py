@@ -7,11 +7,11 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from dear_mpi.bench.bout import Bout
 from dear_mpi.bench.case import Case
+from dear_mpi.bench.interleaved import Interleaved
 from dear_mpi.bench.other_mpi import MARK, rank_0_does
-from dear_mpi.streams import open_streams
-from dear_mpi.world import World, run_world
+from dear_mpi.ranks.streams import open_streams
+from dear_mpi.ranks.world import World, run_world
 
 __all__ = ["serve"]
 
@@ -25,16 +25,16 @@ def serve(world: World) -> None:
         if world.rank == 0:
             print(MARK + json.dumps(answer), flush=True)
 
-    bout: Bout | None = None
+    interleaved: Interleaved | None = None
     say({"library": world.transport.name, "ranks": world.size})
     while order := rank_0_does(world, lambda: json.loads(sys.stdin.readline() or "null")):
         case = Case(**order["case"])
-        if bout is None or bout.case != case:
-            if bout is not None:
-                bout.free()
-            bout = Bout(case, [NATIVE], world, open_streams(case.device))
-        samples = bout.run(order["turns"]).get(NATIVE)
-        say({"left_out": bout.left_out["native"]} if samples is None else asdict(samples))
+        if interleaved is None or interleaved.case != case:
+            if interleaved is not None:
+                interleaved.free()
+            interleaved = Interleaved(case, [NATIVE], world, open_streams(case.device))
+        samples = interleaved.run(order["turns"]).get(NATIVE)
+        say({"left_out": interleaved.left_out["native"]} if samples is None else asdict(samples))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.partition import chunk_bounds
+from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 
 __all__ = ["PrototypeRing"]

@@ -13,9 +13,9 @@ from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.kernels import KernelRow
 from dear_mpi.bench.summary import CLASSES, NOT_OURS, against_mpi
-from dear_mpi.show import console, interval
-from dear_mpi.units import format_bytes
-from dear_mpi.world import World
+from dear_mpi.figures.units import format_bytes
+from dear_mpi.ranks.world import World
+from dear_mpi.see.tables import console, interval
 
 __all__ = ["show_bench", "show_kernels"]
 
@@ -34,7 +34,7 @@ def show_bench(world: World, report: Report) -> None:
 
 
 def table_of(rows: Sequence[Row], memory: str) -> Table:
-    """One line per size and contestant; the ratio is to the first contestant at the same size."""
+    """One line per size and backend; the ratio is to the first backend at the same size."""
     first = rows[0]
     others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
     backends = ", ".join([f"over {first.backend}", *(f"{name}: {backend}" for name, backend in others.items())])

@@ -14,19 +14,19 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import geometric_mean
 
+from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import Row
-from dear_mpi.bench.contestants import CONTESTANTS
 from dear_mpi.bench.other_mpi import OTHERS
-from dear_mpi.collectives.agree import agree
-from dear_mpi.collectives.tuning import SHARED, Rule, read_rules, rules_of, write_rules
-from dear_mpi.world import World
+from dear_mpi.collectives.plans.tuning import SHARED, Rule, read_rules, rules_of, write_rules
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.ranks.world import World
 
 __all__ = ["Tuning", "tuned"]
 
 
 def is_ours(name: str) -> bool:
     """Whether ``auto`` may pick it anywhere."""
-    return name not in (*CONTESTANTS, *OTHERS, SHARED) and rules_of(name) is None
+    return name not in (*BACKENDS, *OTHERS, SHARED) and rules_of(name) is None
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:

@@ -9,21 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from dear_mpi.collectives.agree import agree
-from dear_mpi.collectives.cuda_aware import OVERRIDES
-from dear_mpi.collectives.errors import AgreedError
-from dear_mpi.collectives.launcher import OPEN_MPI, Launch, launch_of
-from dear_mpi.collectives.mpi_facts import MpiFacts, mpi_facts, without_pmix
+from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
+from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch, launch_of
+from dear_mpi.collectives.launch.mpi_facts import MpiFacts, mpi_facts, without_pmix
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.doctor.facts import Facts, gather_facts, rank_facts
 from dear_mpi.doctor.findings import Finding, findings
 from dear_mpi.doctor.links import measure_links
 from dear_mpi.doctor.show import show_doctor
-from dear_mpi.kernels.choose import choose
+from dear_mpi.figures.json_file import json_writer
+from dear_mpi.figures.units import parse_bytes
 from dear_mpi.kernels.gpu import Gpu, current_gpu
-from dear_mpi.output import json_writer
-from dear_mpi.streams import STREAMS, select_gpu
-from dear_mpi.units import parse_bytes
-from dear_mpi.world import World, run_world
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.streams import STREAMS, select_gpu
+from dear_mpi.ranks.world import World, run_world
 
 __all__ = ["doctor", "examine", "look"]
 
@@ -52,8 +52,8 @@ def doctor(
         return any(finding.severity == "broken" for finding in found)
 
     try:
-        choose("device", device or "cpu", STREAMS)
-        choose("device_memory", device_memory, dict.fromkeys(OVERRIDES))
+        lookup("device", device or "cpu", STREAMS)
+        lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
         nbytes = parse_bytes(size)
         if nbytes < 1:
             raise ValueError(f"size must be at least 1 B, not {size}")

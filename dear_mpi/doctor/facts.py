@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from dear_mpi.collectives.cuda_aware import Verdict, decide
-from dear_mpi.collectives.launcher import Launch
-from dear_mpi.collectives.mpi_facts import MpiFacts, loaded, queries
+from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
+from dear_mpi.collectives.launch.launcher import Launch
+from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, queries
 from dear_mpi.kernels.gpu import Gpu
-from dear_mpi.world import World
+from dear_mpi.ranks.world import World
 
 __all__ = ["Facts", "LinkFacts", "RankFacts", "gather_facts", "rank_facts"]
 
@@ -111,7 +111,7 @@ def blas_threads(environment: Mapping[str, str], cores: int) -> int:
 
 def gather_facts(world: World, alone: Facts, override: str) -> Facts:
     """Collective, where MPI is usable: what each rank knows by itself, and what they can only find out together."""
-    from dear_mpi.collectives.mpi_transport import world_communicator  # imports MPI, which this module must not
+    from dear_mpi.collectives.transports.mpi import world_communicator  # imports MPI, which this module must not
 
     comm = world_communicator()
     ranks: list[RankFacts] = world.transport.gather_values(replace(alone.ranks[0], rank=world.rank))

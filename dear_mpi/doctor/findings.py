@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
-from dear_mpi.units import format_numbers
+from dear_mpi.figures.units import format_numbers
 
 __all__ = ["SEVERITIES", "Finding", "findings"]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dear_mpi.collectives.transport import Request, Transport
+from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.doctor.facts import LinkFacts
+from dear_mpi.figures.stats import median
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.events import settle
+from dear_mpi.kernels.events import synchronize
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.stats import median
 
 __all__ = ["measure_links"]
 
@@ -120,8 +120,8 @@ def settled(dst: Array, src: Array) -> Callable[[], object]:
 
     def run() -> None:
         copy()
-        settle(dst)
-        settle(src)  # one of the two is the device's
+        synchronize(dst)
+        synchronize(src)  # one of the two is the device's
 
     return run
 
@@ -132,5 +132,5 @@ def device_zeros(nbytes: int) -> Array:
 
     array = allocate(nbytes)
     array[...] = 0
-    settle(array)
+    synchronize(array)
     return array

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, programs, verify
-from dear_mpi.collectives.cost import Network, cost
-from dear_mpi.collectives.partition import Partition
-from dear_mpi.collectives.verify import keeps_rank_order
+from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.verify import keeps_rank_order
 
 HIERARCHICAL = ALGORITHMS["hierarchical"]
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if name != "shared"]

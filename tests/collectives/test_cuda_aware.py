@@ -7,16 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.collectives.cuda_aware import (
+from dear_mpi.collectives.launch.cuda_aware import (
     Probe,
     Verdict,
     attempt,
     probe,
     verdict,
 )
-from dear_mpi.collectives.errors import ArgumentError, MismatchError
-from dear_mpi.collectives.launcher import child_environment
-from dear_mpi.collectives.mpi_facts import loaded
+from dear_mpi.collectives.launch.launcher import child_environment
+from dear_mpi.collectives.launch.mpi_facts import loaded
+from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
 from dear_mpi.kernels.gpu import current_gpu, use_gpu
 
 
@@ -168,6 +168,6 @@ def test_an_attempt_never_raises():
 
 def test_the_real_child_fails_in_words():
     """No machine has a GPU of this number."""
-    found = probe(command=[sys.executable, "-m", "dear_mpi.collectives.probe_device", "1000", "30"])
+    found = probe(command=[sys.executable, "-m", "dear_mpi.collectives.launch.probe_device", "1000", "30"])
     assert not found.ok
     assert found.reason.startswith("the probe failed with status 1: ")

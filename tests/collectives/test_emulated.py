@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.collectives import ALGORITHMS, CollectiveError, emulated
-from dear_mpi.collectives.emulated import BURST_S, EmulatedTransport, Link, Port
-from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.collectives import ALGORITHMS, CollectiveError
+from dear_mpi.collectives.transports import emulated
+from dear_mpi.collectives.transports.emulated import BURST_S, EmulatedTransport, Link, Port
+from dear_mpi.collectives.transports.loopback import run_loopback
 from tests import collective_checks as checks
 
 FAST = Link(bandwidth=1e12, latency_s=1e-6)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce, shared
-from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce
+from dear_mpi.collectives.plans.runners import shared
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from tests import collective_checks as checks
 

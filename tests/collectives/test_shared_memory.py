@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.shared_memory import SharedMemory
+from dear_mpi.collectives.transports.shared_memory import SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux: blocks are memory files")
 
@@ -32,9 +32,9 @@ def in_another_process(part, code):
     """Run code that has ``x``, a peer's view of this part as ten numbers of fp32."""
     setup = (
         "import sys, numpy as np\n"
-        "from dear_mpi.collectives.shared_memory import Part, SharedMemory\n"
+        "from dear_mpi.collectives.transports.shared_memory import Region, SharedMemory\n"
         "memory = SharedMemory()\n"
-        "part = Part(**__import__('json').loads(sys.argv[1]))\n"
+        "part = Region(**__import__('json').loads(sys.argv[1]))\n"
         "x = memory.view(part, np.empty(10, np.float32))\n"
     )
     command = [sys.executable, "-c", setup + code, json.dumps(asdict(part))]

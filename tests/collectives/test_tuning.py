@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.tuning import BUILT_IN, Rule, pick, read_rules, rules_of, write_rules
+from dear_mpi.collectives.plans.tuning import BUILT_IN, Rule, pick, read_rules, rules_of, write_rules
 
 RULES = [
     Rule("all_reduce", 4, 1000, "naive", 512),

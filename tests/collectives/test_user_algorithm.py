@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.cli import app
+from dear_mpi.cli.app import app
 from dear_mpi.collectives import Partition, ProgramError, all_reduce, make_plan, programs, verify
-from dear_mpi.collectives.errors import AgreedError
-from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
 from tests.launch import mpis_at_hand
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "your-own-algorithm.md").read_text(encoding="utf-8")
-IMPORTS = "from dear_mpi.collectives.program import Program, Receive, Send, Step\n"
+IMPORTS = "from dear_mpi.collectives.program.program import Program, Receive, Send, Step\n"
 
 
 def blocks(language):

@@ -3,7 +3,7 @@
 import pytest
 
 from dear_mpi.collectives import ProgramError, programs, verify
-from dear_mpi.collectives.program import Program, Receive, Send, Step
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def one(chunk):

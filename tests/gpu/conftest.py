@@ -7,7 +7,7 @@ and fails a test in which somebody did not wait for them. Without either, this s
 import cupy
 import pytest
 
-from dear_mpi.collectives.transport import StagedTransport
+from dear_mpi.collectives.transports.transport import StagedTransport
 
 IS_STANDIN = getattr(cupy, "is_standin", False)
 

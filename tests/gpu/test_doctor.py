@@ -3,10 +3,10 @@
 import cupy
 import pytest
 
-from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor.command import gpu_of
 from dear_mpi.doctor.links import Trips, measure_links
-from dear_mpi.kernels.events import settle
+from dear_mpi.kernels.events import synchronize
 from dear_mpi.kernels.gpu import current_gpu, use_gpu
 from tests.gpu.conftest import watched
 
@@ -36,7 +36,7 @@ def test_a_trip_brings_back_what_was_sent(path):
             out, back = trips.memory[:2]
             if transport.rank == 0:
                 out[...] = 7
-                settle(out)
+                synchronize(out)
                 trips.timed(2)
                 return None
             trips.answered(2)

@@ -7,7 +7,7 @@ import cupy
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.accumulate import accumulate, accumulator, copier, folder
+from dear_mpi.kernels.accumulate import accumulate, accumulator, combiner, copier
 from dear_mpi.kernels.cuda_sources import kernel
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.events import event_for
@@ -122,18 +122,18 @@ def test_several_sources_in_one_launch(op, dtype, number, place, first, launches
     there[other] = Slab.pinned(cupy.zeros(1)).empty(count - first, dtype)
     terms = [term[first:] for term in terms]
     there[other][...] = terms[other]
-    call = folder(there[place], there[:place], there[place + 1 :], op)
+    call = combiner(there[place], there[:place], there[place + 1 :], op)
     begin = launches()
     call()
     assert launches() == (None if begin is None else begin + 1)
     with np.errstate(over="ignore"):  # of products in fp16
-        folder(terms[place], terms[:place], terms[place + 1 :], op)()
+        combiner(terms[place], terms[:place], terms[place + 1 :], op)()
     assert_same_bits(there[place], terms[place])
 
 
 def test_several_sources_without_elements():
     none = cupy.zeros(0, np.float32)
-    folder(none, [none], [none])()
+    combiner(none, [none], [none])()
 
 
 @pytest.mark.parametrize("count", COUNTS)

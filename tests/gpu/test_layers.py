@@ -4,8 +4,8 @@ import cupy
 import numpy as np
 import pytest
 
-from dear_mpi.layers import SoftmaxCrossEntropy
-from dear_mpi.models import build
+from dear_mpi.models.layers import SoftmaxCrossEntropy
+from dear_mpi.models.networks import build
 
 INPUTS = {
     "mlp": ((8, 8), 10, lambda rng: rng.standard_normal((6, 8, 8))),

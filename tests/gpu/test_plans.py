@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from dear_mpi.collectives import ALGORITHMS, make_plan
-from dear_mpi.collectives.loopback import run_loopback
-from dear_mpi.collectives.transport import StagedTransport
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.slab import Slab
 from tests.collective_checks import MESSAGES, cases, check_case
 from tests.gpu.conftest import watched

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from dear_mpi.collectives.transport import StagedTransport
-from dear_mpi.config import Config
-from dear_mpi.schedules import SCHEDULES
-from dear_mpi.train import train
-from dear_mpi.world import World, run_world
+from dear_mpi.collectives.transports.transport import StagedTransport
+from dear_mpi.ranks.world import World, run_world
+from dear_mpi.training.config import Config
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.train import train
 from tests.gpu.conftest import watched
 from tests.training_checks import README, settings
 

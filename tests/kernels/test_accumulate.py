@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.accumulate import accumulate, accumulator, copier, folder
+from dear_mpi.kernels.accumulate import accumulate, accumulator, combiner, copier
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
 from dear_mpi.kernels.reference import COMBINE_BLOCK, OPS
 
@@ -93,7 +93,7 @@ def test_several_sources_from_left_to_right(op, dtype, number, place):
     """Twice, as a bound call reads anew; in more blocks than one; sources are only read."""
     terms = [some(dtype, seed, COMBINE_BLOCK + 3) for seed in range(number + 1)]
     before = [term.tobytes() for term in terms]
-    call = folder(terms[place], terms[:place], terms[place + 1 :], op)
+    call = combiner(terms[place], terms[:place], terms[place + 1 :], op)
     for _ in range(2):
         with np.errstate(over="ignore"):  # of products in fp16
             expected = left_to_right(terms, op).tobytes()
@@ -108,7 +108,7 @@ def test_a_sum_in_two_bytes_is_rounded_once(name, bits):
     """Half a unit in the last place twice: rounded after each step to even, neither would be left of it."""
     half = 2.0**-bits
     one, *halves = (np.full(5, value, DTYPES[name]) for value in (1.0, half, half))
-    folder(one, (), halves)()
+    combiner(one, (), halves)()
     assert one.astype(float).tolist() == [1 + 2 * half] * 5
 
 
@@ -117,7 +117,7 @@ def test_the_order_can_be_told_from_the_bits():
     results = []
     for before, after in [([large], [rest]), ([large, rest], []), ([], [large, rest])]:
         dst = small.copy()
-        folder(dst, before, after)()
+        combiner(dst, before, after)()
         results.append(dst.item())
     assert results == [0.0, 1.0, 0.0]
 
@@ -125,22 +125,22 @@ def test_the_order_can_be_told_from_the_bits():
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_any_shape_of_several(shape):
     dst = np.full(shape, 2.0)
-    folder(dst, [np.full(shape, 3.0)], [np.full(shape, 5.0)])()
+    combiner(dst, [np.full(shape, 3.0)], [np.full(shape, 5.0)])()
     np.testing.assert_array_equal(dst, np.full(shape, 10.0))
 
 
 def test_gaps_in_one_axis_are_walked_over_and_in_several_refused():
     whole, ones = np.zeros((4, 6)), np.ones((4, 3))
-    folder(whole[0, ::2], [ones[0]], [ones[0]])()
+    combiner(whole[0, ::2], [ones[0]], [ones[0]])()
     np.testing.assert_array_equal(whole[0], [2, 0, 2, 0, 2, 0])
     with pytest.raises(ValueError, match="must be contiguous, not of strides"):
-        folder(whole[:, ::2], [ones], [ones])
+        combiner(whole[:, ::2], [ones], [ones])
 
 
 def test_a_call_of_several_leaves_nothing_behind():
     """What it works in is there when it is bound."""
     terms = [some(DTYPES["fp16"], seed, COMBINE_BLOCK) for seed in range(3)]
-    call = folder(terms[0], terms[1:2], terms[2:], "max")
+    call = combiner(terms[0], terms[1:2], terms[2:], "max")
     call()
     tracemalloc.start()
     try:
@@ -163,7 +163,7 @@ FOLDER_ERRORS = {
 def test_errors_of_several(message):
     before, after, op = FOLDER_ERRORS[message]
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
-        folder(np.zeros(3), before, after, op)
+        combiner(np.zeros(3), before, after, op)
     assert message in str(error.value)
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dear_mpi.kernels import reference
-from dear_mpi.kernels.accumulate import accumulate, copier, folder
+from dear_mpi.kernels.accumulate import accumulate, combiner, copier
 from dear_mpi.kernels.array import array_module
-from dear_mpi.kernels.choose import choose
-from dear_mpi.kernels.dispatch import BACKENDS, kernels_for
+from dear_mpi.kernels.dispatch import KERNELS, kernels_for
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.pack import pack, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.rules import SGD
@@ -40,7 +40,7 @@ def calls(monkeypatch):
     for name in ("combiner", "copier", "packer", "unpacker", "updater"):
         setattr(backend, name, noting(name))
     monkeypatch.setitem(sys.modules, "standin_backend", backend)
-    monkeypatch.setitem(BACKENDS, LIBRARY, "standin_backend")
+    monkeypatch.setitem(KERNELS, LIBRARY, "standin_backend")
     return noted
 
 
@@ -62,7 +62,7 @@ def run_accumulate(bucket):
 
 
 def run_folder(bucket):
-    folder(bucket, [np.ones_like(bucket)], [np.ones_like(bucket)])()
+    combiner(bucket, [np.ones_like(bucket)], [np.ones_like(bucket)])()
     assert (bucket == 3).all()
 
 
@@ -118,7 +118,7 @@ def test_cupy_is_imported_for_cupy_arrays(monkeypatch):
 
 
 def test_choose_gives_what_the_table_has():
-    assert choose("op", "sum", {"sum": 1, "max": 2}) == 1
+    assert lookup("op", "sum", {"sum": 1, "max": 2}) == 1
 
 
 @pytest.mark.parametrize(
@@ -133,5 +133,5 @@ def test_choose_gives_what_the_table_has():
 )
 def test_choose_helps_who_mistyped(name, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
-        choose("op", name, {"sum": 1, "minimum": 2, "maximum": 3})
+        lookup("op", name, {"sum": 1, "minimum": 2, "maximum": 3})
     assert str(error.value).startswith(message)

@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.array import array_module
-from dear_mpi.layers import SoftmaxCrossEntropy
-from dear_mpi.models import build
+from dear_mpi.models.layers import SoftmaxCrossEntropy
+from dear_mpi.models.networks import build
 from tests.standin import fixture
 from tests.standin.checked_transport import CheckedTransport
 from tests.standin.fixture import expect_race, standin_modules

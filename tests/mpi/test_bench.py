@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, and its contestants are right."""
+"""The benchmark measures what it says, and its backends are right."""
 
 import contextlib
 import json
@@ -17,11 +17,11 @@ from dear_mpi.bench.other_mpi import OTHERS, OtherMpi
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import Tuning
-from dear_mpi.cli import app
-from dear_mpi.collectives.errors import ArgumentError
-from dear_mpi.collectives.tuning import read_rules
+from dear_mpi.cli.app import app
+from dear_mpi.collectives.plans.tuning import read_rules
+from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.world import run_world
+from dear_mpi.ranks.world import run_world
 
 pytestmark = pytest.mark.mpi
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from mpi4py import MPI
 
 from dear_mpi.collectives import ALGORITHMS, all_reduce, make_plan, transport_of
-from dear_mpi.collectives.loopback import run_loopback
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from tests import collective_checks as checks
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dear_mpi.collectives.cuda_aware import Probe, decide, probe
-from dear_mpi.collectives.errors import ArgumentError, MismatchError
-from dear_mpi.collectives.mpi_facts import queries
+from dear_mpi.collectives.launch.cuda_aware import Probe, decide, probe
+from dear_mpi.collectives.launch.mpi_facts import queries
+from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
 from dear_mpi.kernels.gpu import current_gpu
 
 pytestmark = pytest.mark.mpi
@@ -85,5 +85,5 @@ def test_a_child_of_a_rank_is_a_job_of_its_own(comm, agree):
 def test_the_child_itself(agree, monkeypatch):
     """On a CuPy whose device memory is the host's, which any MPI takes."""
     monkeypatch.syspath_prepend(STANDIN)
-    found = probe(30, command=[sys.executable, "-m", "dear_mpi.collectives.probe_device", "0", "30"])
+    found = probe(30, command=[sys.executable, "-m", "dear_mpi.collectives.launch.probe_device", "0", "30"])
     agree(found.ok, found.reason)

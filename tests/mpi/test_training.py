@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import MismatchError
-from dear_mpi.config import Config
-from dear_mpi.schedules import SCHEDULES
-from dear_mpi.train import train
-from dear_mpi.trainer import TrainingError
-from dear_mpi.units import parse_link
-from dear_mpi.world import run_world
+from dear_mpi.figures.units import parse_link
+from dear_mpi.ranks.world import run_world
+from dear_mpi.training.config import Config
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.train import train
+from dear_mpi.training.trainer import TrainingError
 from tests.training_checks import SCHEDULE_CASES, settings
 
 pytestmark = pytest.mark.mpi

@@ -12,7 +12,7 @@ from itertools import chain, cycle, product
 
 import numpy as np
 
-from dear_mpi.kernels.accumulate import accumulate, folder
+from dear_mpi.kernels.accumulate import accumulate, combiner
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table, slot_columns
 from dear_mpi.kernels.pack import pack, unpack
@@ -214,7 +214,7 @@ def check_accumulate_all(kernel, name, op):
     for (number, place), (offsets, size), part in zip(places, turns, cycle(PARTS)):
         terms = [filled(size, name, rng, offset) for offset in offsets[: number + 1]]
         dst, wanted, before = terms[place], terms[place].copy(), [term.tobytes() for term in terms]
-        folder(wanted, terms[:place], terms[place + 1 :], op)()
+        combiner(wanted, terms[:place], terms[place + 1 :], op)()
         table = np.array([term.ctypes.data for term in terms])
         launch(run, range(-(-size // part)), dst, table, np.int32(len(terms)), size, part)
         assert_same(dst, wanted, zeros=op in ("min", "max"))
@@ -313,7 +313,7 @@ def check_accumulate_beyond_32_bits(kernel, name):
     run((-(-count // PART),), (THREADS,), arguments, first_block=first)
     assert_same(dst, wanted)
     run = kernel("accumulate.cu", f"accumulate_all<{FLOATING[name]}, Sum>")
-    folder(wanted, [src], [src])()
+    combiner(wanted, [src], [src])()
     table = np.array([biased(src), biased(dst), biased(src)])
     run((-(-count // PART),), (THREADS,), (biased(dst), table, np.int32(3), count, PART), first_block=first)
     assert_same(dst, wanted)

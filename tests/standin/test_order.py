@@ -4,13 +4,13 @@ import cupy
 import numpy as np
 import pytest
 
-from dear_mpi.bounds import REPEATS
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.loopback import run_loopback
-from dear_mpi.collectives.transport import StagedTransport
-from dear_mpi.config import Config
-from dear_mpi.train import train
-from dear_mpi.world import run_world
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.transport import StagedTransport
+from dear_mpi.ranks.world import run_world
+from dear_mpi.training.bounds import REPEATS
+from dear_mpi.training.config import Config
+from dear_mpi.training.train import train
 from tests.standin.checked_transport import CheckedTransport
 from tests.training_checks import settings
 
@@ -56,7 +56,7 @@ def test_compute_and_communication_wait_for_each_other(schedule, forgotten, race
     config = Config.of(settings(device="cuda", schedule=schedule, iterations=2))
     run_world(lambda world: train(config, world), threads=2)
     assert not races
-    monkeypatch.setattr(f"dear_mpi.engine.Handle.{forgotten}", Forgotten(), raising=False)
+    monkeypatch.setattr(f"dear_mpi.training.engine.Handle.{forgotten}", Forgotten(), raising=False)
     with pytest.raises(Exception, match="nothing makes it wait"):
         run_world(lambda world: train(config, world), threads=2)
     assert races

@@ -11,9 +11,9 @@ from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
 from dear_mpi.bench.summary import OURS, against_mpi
 from dear_mpi.bench.table import fit_text
 from dear_mpi.bench.tune import tuned
-from dear_mpi.collectives.cost import Network, cost
-from dear_mpi.collectives.tuning import Rule
-from dear_mpi.units import parse_sizes
+from dear_mpi.collectives.plans.tuning import Rule
+from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.figures.units import parse_sizes
 
 
 def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts):

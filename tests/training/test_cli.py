@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.cli import app
+from dear_mpi.cli.app import app
 from dear_mpi.collectives import ALGORITHMS
 
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.bounds import BOUNDS
-from dear_mpi.config import LEARNING_RATES, PRESETS, Config
+from dear_mpi.figures.stats import median, ratio
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.rules import SGD, Adam
-from dear_mpi.layers import synthetic
-from dear_mpi.optimizer import Optimizer
-from dear_mpi.paper_models import Module, load_modules, synthetic_layers
-from dear_mpi.stats import median, ratio
+from dear_mpi.models.layers import synthetic
+from dear_mpi.models.paper_models import Module, load_modules, synthetic_layers
+from dear_mpi.training.bounds import BOUNDS
+from dear_mpi.training.config import LEARNING_RATES, PRESETS, Config
+from dear_mpi.training.optimizer import Optimizer
 
 
 @pytest.mark.parametrize("name", [*PRESETS, "synthetic:resnet50"])

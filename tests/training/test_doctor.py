@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dear_mpi.collectives.cuda_aware import Verdict
-from dear_mpi.collectives.launcher import Launch, launch_of
-from dear_mpi.collectives.loopback import run_loopback
-from dear_mpi.collectives.mpi_facts import MpiFacts
+from dear_mpi.collectives.launch.cuda_aware import Verdict
+from dear_mpi.collectives.launch.launcher import Launch, launch_of
+from dear_mpi.collectives.launch.mpi_facts import MpiFacts
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor import command
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import SEVERITIES, findings

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.fusion import by_bytes, by_layers, equal_buckets, fuse
-from dear_mpi.paper_models import load_modules
+from dear_mpi.models.paper_models import load_modules
+from dear_mpi.training.fusion import by_bytes, by_layers, equal_buckets, fuse
 
 SIZES = st.lists(st.integers(0, 40), max_size=20)
 COUNTS = st.integers(1, 8)

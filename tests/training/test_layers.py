@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dear_mpi.layers import (
+from dear_mpi.models.layers import (
     CausalSelfAttention,
     Conv2d,
     Dense,
@@ -22,7 +22,7 @@ from dear_mpi.layers import (
     Residual,
     SoftmaxCrossEntropy,
 )
-from dear_mpi.models import MODELS, build
+from dear_mpi.models.networks import MODELS, build
 
 
 def random(*shape):

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.bucket import Bucket
-from dear_mpi.collectives.loopback import run_loopback
-from dear_mpi.config import Config
-from dear_mpi.exchange import Exchange
-from dear_mpi.job import Job
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.layers.parameter import Parameter
-from dear_mpi.optimizer import Optimizer
-from dear_mpi.schedules import SCHEDULES
-from dear_mpi.streams import host_streams
-from dear_mpi.train import train
-from dear_mpi.trainer import TrainingError
-from dear_mpi.world import World, run_world
+from dear_mpi.models.layer import Parameter
+from dear_mpi.ranks.streams import host_streams
+from dear_mpi.ranks.world import World, run_world
+from dear_mpi.training.bucket import Bucket
+from dear_mpi.training.config import Config
+from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.job import Job
+from dear_mpi.training.optimizer import Optimizer
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.train import train
+from dear_mpi.training.trainer import TrainingError
 from tests.collective_checks import CountingTransport
 from tests.training_checks import README, SCHEDULE_CASES, settings
 

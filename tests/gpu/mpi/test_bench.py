@@ -3,8 +3,8 @@
 import pytest
 
 from dear_mpi.bench.collective import Settings, bench
-from dear_mpi.streams import select_gpu
-from dear_mpi.world import run_world
+from dear_mpi.ranks.streams import select_gpu
+from dear_mpi.ranks.world import run_world
 
 pytestmark = pytest.mark.mpi
 

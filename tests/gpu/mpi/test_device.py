@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import settings as examples
 
 from dear_mpi.collectives import make_plan, transport_of
-from dear_mpi.collectives.transport import StagedTransport
-from dear_mpi.config import Config
-from dear_mpi.schedules import SCHEDULES
-from dear_mpi.streams import select_gpu
-from dear_mpi.train import train
-from dear_mpi.world import World
+from dear_mpi.collectives.transports.transport import StagedTransport
+from dear_mpi.ranks.streams import select_gpu
+from dear_mpi.ranks.world import World
+from dear_mpi.training.config import Config
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.train import train
 from tests.collective_checks import MESSAGES, cases, check_case
 from tests.gpu.conftest import watched
 from tests.training_checks import settings
@@ -68,7 +68,7 @@ def test_losses_are_those_of_the_host(paths):
 
 def test_the_librarys_own_collectives_wait_for_the_stream(stream):
     """MPI knows no streams; and most MPIs would crash, so it is not called."""
-    from dear_mpi.collectives.native import NativeRun
+    from dear_mpi.collectives.plans.runners.native import NativeRun
 
     run, seen = NativeRun.__new__(NativeRun), []
     run.buffer, run.call = cupy.zeros(1000, np.float32), lambda: seen.append(stream.done)

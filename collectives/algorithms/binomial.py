@@ -1,0 +1,38 @@
+"""Binomial tree: in each step, twice as many ranks have the data.
+
+            broadcast, 6 ranks
+
+       step 0       0 ----------------> 4
+       step 1       0 ------> 2         4 (would send to 6)
+       step 2       0 -> 1    2 -> 3    4 -> 5
+
+Everybody who has the data sends it to the rank half as far away as in the step before. A reduction is the mirror image
+(``mirror.py``): blocks of neighbouring ranks are combined, in rank order. An all-reduce is a reduction to rank 0 and a
+broadcast from there.
+
+Cost for n bytes on P ranks: ceil(lg P) (alpha + n beta) for a broadcast, with gamma for a reduction. Each of the steps
+carries the whole buffer, and half of the ranks only wait; so for small buffers, or where one rank needs the result.
+
+Source: folklore; Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 4.
+"""
+
+from __future__ import annotations
+
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step
+
+__all__ = ["broadcast"]
+
+
+def broadcast(rank: int, size: int) -> Program:
+    """Rank 0 starts with all chunks; every rank ends with them."""
+    distances = [1 << bit for bit in reversed(range((size - 1).bit_length()))]
+    return Program("broadcast", rank, size, tuple(hand_down(rank, size, distance) for distance in distances))
+
+
+def hand_down(rank: int, size: int, distance: int) -> Step:
+    """The ranks that have the data send it so far."""
+    whole = range(size)
+    if rank % (2 * distance) == distance:
+        return Step(receives=(Receive(rank - distance, whole),))
+    sends = rank % (2 * distance) == 0 and rank + distance < size
+    return Step((Send(rank + distance, whole),)) if sends else Step()

@@ -1,0 +1,55 @@
+"""Hierarchical ring: rings between hosts for a part of the data each, and a ring inside every host.
+
+            2 hosts of 3 ranks: an all_gather in two phases
+
+            host 0     0 --> 1 --> 2 --> (0)          2. a ring inside the host passes on what the
+                       |     |     |                     lanes have brought
+            host 1     3 --> 4 --> 5 --> (3)          1. a ring in each lane (0-3, 1-4, 2-5) passes the
+                                                         chunks of its ranks from host to host
+
+Every chunk crosses the network between two hosts once, in the lane of its owner; so each of the Q ranks of a host
+brings in 1/Q of the data, and the rest is done inside, where links are faster. Hosts may have different numbers of
+ranks: where a host has fewer than the most, its ranks serve several lanes. The reduce-scatter is the mirror image
+(``mirror.py``): first inside the hosts, then between them.
+
+Cost for n bytes on R hosts of Q ranks, with alpha and beta inside a host, alpha' and beta' between them:
+(R-1) alpha' + (R-1)/R n/Q beta' + (Q-1) alpha + (Q-1)/Q n beta, if each rank has its own port to the network (else Q
+times the beta'); P = Q R. The ring's bytes, in Q + R - 2 steps instead of P - 1; the network carries as much as for a
+plain ring in rank order, Q messages at a time. What a rank holds after the first phase is scattered, so that the
+messages inside a host are R pieces.
+
+Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3; Horovod's
+hierarchical all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dear_mpi.collectives.algorithms.grid import around, merged
+from dear_mpi.collectives.program.program import Program, Step
+
+__all__ = ["all_gather"]
+
+
+def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
+    """Rank r starts with chunk r; every rank ends with all chunks; ``hosts[r]`` is the host of rank r."""
+    names = list(dict.fromkeys(hosts))
+    members = [[r for r in range(size) if hosts[r] == name] for name in names]
+    lanes = range(max(map(len, members)))
+    between = merged((lane_ring(rank, lane, members) for lane in lanes), len(names) - 1)
+    home = members[names.index(hosts[rank])]
+    held = [brought(index, len(home), members) for index in range(len(home))]
+    inside = merged([around(rank, home, held)], len(lanes) - 1)
+    return Program("all_gather", rank, size, (*between, *inside))
+
+
+def lane_ring(rank: int, lane: int, members: Sequence[Sequence[int]]) -> list[Step]:
+    """The ring of a lane, if this rank serves it: one rank of each host, each with the chunk of the lane's owner."""
+    servers = [ranks[lane % len(ranks)] for ranks in members]
+    return around(rank, servers, [ranks[lane : lane + 1] for ranks in members]) if rank in servers else []
+
+
+def brought(index: int, count: int, members: Sequence[Sequence[int]]) -> list[int]:
+    """The chunks, of all hosts, in the lanes that this one of ``count`` ranks of a host serves."""
+    return [chunk for ranks in members for chunk in ranks[index::count]]

@@ -1,0 +1,76 @@
+"""The naive algorithms: rank 0 collects everything, does the work alone, and hands the result out.
+
+            rank 1 --+                       +--> rank 1
+            rank 2 --+--> rank 0 (combines) -+--> rank 2
+            rank 3 --+                       +--> rank 3
+
+Kept for ever: it is the lesson (why rings?), the oracle of the tests, and the one whose sums are formed in rank
+order. Every byte goes through the one link of rank 0, which is busy while all others wait.
+
+Cost for n bytes on P ranks, all of it at rank 0: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes,
+all_gather the other way round, all_reduce (P-1) n both ways; the ring moves (P-1)/P n per collective and link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step
+
+__all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
+
+ROOT = 0
+
+
+def reduce_scatter(rank: int, size: int) -> Program:
+    """Rank 0 combines all buffers in rank order, then sends every rank its chunk."""
+    return Program("reduce_scatter", rank, size, collect(rank, size, whole, combine=True) + hand_out(rank, size, own))
+
+
+def all_gather(rank: int, size: int) -> Program:
+    """Rank 0 collects every rank's chunk, then sends the whole buffer to every rank."""
+    return Program("all_gather", rank, size, collect(rank, size, own, combine=False) + hand_out(rank, size, whole))
+
+
+def all_reduce(rank: int, size: int) -> Program:
+    """Rank 0 combines all buffers in rank order, then sends the result to every rank."""
+    return Program("all_reduce", rank, size, collect(rank, size, whole, combine=True) + hand_out(rank, size, whole))
+
+
+def broadcast(rank: int, size: int) -> Program:
+    """Rank 0 sends the whole buffer to every rank."""
+    return Program("broadcast", rank, size, hand_out(rank, size, whole))
+
+
+def reduce(rank: int, size: int) -> Program:
+    """Rank 0 combines all buffers in rank order."""
+    return Program("reduce", rank, size, collect(rank, size, whole, combine=True))
+
+
+Part = Callable[[int, int], range]
+
+
+def whole(peer: int, size: int) -> range:
+    """All chunks, whoever the peer is."""
+    return range(size)
+
+
+def own(peer: int, size: int) -> range:
+    """The peer's own chunk."""
+    return range(peer, peer + 1)
+
+
+def collect(rank: int, size: int, part: Part, *, combine: bool) -> tuple[Step, ...]:
+    """Rank 1, 2, ... send their part to the root, one rank in each step."""
+    turns = range(1, size)
+    if rank == ROOT:
+        return tuple(Step(receives=(Receive(peer, part(peer, size), combine),)) for peer in turns)
+    return tuple(Step((Send(ROOT, part(rank, size)),)) if peer == rank else Step() for peer in turns)
+
+
+def hand_out(rank: int, size: int, part: Part) -> tuple[Step, ...]:
+    """The root sends rank 1, 2, ... their part, one rank in each step."""
+    turns = range(1, size)
+    if rank == ROOT:
+        return tuple(Step((Send(peer, part(peer, size)),)) for peer in turns)
+    return tuple(Step(receives=(Receive(ROOT, part(rank, size)),)) if peer == rank else Step() for peer in turns)

@@ -1,0 +1,36 @@
+"""Pairwise exchange: every rank talks to every other one, to another one in each step, without go-betweens.
+
+            all_gather, 4 ranks: who sends its own chunk to whom
+
+       step 0        0 -> 1   1 -> 2   2 -> 3   3 -> 0
+       step 1        0 -> 2   1 -> 3   2 -> 0   3 -> 1
+       step 2        0 -> 3   1 -> 0   2 -> 1   3 -> 2
+
+In step s a rank sends its own chunk to the rank s + 1 after it, and receives that of the rank s + 1 before it. The
+reduce-scatter is its mirror image (``mirror.py``): every contribution goes straight to the chunk's owner, which alone
+adds up.
+
+Cost for n bytes on P ranks: as the ring's, (P-1) alpha + (P-1)/P n (beta + gamma) each, if every pair of ranks is as
+near as neighbours. No message waits for another one, so a late rank delays only its own data; but far pairs load the
+middle of a network that neighbours in a ring leave free.
+
+Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19
+(2005): their choice for reduce-scatters of long messages.
+"""
+
+from __future__ import annotations
+
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step
+
+__all__ = ["all_gather"]
+
+
+def all_gather(rank: int, size: int) -> Program:
+    """Rank r starts with chunk r; every rank ends with all chunks."""
+    return Program("all_gather", rank, size, tuple(exchange(rank, size, distance) for distance in range(1, size)))
+
+
+def exchange(rank: int, size: int, distance: int) -> Step:
+    """Send the own chunk so far ahead, and receive one from as far behind."""
+    ahead, behind = (rank + distance) % size, (rank - distance) % size
+    return Step((Send(ahead, range(rank, rank + 1)),), (Receive(behind, range(behind, behind + 1)),))

@@ -1,0 +1,31 @@
+"""Rabenseifner's algorithm: recursive halving to reduce, recursive doubling to gather.
+
+            all_gather, 8 ranks: the chunks that rank 0 holds
+
+       at first       0
+       step 0         0 1                   from rank 1
+       step 1         0 1 2 3               from rank 2
+       step 2         0 1 2 3 4 5 6 7       from rank 4
+
+In step s the ranks whose numbers differ in bit s exchange all that they hold, which are 2^s neighbouring chunks. The
+reduce-scatter is its mirror image (``mirror.py``): in each step a rank sends half of what is left to its partner and
+combines the other half. Sizes that are no powers of two are folded onto one (``butterfly.py``).
+
+Cost for n bytes on P = 2^k ranks: lg P alpha + (P-1)/P n (beta + gamma) for the reduce-scatter, the same without gamma
+for the all-gather: the ring's bytes in few steps, hence good for all but the largest buffers, where a ring needs
+neighbours alone. For another P two steps more; in them ranks that are odd send n and receive n.
+
+Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
+"""
+
+from __future__ import annotations
+
+from dear_mpi.collectives.algorithms import butterfly
+from dear_mpi.collectives.program.program import Program
+
+__all__ = ["all_gather"]
+
+
+def all_gather(rank: int, size: int) -> Program:
+    """Rank r starts with chunk r; every rank ends with all chunks."""
+    return butterfly.all_gather(rank, size, lambda vrank, step: vrank ^ 1 << step)

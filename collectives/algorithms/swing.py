@@ -1,0 +1,43 @@
+"""Swing: Rabenseifner's bytes and steps, but partners that are near each other on a ring or torus.
+
+            who exchanges with whom, seen from an even rank (an odd one goes the other way)
+
+       distance       +1    -1    +3    -5    +11   ...      each -2 times the one before, plus one
+
+Partners at powers of two are up to P/2 hops apart on a ring, and all of their messages share its links; Swing's
+partners swing to and fro, and are a third as far away in the long run. The all-gather here takes the distances from
+the far ones, with little data, to the near ones, with much; the reduce-scatter is its mirror image (``mirror.py``).
+Sizes that are no powers of two are folded onto one (``butterfly.py``), where the original skips double data.
+
+Cost for n bytes on P = 2^k ranks: as Rabenseifner's, if all pairs of ranks are equally near; on a torus less, as
+messages cross fewer links. What a rank holds is scattered, so that its messages are many small pieces.
+
+Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for higher bandwidth allreduce, NSDI 2024.
+"""
+
+from __future__ import annotations
+
+from dear_mpi.collectives.algorithms import butterfly
+from dear_mpi.collectives.program.program import Program
+
+__all__ = ["all_gather"]
+
+
+def all_gather(rank: int, size: int) -> Program:
+    """Rank r starts with chunk r; every rank ends with all chunks."""
+    last = size.bit_length() - 2
+
+    def partner(vrank: int, step: int) -> int:
+        hop = distance(last - step)
+        return (vrank + (-hop if vrank % 2 else hop)) % (1 << last + 1)
+
+    return butterfly.all_gather(rank, size, partner)
+
+
+def distance(step: int) -> int:
+    """The sum of the powers of -2 up to this one.
+
+    >>> [distance(step) for step in range(5)]
+    [1, -1, 3, -5, 11]
+    """
+    return sum((-1) ** power << power for power in range(step + 1))

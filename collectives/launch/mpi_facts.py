@@ -1,0 +1,131 @@
+"""What the MPI library in this process says about itself and about this rank's place, for ``dear-mpi doctor``."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["MpiFacts", "loaded", "mpi_facts", "queries", "without_pmix"]
+
+CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
+
+# Loads the library, and does not start it.
+LOAD = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from dear_mpi.collectives.launch.mpi_facts import loaded
+print("" if MPI.get_vendor()[0] == "Open MPI" or loaded("libpmix") else MPI.get_vendor()[0])
+"""
+
+
+@dataclass(frozen=True)
+class MpiFacts:
+    """``library`` is the first line of its version string; ``device`` what MPICH calls so, and empty elsewhere."""
+
+    library: str
+    device: str
+    standard: str
+    thread_level: str
+    threads_suffice: bool
+    rank: int
+    size: int
+    host: str
+    node_rank: int
+    node_size: int
+
+
+def mpi_facts() -> MpiFacts:
+    """Collective: starts MPI, unless it is started.
+
+    Raises:
+        ImportError, RuntimeError: there is no MPI library, or mpi4py cannot load it.
+    """
+    from mpi4py import MPI
+
+    node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    rank, size = node.Get_rank(), node.Get_size()
+    node.Free()
+    text = MPI.Get_library_version()
+    device = re.search(r"^MPICH Device:\s*(.*?)\s*$", text, re.MULTILINE)
+    level = MPI.Query_thread()
+    names = {getattr(MPI, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
+    return MpiFacts(
+        library=" ".join(text.split("\n")[0].split(",")[0].replace("Version:", "").strip("\0 ").split()),
+        device=device[1] if device else "",
+        standard="{}.{}".format(*MPI.Get_version()),
+        thread_level=f"MPI_THREAD_{names[level]}",
+        threads_suffice=level >= MPI.THREAD_SERIALIZED,  # an engine's thread calls MPI
+        rank=MPI.COMM_WORLD.Get_rank(),
+        size=MPI.COMM_WORLD.Get_size(),
+        host=MPI.Get_processor_name(),
+        node_rank=rank,
+        node_size=size,
+    )
+
+
+def without_pmix() -> str | None:
+    """The name of the MPI library that would be loaded, if it does not speak PMIx.
+
+    Such a library ends a process that Open MPI's mpirun started, instead of raising an error: so a child looks.
+    """
+    try:
+        job = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return job.stdout.strip() or None if job.returncode == 0 else None
+
+
+def queries(comm: MPI.Intracomm) -> dict[str, bool | str | None]:
+    """What the MPI library says about itself; None where it does not have the question."""
+    info = comm.Get_info()
+    kinds = info.Get("mpi_memory_alloc_kinds")
+    info.Free()
+    return {
+        "MPIX_Query_cuda_support": ask("MPIX_Query_cuda_support"),
+        "MPIX_GPU_query_support": ask_gpu("MPIX_GPU_query_support"),
+        "mpi_memory_alloc_kinds": kinds,
+    }
+
+
+def ask(name: str) -> bool | None:
+    function = library_function(name)
+    return None if function is None else bool(function())
+
+
+def ask_gpu(name: str) -> bool | None:
+    function, flag = library_function(name), ctypes.c_int(0)
+    if function is None or function(ctypes.c_int(CUDA), ctypes.byref(flag)) != 0:
+        return None
+    return bool(flag.value)
+
+
+def library_function(name: str) -> Callable[..., int] | None:
+    """A C function of the MPI library in this process."""
+    for path in (None, *loaded("libmpi")):
+        with contextlib.suppress(OSError):  # a library that is there and cannot be opened once more has no answer
+            function: Callable[..., int] | None = getattr(ctypes.CDLL(path), name, None)
+            if function is not None:
+                return function
+    return None
+
+
+def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> list[str]:
+    """Paths of the shared libraries of that name in this process; ``libmpi`` is also called libmpi_gnu, libmpi_abi.
+
+    mpi4py loads its MPI so that other libraries do not see it; the map of the process's memory names it.
+    """
+    try:
+        return sorted(set(re.findall(rf"/.*/{re.escape(name)}(?:[-_]\w+)?\.so\S*", maps.read_text())))
+    except OSError:
+        return []

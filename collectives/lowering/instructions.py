@@ -1,0 +1,249 @@
+"""Order the messages of a rank: when each is started, waited for, and combined. The heart of a plan.
+
+Words: a **cell** is the smallest part of a buffer that messages share; a **lane** is all messages of one direction
+between two ranks; a **side buffer** is memory beside the user's buffer, which a message is sent from or received into;
+a receive is **merged** when what it brought is combined or copied from its side buffer into the buffer;
+receives of one step that combine with the same cells are merged together.
+
+A send may start as soon as the data it carries is final, which depends on single receives, not on whole steps:
+while segment k of a chunk is added, segment k+1 is on the wire, and the wire is never silent between steps.
+
+[Note: Why a listing cannot deadlock]
+A listing is a fixed sequence of instructions "wait for these messages, combine, start those". Every message has a key
+(step, segment) that both of its ends agree on. An instruction has a time, which is a key, and obeys two rules: it waits
+only for messages whose key is at most its time, and what it starts has a larger key than its time. Look at the
+unfinished message with the smallest key: whatever its sender and its receiver had to wait for before starting it
+has a smaller key, hence is finished; so both have started it, and it completes, even if sends are synchronous.
+
+[Note: The window]
+At most ``window`` messages to, and as many from, a peer are posted at a time: message m starts when message
+m - window is done. Posting all segments of a chunk at once makes MPI search long queues for every message (seen:
+64 MiB in 16 KiB segments, 80 times slower), and each posted receive that combines needs a side buffer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dear_mpi.collectives.lowering.messages import Message
+
+__all__ = ["WINDOW", "Instruction", "InstructionList", "write_instructions"]
+
+WINDOW = 2
+
+Key = tuple[int, int]
+SideBuffer = tuple[int, bool, int]  # peer, incoming, number
+BEGIN: Key = (-1, 0)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """Wait for messages, in this order; then merge what the receives among them brought; then start messages.
+
+    Messages are numbers into ``InstructionList.messages``. ``merges`` are receives whose side buffers must be emptied:
+    either one, or several that are combined at once.
+    """
+
+    waits: tuple[int, ...]
+    merges: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class InstructionList:
+    """What a rank does in one run.
+
+    ``side_buffers`` names, for each message that is not sent from the buffer itself or received into it, the memory
+    beside the buffer that is its own while it is under way.
+    """
+
+    messages: Sequence[Message]
+    instructions: Sequence[Instruction]
+    side_buffers: dict[int, SideBuffer]
+
+    def __str__(self) -> str:
+        """One line per instruction; a message is shown by its direction, step and segment.
+
+        >>> from dear_mpi.collectives.algorithms.registry import programs
+        >>> from dear_mpi.collectives.lowering.messages import messages
+        >>> print(write_instructions(messages(programs("ring", "reduce_scatter", 2)[0], chunks=(0, 3, 6), segment=1)))
+        wait for -; start out 0.0, out 0.1, in 0.0, in 0.1
+        wait for in 0.0, merge it; start -
+        wait for out 0.0; start out 0.2, in 0.2
+        wait for in 0.1, merge it; start -
+        wait for in 0.2, merge it; start -
+        wait for out 0.1, out 0.2; start -
+        """
+        lines = []
+        for instruction in self.instructions:
+            waits = [self.name(number) + ", merge it" * (number in instruction.merges) for number in instruction.waits]
+            starts = [self.name(number) for number in instruction.starts]
+            lines.append(f"wait for {', '.join(waits) or '-'}; start {', '.join(starts) or '-'}")
+        return "\n".join(lines)
+
+    def name(self, number: int) -> str:
+        """A message, for a reader."""
+        step, segment = self.messages[number].key
+        return f"{'in' if self.messages[number].incoming else 'out'} {step}.{segment}"
+
+
+def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:
+    """Order the messages of one rank.
+
+    Args:
+        messages: as ``messages()`` sorts them, the sends of a step before its receives.
+        window: the number of messages posted at a time in each direction between two ranks.
+        staged: every message has a side buffer, because the transport cannot reach the buffer itself.
+    """
+    writer = Writer(messages, window, staged=staged)
+    for number, message in enumerate(messages):
+        if message.incoming:
+            writer.add_receive(number, message)
+        else:
+            writer.add_send(number, message)
+        writer.keep_lane(number, message)
+    return InstructionList(messages, writer.instructions(), writer.side_buffers)
+
+
+class Cell:
+    """Who wrote a cell in the last step that did, who reads that since, and who wrote and read it before."""
+
+    def __init__(self) -> None:
+        self.step = -1
+        self.writers: set[int] = set()
+        self.readers: set[int] = set()
+        self.writers_before: set[int] = set()
+        self.readers_before: set[int] = set()
+
+    def read(self, send: int) -> set[int]:
+        """Note a send; the receives whose data it carries."""
+        self.readers.add(send)
+        return self.writers
+
+    def write(self, receive: int, *, step: int) -> None:
+        """Note a receive; those of one step combine with the same data, in any order."""
+        if step != self.step:
+            self.writers_before, self.readers_before = self.writers, self.readers
+            self.step, self.writers, self.readers = step, set(), set()
+        self.writers.add(receive)
+
+
+class Writer:
+    """Finds for each message when it may start, and which sends must be over before that."""
+
+    def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
+        self.messages = messages
+        self.window, self.staged = window, staged
+        self.cells: dict[int, Cell] = defaultdict(Cell)
+        self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
+        self.side_buffers: dict[int, SideBuffer] = {}
+        self.together: dict[tuple[int, int], list[int]] = defaultdict(list)  # (step, first cell) -> what it combines
+        for number, message in enumerate(messages):
+            if message.combine:
+                self.together[message.key[0], message.cells.start].append(number)
+        self.merge_time: dict[int, Key] = {}  # of receives that land beside the buffer
+        self.start_time: dict[int, Key] = {}
+        self.start_after: dict[int, set[int]] = {}  # sends that must be over before a message starts
+        self.merge_after: dict[int, set[int]] = {}  # sends that must be over before a receive is merged
+
+    def group(self, number: int, message: Message) -> Sequence[int]:
+        """The receives that are merged together with this one, itself among them."""
+        return self.together[message.key[0], message.cells.start] if message.combine else [number]
+
+    def latest(self, numbers: Iterable[int]) -> Key:
+        """When the last of these messages is over, and merged."""
+        return max((self.merge_time.get(number, self.messages[number].key) for number in numbers), default=BEGIN)
+
+    def add_send(self, number: int, message: Message) -> None:
+        """A send starts when the receives that wrote its cells, all of earlier steps, are merged."""
+        sources = set().union(*(self.cells[cell].read(number) for cell in message.cells))
+        self.start_time[number], self.start_after[number] = self.latest(sources), set()
+        if self.staged:
+            self.side_buffers[number] = self.side_buffer(message)
+
+    def side_buffer(self, message: Message) -> SideBuffer:
+        """The memory of the message that is ``window`` before this one in its lane, hence over by then."""
+        lane = self.lanes[message.peer, message.incoming]
+        return message.peer, message.incoming, len(lane) % self.window
+
+    def add_receive(self, number: int, message: Message) -> None:
+        """A receive goes into the buffer if nobody reads there any more; else beside it, and is merged later."""
+        cells = [self.cells[cell] for cell in message.cells]
+        for cell in cells:
+            cell.write(number, step=message.key[0])
+        readers = set().union(*(cell.readers_before for cell in cells))
+        writers = set().union(*(cell.writers_before for cell in cells))
+        crossing = any(self.messages[reader].key[0] == message.key[0] for reader in readers)
+        if message.combine or self.staged or crossing:
+            arrived = max(self.messages[other].key for other in self.group(number, message))
+            self.merge_time[number] = max(arrived, self.latest(readers))
+            # A side buffer is used again when its message has been merged; one that is late has its own.
+            late = self.merge_time[number] > message.key
+            self.side_buffers[number] = (
+                (message.peer, True, self.window + number) if late else self.side_buffer(message)
+            )
+            self.start_time[number], self.start_after[number], self.merge_after[number] = BEGIN, set(), readers
+        else:
+            self.start_time[number] = self.latest(readers | writers)
+            self.start_after[number], self.merge_after[number] = readers, set()
+
+    def keep_lane(self, number: int, message: Message) -> None:
+        """Messages of a lane start in order, each when the one that is ``window`` before it is over."""
+        lane = self.lanes[message.peer, message.incoming]
+        if lane:
+            self.start_time[number] = max(self.start_time[number], self.start_time[lane[-1]])
+        if len(lane) >= self.window:
+            self.start_time[number] = max(self.start_time[number], self.messages[lane[-self.window]].key)
+            if not message.incoming:
+                self.start_after[number].add(lane[-self.window])
+        lane.append(number)
+
+    def instructions(self) -> list[Instruction]:
+        """All events in order of time: at each time what arrives is merged first, then messages are started.
+
+        Sends go first, because a peer waits for them, while a receive is posted two messages ahead of its need.
+        """
+        receives = {number for number, message in enumerate(self.messages) if message.incoming}
+        groups = [*self.together.values(), *([number] for number in receives if not self.messages[number].combine)]
+        arrivals = [(self.latest(group), 0, group) for group in groups]
+        starts = [(time, 1, [number]) for number, time in self.start_time.items()]
+        builder = Builder()
+        for _, kind, _, group in sorted(
+            (time, kind, (self.messages[group[0]].incoming, self.messages[group[0]].key), group)
+            for time, kind, group in arrivals + starts
+        ):
+            if kind == 0:
+                after = set().union(*(self.merge_after[number] for number in group))
+                builder.merge(group, after, beside=group[0] in self.side_buffers)
+            else:
+                builder.start(group[0], self.start_after[group[0]])
+        builder.finish(set(range(len(self.messages))) - receives)
+        return builder.instructions
+
+
+class Builder:
+    """The instructions written so far; no send is waited for twice."""
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.over: set[int] = set()
+
+    def fresh(self, numbers: set[int]) -> tuple[int, ...]:
+        fresh = tuple(sorted(numbers - self.over))
+        self.over.update(fresh)
+        return fresh
+
+    def merge(self, group: Sequence[int], after: set[int], *, beside: bool) -> None:
+        self.instructions.append(Instruction((*group, *self.fresh(after)), tuple(group) if beside else (), ()))
+
+    def start(self, number: int, after: set[int]) -> None:
+        waits = self.fresh(after)
+        if waits or not self.instructions:
+            self.instructions.append(Instruction(waits, (), ()))
+        last = self.instructions[-1]
+        self.instructions[-1] = Instruction(last.waits, last.merges, (*last.starts, number))
+
+    def finish(self, sends: set[int]) -> None:
+        self.instructions.append(Instruction(self.fresh(sends), (), ()))

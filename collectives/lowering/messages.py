@@ -1,0 +1,87 @@
+"""Cut the transfers of a program into messages: what really crosses the wire for one buffer.
+
+Each chunk is divided into cells of at most one segment. A message is a run of neighbouring cells that together
+fit in one segment; so large chunks are pipelined, and small chunks that travel together share a message.
+
+    chunk 0                  chunk 1               chunk 2
+    |cell|cell|cell|ce|      |cell|cell|cell|      |cell|cell|cell|
+
+Both ends of a transfer cut it in the same way, from the same numbers. An empty chunk has no cell and sends no
+message. Cells, not chunks, are what dependencies are tracked by.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dear_mpi.collectives.program.program import Program, Receive, Send
+
+__all__ = ["Message", "messages"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """Elements ``start`` to ``stop`` of the buffer, on their way from or to one peer.
+
+    ``key`` is (step, number of the message between these two ranks in the step): both ends agree on it.
+    """
+
+    key: tuple[int, int]
+    peer: int
+    start: int
+    stop: int
+    cells: range
+    combine: bool
+    incoming: bool
+
+
+def messages(program: Program, chunks: Sequence[int], segment: int) -> list[Message]:
+    """All messages of one rank.
+
+    Args:
+        chunks: the borders between the chunks of the buffer, from 0 to its count (``Partition.chunks``).
+        segment: the most elements in a message.
+
+    Sorted by step; in each step the sends, which read what the buffer held before, come before the receives.
+    """
+    grid = Grid(chunks, segment)
+    found: list[Message] = []
+    for number, step in enumerate(program.steps):
+        numbering: dict[tuple[int, bool], Iterator[int]] = defaultdict(itertools.count)
+        transfers: tuple[Send | Receive, ...] = (*step.sends, *step.receives)
+        for transfer in transfers:
+            incoming = isinstance(transfer, Receive)
+            combine = isinstance(transfer, Receive) and transfer.combine
+            numbers = numbering[transfer.peer, incoming]
+            for cells in grid.runs(transfer.chunks):
+                start, stop = grid.borders[cells.start], grid.borders[cells.stop]
+                found.append(Message((number, next(numbers)), transfer.peer, start, stop, cells, combine, incoming))
+    return found
+
+
+class Grid:
+    """The borders of all cells of a buffer."""
+
+    def __init__(self, chunks: Sequence[int], segment: int) -> None:
+        self.segment = segment
+        self.borders: list[int] = []
+        self.first_cell: list[int] = []  # of each chunk, and one more
+        for start, stop in itertools.pairwise(chunks):
+            self.first_cell.append(len(self.borders))
+            self.borders.extend(range(start, stop, segment))
+        self.first_cell.append(len(self.borders))
+        self.borders.append(chunks[-1])
+
+    def runs(self, chunks: range) -> Iterator[range]:
+        """The cells of these chunks, split into runs that fit in a segment each."""
+        cells = range(self.first_cell[chunks.start], self.first_cell[chunks.stop])
+        first = cells.start
+        for cell in cells:
+            if self.borders[cell + 1] - self.borders[first] > self.segment:
+                yield range(first, cell)
+                first = cell
+        if first < cells.stop:
+            yield range(first, cells.stop)

@@ -1,0 +1,90 @@
+"""The collectives as functions: each call makes a plan, runs it once and frees it.
+
+Whoever repeats a collective on one buffer keeps the plan (``make_plan.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from dear_mpi.collectives.plans.make_plan import make_plan
+from dear_mpi.kernels.array import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Unpack
+
+__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"]
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of ``make_plan``."""
+
+    out: Array | None
+    algorithm: str
+    op: str
+    segment_bytes: int | None
+    weights: Sequence[float] | None
+
+
+def all_reduce(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
+    """Combine x over all ranks; every rank gets the whole result, with the same bits.
+
+    >>> import numpy as np
+    >>> from dear_mpi.collectives.transports.loopback import run_loopback
+    >>> run_loopback(2, lambda transport: all_reduce(np.full(2, transport.rank + 1.0), transport).tolist())
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    return once("all_reduce", x, comm, **options)
+
+
+def reduce_scatter(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
+    """Combine x over all ranks; rank r gets shard r of the result (a view into x where there is no ``out``).
+
+    >>> import numpy as np
+    >>> from dear_mpi.collectives.transports.loopback import run_loopback
+    >>> run_loopback(2, lambda transport: reduce_scatter(np.arange(4.0), transport).tolist())
+    [[0.0, 2.0], [4.0, 6.0]]
+    """
+    return once("reduce_scatter", x, comm, **options)
+
+
+def all_gather(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
+    """Collect shard r from every rank r; every rank gets all shards.
+
+    >>> import numpy as np
+    >>> from dear_mpi.collectives.transports.loopback import run_loopback
+    >>> run_loopback(2, lambda t: all_gather(np.full(1, t.rank), t, out=np.empty(2, int)).tolist())
+    [[0, 1], [0, 1]]
+    """
+    return once("all_gather", x, comm, **options)
+
+
+def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
+    """Every rank gets what the root has in x; by a binomial tree, unless an algorithm is given.
+
+    >>> import numpy as np
+    >>> from dear_mpi.collectives.transports.loopback import run_loopback
+    >>> run_loopback(3, lambda transport: broadcast(np.full(2, transport.rank), transport, root=2).tolist())
+    [[2, 2], [2, 2], [2, 2]]
+    """
+    return once("broadcast", x, comm, root=root, **{"algorithm": "binomial", **options})
+
+
+def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
+    """Combine x for the root; by a binomial tree, in rank order from the root on, unless told otherwise."""
+    return once("reduce", x, comm, root=root, **{"algorithm": "binomial", **options})
+
+
+def barrier(comm: Any) -> None:
+    """Return when all ranks have called it: an all-reduce of one byte. Who needs many of them keeps such a plan."""
+    once("all_reduce", np.zeros(1, np.uint8), comm, algorithm="recursive_doubling")
+
+
+def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
+    """Prepare, run and free."""
+    with make_plan(collective, x, comm, **options) as plan:
+        return plan()

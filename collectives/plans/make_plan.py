@@ -1,0 +1,188 @@
+"""From what a user asks for to a plan.
+
+Call        (arguments.py)  checks the arguments on this rank
+agree       (agree.py)      compares them with those of the other ranks
+Workspace       (here)          says which buffer is worked on in place, and what is copied around that
+MessagesRun   (execute.py)    compiles a program for that buffer: program -> messages -> listing -> entries
+or SharedRun (shared.py)    where ranks work in each other's memory: entries, with barriers between
+or NativeRun (native.py)    the MPI library's collective
+Plan        (plan.py)       is all of it together, to be run many times
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dear_mpi.collectives.algorithms.registry import NATIVE, find_algorithm
+from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.plan import Plan, Run
+from dear_mpi.collectives.plans.runners.messages import MessagesRun
+from dear_mpi.collectives.plans.runners.shared import MESSAGES_BYTES, Reach, SharedRun, reach
+from dear_mpi.collectives.plans.tuning import SHARED
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.program import Program, renamed, write_program
+from dear_mpi.collectives.transports.agree import agree, run_checker
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.accumulate import copier
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.slab import Slab
+
+__all__ = ["make_plan", "transport_of"]
+
+
+def make_plan(
+    collective: str,
+    x: Array,
+    comm: Any,
+    *,
+    out: Array | None = None,
+    algorithm: str = "ring",
+    op: str = "sum",
+    segment_bytes: int | None = None,
+    weights: Sequence[float] | None = None,
+    root: int = 0,
+    slab: Slab | None = None,
+    debug: bool = False,
+) -> Plan:
+    """Prepare a collective for these arrays; the plan is run by calling it, or by start / advance / wait.
+
+    Collective: all ranks call it, in the same order, with the same arguments but for the contents of the arrays.
+
+    Args:
+        collective: ``reduce_scatter``, ``all_gather``, ``all_reduce``, ``broadcast`` or ``reduce``.
+        x, out: as in the table at the head of ``dear_mpi.collectives``; contiguous, of any shape.
+        comm: an mpi4py communicator, or a ``Transport``.
+        algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for a function of yours; ``auto`` or
+            ``auto:FILE`` for what a tuning table says is best; ``native`` for the MPI library's own collective.
+        op: ``sum``, ``prod``, ``min``, ``max``, or ``average`` (a sum that is scaled once, in fp32, at the end).
+        segment_bytes: the largest message; if it is not given that of the tuning table, else 256 KiB on one host and
+            60 KiB between hosts.
+        weights: a number for each rank, in proportion to which they own parts of the buffer; equal ones if not given.
+        root: the rank that has the data of a broadcast, or gets the result of a reduce.
+        slab: where the plan's own memory is taken from; it makes its own if there is none.
+        debug: whether the ranks compare in every run which plan they are running, and for which time.
+
+    Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
+    is in order on that stream. They are handed to MPI if it takes them (``Transport.takes``), else staged.
+
+    Raises:
+        ArgumentError: an argument is not allowed, on this rank or on another one; all ranks raise the same.
+        MismatchError: the ranks do not agree.
+    """
+    transport = transport_of(comm)
+    tag = transport.next_tag()
+    asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root)
+    agree(transport, collective, lambda: {**asked.check(transport), "number of the plan": tag})
+    work = workspace_of(asked, transport.rank, transport.size)
+    reached = reach_for(asked, work.buffer, transport, slab)
+    call = asked.chosen(transport, sharing=reached is not None)
+    run = compiled(call, work.buffer, transport, tag, slab, reached)
+    if debug:
+        work.before.insert(0, run_checker(transport, f"{collective} number {tag}"))
+    return Plan(
+        run,
+        work.result,
+        before=work.before,
+        after=work.after,
+        algorithm=call.algorithm,
+        segment_bytes=call.segment * x.dtype.itemsize,
+    )
+
+
+def transport_of(comm: Any) -> Transport:
+    """``comm`` itself if it is a transport; else the transport of an mpi4py communicator.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if hasattr(comm, "send_init"):
+        transport: Transport = comm
+        return transport
+    if not hasattr(comm, "Is_inter"):
+        raise TypeError(f"comm must be an mpi4py communicator or a Transport, not {type(comm).__name__}")
+    if not comm or comm.Is_inter():
+        raise TypeError("comm must be an intracommunicator that has not been freed")
+    from dear_mpi.collectives.transports.mpi import MpiTransport  # imports, and so starts, MPI
+
+    return MpiTransport.of(comm)
+
+
+def reach_for(asked: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
+    """Collective: the memory of the peers, for an algorithm that could use it.
+
+    Raises:
+        ArgumentError: it is out of reach for one that needs it; on all ranks alike.
+    """
+    if asked.algorithm == SHARED:
+        reached = reach(buffer, transport, slab, most_bytes=math.inf)
+        if reached is None:
+            raise ArgumentError(
+                "algorithm 'shared' needs ranks of one host that can open each other's memory; no GPU, no emulated link"
+            )
+        return reached
+    small = buffer.nbytes <= MESSAGES_BYTES
+    return reach(buffer, transport, slab) if asked.shared_rules and not small else None
+
+
+def compiled(
+    call: Call, buffer: Array, transport: Transport, tag: int, slab: Slab | None, reached: Reach | None
+) -> Run:
+    """What moves the data: one of our programs, memory that all ranks reach, or the MPI library's collective."""
+    op, partition = "sum" if call.op == "average" else call.op, call.partition(transport.size)
+    if call.algorithm == NATIVE:
+        from dear_mpi.collectives.plans.runners.native import NativeRun  # imports, and so starts, MPI
+
+        return NativeRun(call.collective, buffer, partition, transport, op=op, root=call.root)
+    if call.algorithm == SHARED:
+        assert reached is not None, "shared is chosen where memory is reached"
+        return SharedRun(call.collective, buffer, partition, transport, reached=reached, op=op, tag=tag)
+    program = program_of(call, transport)
+    return MessagesRun(
+        program,
+        buffer,
+        partition.chunks(program.parts),
+        transport,
+        op=op,
+        segment=call.segment,
+        tag=tag,
+        staged=not transport.takes(buffer),
+        slab=slab,
+    )
+
+
+def program_of(call: Call, transport: Transport) -> Program:
+    """What this rank does, with the root where the call has it."""
+    algorithm = find_algorithm(call.algorithm, call.collective)
+    vrank = (transport.rank - call.root) % transport.size
+    program = write_program(algorithm, vrank, transport.size, hosts=call.hosts(transport), pieces=call.pieces)
+    return renamed(program, call.root)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The flat buffer that a run works on in place, what it returns, and what is copied or scaled around it."""
+
+    buffer: Array
+    result: Array
+    before: list[Callable[[], object]]
+    after: list[Callable[[], object]]
+
+
+def workspace_of(call: Call, rank: int, size: int) -> Workspace:
+    """Where a call works: in ``x``, in ``out``, or (reduce_scatter with ``out``) in a buffer of its own."""
+    own = call.partition(size).shard(rank)
+    scale = 1 / size if call.op == "average" else 1.0
+    x = call.x.reshape(-1)
+    if call.out is None:
+        scaled = x[own] if call.collective == "reduce_scatter" else x
+        result = scaled if call.collective == "reduce_scatter" else call.x
+        return Workspace(x, result, [], [copier(scaled, scaled, scale)] if scale != 1 else [])
+    out = call.out.reshape(-1)
+    if call.collective == "reduce_scatter":
+        buffer = array_module(x).empty_like(x)
+        return Workspace(buffer, call.out, [copier(buffer, x)], [copier(out, buffer[own], scale)])
+    arriving = out[own] if call.collective == "all_gather" else out
+    return Workspace(out, call.out, [copier(arriving, x)], [copier(out, out, scale)] if scale != 1 else [])

@@ -1,0 +1,70 @@
+"""The memory of the messages of a plan, and what is copied or combined between there and the buffer.
+
+    direct   a send leaves from the buffer; a receive goes into it, or into a side buffer from which it is merged later
+    staged   the transport cannot reach the buffer's memory: every message has a side buffer of pinned host memory
+
+A staged send is lifted: copied out, ordered behind the kernel that wrote it, so that the host waits once for both.
+While one message is on the wire, the next is lifted, and the receiver merges the one before: combining reads the
+pinned memory over the bus, so there is no copy in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dear_mpi.collectives.lowering.instructions import InstructionList, SideBuffer
+from dear_mpi.collectives.lowering.messages import Message
+from dear_mpi.kernels.accumulate import combiner, copier
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.slab import Slab
+
+__all__ = ["MessageBuffers"]
+
+Action = Callable[[], object]
+
+
+class MessageBuffers:
+    """The memory of each message of an instruction list.
+
+    Args:
+        listing: whose messages.
+        rank: the rank that carries it out.
+        buffer: what the messages carry parts of.
+        slab: where side buffers are taken from; two for each peer and direction that needs any.
+    """
+
+    def __init__(self, listing: InstructionList, rank: int, buffer: Array, slab: Slab) -> None:
+        self.messages, self.rank, self.buffer = listing.messages, rank, buffer
+        longest: dict[SideBuffer, int] = {}
+        for number, side in listing.side_buffers.items():
+            longest[side] = max(longest.get(side, 0), count(listing.messages[number]))
+        arrays = {side: slab.empty(length, buffer.dtype) for side, length in longest.items()}
+        self.beside = {n: arrays[side][: count(listing.messages[n])] for n, side in listing.side_buffers.items()}
+
+    def part(self, number: int) -> Array:
+        """What a message carries, in the buffer."""
+        message = self.messages[number]
+        return self.buffer[message.start : message.stop]
+
+    def memory(self, number: int) -> Array:
+        """What the transport sends from or receives into."""
+        return self.beside.get(number, self.part(number))
+
+    def merge(self, group: Sequence[int], op: str) -> Action:
+        """Bring what was received into the buffer; what is combined, in the order of the ranks."""
+        part = self.part(group[0])
+        if not self.messages[group[0]].combine:
+            return copier(part, self.beside[group[0]])
+        ordered = sorted(group, key=lambda number: self.messages[number].peer)
+        before = [self.beside[number] for number in ordered if self.messages[number].peer < self.rank]
+        return combiner(part, before, [self.beside[number] for number in ordered[len(before) :]], op)
+
+    def lift(self, number: int) -> list[Action]:
+        """Bring what is to be sent from the buffer to its side buffer, if it has one."""
+        lifted = number in self.beside and not self.messages[number].incoming
+        return [copier(self.beside[number], self.part(number))] if lifted else []
+
+
+def count(message: Message) -> int:
+    """Elements in a message."""
+    return message.stop - message.start

@@ -1,0 +1,135 @@
+"""A collective, prepared for one buffer and run many times: the shape of every use of this layer.
+
+Plan in the constructor, move data in the call. Between ``start`` and the end of a run the arrays belong to the
+plan. All ranks start their plans in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol
+
+from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.kernels.array import Array
+
+__all__ = ["Plan", "Run"]
+
+
+class Run(Protocol):
+    """What moves the data of a plan: our own programs, or the MPI library's collectives."""
+
+    def start(self) -> None: ...
+
+    def advance(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+    def whole(self) -> None: ...
+
+    def free(self) -> None: ...
+
+
+class Plan:
+    """A prepared collective.
+
+    Args:
+        run: moves the data.
+        result: what a run returns; the same array each time.
+        before, after: what is copied or scaled around the run, where it is not in place or an average.
+        algorithm, segment_bytes: what the run is made of.
+
+    Attributes:
+        algorithm, segment_bytes: those that were chosen, where that was left to a tuning table.
+        result: the array that holds the result when a run is over.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        result: Array,
+        *,
+        before: Sequence[Callable[[], object]],
+        after: Sequence[Callable[[], object]],
+        algorithm: str,
+        segment_bytes: int,
+    ) -> None:
+        self.run, self.result = run, result
+        self.algorithm, self.segment_bytes = algorithm, segment_bytes
+        self.before, self.after = tuple(before), tuple(after)
+        self.running = self.started = self.freed = False
+
+    def start(self) -> None:
+        """Begin a run without waiting for anybody, but in debug mode for all ranks.
+
+        On a GPU not even for the kernels that wrote the arrays: then the first messages leave with the first
+        ``advance`` after these, or in ``wait``.
+
+        Raises:
+            CollectiveError: the last run is not over, or the plan was freed.
+        """
+        if self.freed:
+            raise CollectiveError("start() on a plan that was freed: make another one")
+        if self.running:
+            raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
+        for call in self.before:
+            call()
+        self.running = self.started = True
+        self.run.start()
+
+    def advance(self) -> bool:
+        """Do what can be done without blocking; whether the run is over."""
+        if self.running and self.run.advance():
+            self.finish()
+        return not self.running
+
+    def wait(self) -> Array:
+        """Block until the run is over, with the interpreter lock released; the result.
+
+        Raises:
+            CollectiveError: the plan was never started.
+        """
+        if not self.started:
+            raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
+        if self.running:
+            self.run.wait()
+            self.finish()
+        return self.result
+
+    def finish(self) -> None:
+        for call in self.after:
+            call()
+        self.running = False
+
+    def __call__(self) -> Array:
+        """One whole run; the result.
+
+        Raises:
+            CollectiveError: as ``start``.
+        """
+        if self.running or self.freed:
+            self.start()  # says why not
+        for call in self.before:
+            call()
+        self.running = self.started = True
+        self.run.whole()
+        self.finish()
+        return self.result
+
+    def free(self) -> None:
+        """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs."""
+        if self.running:
+            self.wait()
+        if not self.freed:
+            self.run.free()
+        self.freed = True
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Free the plan; after an error only if it is not under way, for then the peers may never answer."""
+        if error is None or not self.running:
+            self.free()

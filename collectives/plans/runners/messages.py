@@ -1,0 +1,102 @@
+"""Carry out a program by messages: its instruction list, bound to one buffer and one transport.
+
+[Note: Host and device]
+On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan.
+Whatever is started afterwards may read what they write, or overwrite what they still read, so every start is
+preceded by a wait on an event recorded behind all that was launched so far (``MessagesRun.settled``), also by the
+caller before the run. Here, and in ``native.py`` for the library's own collectives, a buffer passes from a stream to
+MPI, nowhere else. To an ``InstructionRun`` the event is one more thing to wait for. What a run launches last is not
+waited for: it is in order on that stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
+from dear_mpi.collectives.lowering.messages import Message, messages
+from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
+from dear_mpi.collectives.plans.message_buffers import MessageBuffers
+from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.transports.transport import Request, Transport
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.events import event_for, synchronize
+from dear_mpi.kernels.slab import Slab
+
+__all__ = ["MessagesRun"]
+
+
+class MessagesRun(InstructionRun):
+    """A program on a flat buffer, in place.
+
+    Args:
+        program: what this rank does.
+        buffer: one-dimensional and contiguous; its memory must stay where it is until ``free``.
+        chunks: the borders of its chunks (``Partition.chunks``).
+        transport: where the peers are.
+        op: how ``combine`` receives are combined (``sum``, ``prod``, ``min``, ``max``).
+        segment: the largest number of elements in one message.
+        tag: marks the messages of this plan, the same on all ranks.
+        staged: whether messages pass through pinned host memory, because the transport does not take the buffer's.
+        slab: where side buffers are taken from, unless they are staged.
+
+    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine (staged: for each
+    peer and direction); more only where a step sends and receives the same chunks in other portions, which none of
+    our algorithms does.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        buffer: Array,
+        chunks: Sequence[int],
+        transport: Transport,
+        *,
+        op: str,
+        segment: int,
+        tag: int,
+        staged: bool = False,
+        slab: Slab | None = None,
+        window: int = WINDOW,
+    ) -> None:
+        self.op, self.settled = op, event_for(buffer)
+        listing = write_instructions(messages(program, chunks, segment), window, staged=staged)
+        self.buffers = MessageBuffers(
+            listing, program.rank, buffer, Slab.pinned(buffer) if staged else slab or Slab.beside(buffer)
+        )
+        buffers = self.buffers
+        requests = [
+            (transport.recv_init if message.incoming else transport.send_init)(
+                buffers.memory(number), message.peer, tag
+            )
+            for number, message in enumerate(listing.messages)
+        ]
+        super().__init__(program.rank, list(self.prepared(listing, requests)), requests)
+
+    def prepared(self, listing: InstructionList, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
+        """See [Note: Host and device]; on a host each instruction of the listing is one part, and there is no event."""
+        launched = True  # the caller may have launched what wrote the buffer
+        for instruction in listing.instructions:
+            waits = [requests[number] for number in instruction.waits]
+            names = [described(listing.messages[number]) for number in instruction.waits]
+            actions = [self.buffers.merge(instruction.merges, self.op)] if instruction.merges else []
+            actions += [lift for number in instruction.starts for lift in self.buffers.lift(number)]
+            starts = [requests[number].Start for number in instruction.starts]
+            launched = launched or bool(actions)
+            if self.settled is not None and launched and starts:
+                yield bind(waits, names, [*actions, self.settled.record])
+                on_device = (self.settled.synchronize,), (self.settled.done,), ("waiting for the device",)
+                yield BoundInstruction(*on_device, tuple(starts))
+                launched = False
+            else:
+                yield bind(waits, names, [*actions, *starts])
+
+    def free(self) -> None:
+        synchronize(self.buffers.buffer)  # kernels may still read the side_buffers
+        super().free()
+
+
+def described(message: Message) -> str:
+    """A message, for errors."""
+    (step, segment), verb = message.key, "receiving from" if message.incoming else "sending to"
+    return f"step {step}, segment {segment}, {verb} rank {message.peer}"

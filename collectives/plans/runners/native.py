@@ -1,0 +1,103 @@
+"""The MPI library's own collectives behind the interface of a plan: the baseline that ours are held against.
+
+They are the blocking ones, which are the best that MPI libraries have; so a run makes no progress until it is
+waited for, and ``advance`` does all of it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.transports.mpi import MpiTransport
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.events import synchronize
+from dear_mpi.kernels.lookup import lookup
+
+__all__ = ["NativeRun"]
+
+OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
+
+
+class NativeRun:
+    """The library's collective of this name on a flat buffer, in place (``Call`` checks that it can).
+
+    MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, else MPI_Reduce_scatter and MPI_Allgatherv.
+
+    Raises:
+        ArgumentError: the buffer is on a device, for which the library was not built (on all ranks alike).
+    """
+
+    def __init__(
+        self, collective: str, buffer: Array, partition: Partition, transport: Transport, *, op: str, root: int = 0
+    ) -> None:
+        assert isinstance(transport, MpiTransport), "check_algorithm lets no other transport pass"
+        if not transport.was_built_for(buffer):
+            name = transport.name.partition(";")[0]
+            raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
+        self.buffer = buffer
+        comm, combine = transport.comm, lookup("op", op, OPS)
+        shard, equal = buffer[partition.shard(transport.rank)], len(set(partition.counts)) == 1
+        calls: dict[str, Callable[[], object]] = {
+            "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, buffer, combine),
+            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, in_bytes(buffer, partition)),
+            "reduce_scatter": partial(comm.Reduce_scatter, MPI.IN_PLACE, buffer, partition.counts, combine),
+            "broadcast": partial(comm.Bcast, [buffer.view("u1"), MPI.BYTE], root),
+            "reduce": partial(reduce, comm, buffer, combine, root),
+        }
+        if equal:
+            calls["all_gather"] = partial(comm.Allgather, MPI.IN_PLACE, [buffer.view("u1"), shard.nbytes, MPI.BYTE])
+            calls["reduce_scatter"] = partial(comm.Reduce_scatter_block, MPI.IN_PLACE, buffer, combine)
+        self.call = lookup("collective", collective, calls)
+        # MPI leaves the shard at the start of the buffer, wherever it belongs.
+        self.home: Callable[[], object] = lambda: None
+        if collective == "reduce_scatter":
+            self.home = partial(move, shard, buffer[: shard.size])
+        self.pending = False
+
+    def start(self) -> None:
+        self.pending = True
+
+    def advance(self) -> bool:
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        if self.pending:
+            synchronize(self.buffer)  # MPI knows no streams
+            self.call()
+            self.home()
+        self.pending = False
+
+    def whole(self) -> None:
+        self.start()
+        self.wait()
+
+    def free(self) -> None:
+        pass
+
+
+def in_bytes(buffer: Array, partition: Partition) -> list[Any]:
+    """MPI's description of a buffer cut into shards; as bytes, because MPI does not have all of our types."""
+    itemsize = buffer.dtype.itemsize
+    places = [border * itemsize for border in partition.borders[:-1]]
+    return [buffer.view("u1"), [count * itemsize for count in partition.counts], places, MPI.BYTE]
+
+
+def move(dst: Array, src: Array) -> None:
+    """Copy within a buffer, where the two may overlap."""
+    dst[...] = src.copy() if array_module(src).may_share_memory(dst, src) else src
+
+
+def reduce(comm: MPI.Intracomm, buffer: Array, op: MPI.Op, root: int) -> None:
+    """In place at the root; elsewhere MPI leaves the buffer alone."""
+    if comm.rank == root:
+        comm.Reduce(MPI.IN_PLACE, buffer, op, root)
+    else:
+        comm.Reduce(buffer, None, op, root)

@@ -1,0 +1,139 @@
+"""Which algorithm is the fastest for a collective, a number of ranks and a size: the table behind ``auto``.
+
+auto         the table built in
+auto:FILE    one that ``dear-mpi bench --tune FILE`` measured: {"machine": {...}, "rules": [{...}, ...]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "BUILT_IN",
+    "SEGMENT_BYTES",
+    "SHARED",
+    "Rule",
+    "default_segment",
+    "pick",
+    "read_rules",
+    "rules_of",
+    "write_rules",
+]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """For full buffers of at most so many bytes (None: of any size), on this number of ranks."""
+
+    collective: str
+    ranks: int
+    up_to_bytes: int | None
+    algorithm: str
+    segment_bytes: int
+
+    @property
+    def limit(self) -> float:
+        return float("inf") if self.up_to_bytes is None else self.up_to_bytes
+
+
+SHARED = "shared"  # for ranks that share memory alone, where its rules go before others
+SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
+NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
+# Where latency counts, steps do: recursive doubling, then butterflies, then rings, the later the more ranks there are.
+KIB, MIB = 1 << 10, 1 << 20
+GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # up to where butterflies are better, by ranks
+TABLE: dict[tuple[str, int], dict[str, int | None]] = {
+    ("all_reduce", 4): {"recursive_doubling": 16 * KIB, "ring": None, SHARED: None},
+    ("all_reduce", 32): {"recursive_doubling": 16 * KIB, "rabenseifner": MIB, "ring": None},
+    ("all_reduce", 128): {"recursive_doubling": 16 * KIB, "rabenseifner": 8 * MIB, "ring": None},
+    **{("reduce_scatter", ranks): {"bruck": limit, "ring": None, SHARED: None} for ranks, limit in GATHERS.items()},
+    **{("all_gather", ranks): {"bruck": limit, "ring": None, SHARED: None} for ranks, limit in GATHERS.items()},
+    ("broadcast", 4): {"binomial": None},
+    ("reduce", 4): {"binomial": None},
+}
+BUILT_IN = tuple(
+    Rule(collective, ranks, limit, algorithm, SEGMENT_BYTES)
+    for (collective, ranks), row in TABLE.items()
+    for algorithm, limit in row.items()
+)
+
+
+def default_segment(hosts: Sequence[int]) -> int:
+    """Bytes of the largest message, where nobody said otherwise, for ranks on these hosts."""
+    return SEGMENT_BYTES if len(set(hosts)) == 1 else NETWORK_SEGMENT_BYTES
+
+
+def rules_of(spec: str) -> tuple[Rule, ...] | None:
+    """The rules behind ``auto`` or ``auto:FILE``; None for the name of an algorithm.
+
+    Raises:
+        ValueError: the file is no good.
+    """
+    name, colon, path = spec.partition(":")
+    if name != "auto":
+        return None
+    return read_rules(Path(path)) if colon else BUILT_IN
+
+
+def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rule:
+    """The rule for a case; that of the nearest number of ranks (the smaller of two) where its own is absent.
+
+    Raises:
+        ValueError: no rule is about this collective, or none about so large a buffer.
+
+    >>> pick(BUILT_IN, "all_reduce", 3, 1000).algorithm
+    'recursive_doubling'
+    """
+    candidates = [rule for rule in rules if rule.collective == collective]
+    if not candidates:
+        there = ", ".join(sorted({rule.collective for rule in rules})) or "none"
+        raise ValueError(f"no rule is about {collective}, only about: {there}; `dear-mpi bench --tune` adds it")
+    nearest = min({rule.ranks for rule in candidates}, key=lambda found: (abs(found - ranks), found))
+    fitting = [rule for rule in candidates if rule.ranks == nearest and nbytes <= rule.limit]
+    if not fitting:
+        raise ValueError(
+            f"no rule for {collective} on {nearest} ranks reaches {nbytes} B: its last one needs up_to_bytes null"
+        )
+    return min(fitting, key=lambda rule: rule.limit)
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """
+    Raises:
+        ValueError: the file is missing or is no such table; the message says where.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"rules {str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"rules {str(path)!r} are no JSON: {error}") from None
+    rules = content.get("rules") if isinstance(content, dict) else None
+    if not isinstance(rules, list):
+        raise ValueError(f'rules {str(path)!r} must be an object with a list "rules"')
+    return tuple(rule_of(entry, f"rules {str(path)!r}, entry {number}") for number, entry in enumerate(rules))
+
+
+def rule_of(entry: Any, where: str) -> Rule:
+    """One entry of a file, checked."""
+    names = [field.name for field in fields(Rule)]
+    if not isinstance(entry, dict) or entry.keys() != set(names):
+        raise ValueError(f"{where} must have exactly {', '.join(names)}, not {entry!r}")
+    for name, value in entry.items():
+        is_text, nullable = name in ("collective", "algorithm"), name == "up_to_bytes"
+        right = isinstance(value, str) if is_text else type(value) is int and value >= 1
+        if not right and not (nullable and value is None):
+            allowed = "a text" if is_text else "a whole number from 1 on" + " or null" * nullable
+            raise ValueError(f"{where}: {name} must be {allowed}, not {value!r}")
+    return Rule(**entry)
+
+
+def write_rules(path: Path, machine: Mapping[str, Any], rules: Sequence[Rule]) -> None:
+    """Store a table; sorted, so that two of them can be compared."""
+    ordered = sorted(rules, key=lambda rule: (rule.collective, rule.ranks, rule.limit))
+    content = {"machine": dict(machine), "rules": [asdict(rule) for rule in ordered]}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

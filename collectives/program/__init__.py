@@ -1,0 +1,15 @@
+"""Programs: what a collective algorithm is, what it must achieve, and the proof and the price of it.
+
+program.py    a program as data: steps of sends and receives
+contract.py   what each collective promises
+partition.py  which part of a buffer belongs to which rank
+replay.py     runs programs on symbols; verify.py proves them by it
+cost.py       runs them on a network of given speed
+errors.py     what can go wrong
+
+Nothing here needs MPI, NumPy, or a name of an algorithm.
+"""
+
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step
+
+__all__ = ["Program", "Receive", "Send", "Step"]

@@ -1,0 +1,118 @@
+"""Prove an algorithm without running it: replay the programs of all ranks on symbols, and look at the end.
+
+What is checked: every send has its receive, in the same step and with the same chunks; nothing undefined is sent; no
+contribution is combined twice; no two receives of a step touch one chunk unless both combine; every rank finishes even
+if every send blocks until it is received; the collective's promise holds at the end. Errors name rank, step and chunk.
+
+The idea is that of msccl-tools' ``Algorithm.check_implements``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.program import Program, Receive, Step
+from dear_mpi.collectives.program.replay import Row, names, replay, run
+
+__all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
+
+
+def verify(programs: Sequence[Program]) -> None:
+    """Check the programs of ranks 0 to size-1, which must be of one collective.
+
+    Raises:
+        ProgramError: naming the rank, the step, and the chunk or peer that break the collective.
+    """
+    check_shapes(programs)
+    collective = programs[0].collective
+    expected = promised(collective, len(programs))
+    for rank, runner in enumerate(run(programs)):
+        for chunk, held in enumerate(runner.row):
+            owner = runner.program.owner(chunk)
+            if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
+                due = names(expected[owner])
+                raise ProgramError(f"rank {rank} ends with chunk {chunk} of ranks {names(held)}, not {due}")
+
+
+def promised(collective: str, size: int) -> Row:
+    """What a complete chunk of each owner holds: the contributions of all ranks that begin with data of it."""
+    begins = COLLECTIVES[collective].begins
+    return [sum(1 << rank for rank in range(size) if begins(rank, owner)) for owner in range(size)]
+
+
+def check_shapes(programs: Sequence[Program]) -> None:
+    """What must hold before programs can be replayed at all.
+
+    Raises:
+        ProgramError: naming the rank and the step.
+    """
+    for rank, program in enumerate(programs):
+        check_shape(program, rank, programs[0], len(programs))
+
+
+def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
+    """Ranks, steps, peers and chunks are in range, and no two receives of a step race for a chunk."""
+    if program.collective not in COLLECTIVES:
+        raise ProgramError(f"program {rank} is of {program.collective!r}, not of one of {', '.join(COLLECTIVES)}")
+    if (program.rank, program.size, program.collective) != (rank, size, first.collective):
+        raise ProgramError(f"program {rank} is of rank {program.rank} of {program.size}, {program.collective}")
+    if program.parts != first.parts or program.parts < 1:
+        raise ProgramError(f"rank {rank} cuts shards into {program.parts} parts, rank 0 into {first.parts}: 1 or more")
+    if len(program.steps) != len(first.steps):
+        raise ProgramError(f"rank {rank} has {len(program.steps)} steps, rank 0 has {len(first.steps)}: add empty ones")
+    for number, step in enumerate(program.steps):
+        where = f"rank {rank}, step {number}"
+        if not isinstance(step.sends, tuple) or not isinstance(step.receives, tuple):
+            raise ProgramError(f"{where}: Step takes a tuple of Send and a tuple of Receive, such as (Send(...),)")
+        for transfer in step.sends + step.receives:
+            if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or transfer.peer == rank:
+                raise ProgramError(f"{where}: rank {transfer.peer} is no peer among ranks 0..{size - 1}")
+            if not within(transfer.chunks, program.chunks):
+                raise ProgramError(f"{where}: {transfer.chunks} is no range of chunks among 0..{program.chunks - 1}")
+        check_races(step, where)
+
+
+def within(chunks: range, count: int) -> bool:
+    """Whether this is a non-empty range of consecutive chunks of the buffer."""
+    return isinstance(chunks, range) and bool(chunks) and chunks.step == 1 and chunks[0] >= 0 and chunks[-1] < count
+
+
+def check_races(step: Step, where: str) -> None:
+    """A chunk that is received twice in a step must be combined both times, and in the same range of chunks."""
+    if len(step.receives) < 2:
+        return
+    seen: dict[int, Receive] = {}
+    for receive in step.receives:
+        for chunk in receive.chunks:
+            other = seen.setdefault(chunk, receive)
+            both = f"{where}, chunk {chunk}: receives from ranks {other.peer} and {receive.peer}"
+            if other is not receive and not (other.combine and receive.combine):
+                raise ProgramError(f"{both} race")
+            if other.chunks != receive.chunks:
+                raise ProgramError(f"{both} must be of the same chunks to be combined at once")
+
+
+def keeps_rank_order(programs: Sequence[Program]) -> bool:
+    """Whether all contributions are combined in the order of the ranks, as an op that does not commute would need.
+
+    Such an algorithm also rounds in the same way wherever the borders between chunks are.
+    """
+    rows = replay(programs)
+    return all(
+        in_order(rows, program.rank, number, chunk, step)
+        for program in programs
+        for number, step in enumerate(program.steps)
+        for receive in step.receives
+        if receive.combine
+        for chunk in receive.chunks
+    )
+
+
+def in_order(rows: list[list[Row]], rank: int, number: int, chunk: int, step: Step) -> bool:
+    """Whether what a step combines into a chunk are neighbours: each begins with the rank after the one before."""
+    peers = [receive.peer for receive in step.receives if chunk in receive.chunks]
+    masks = [rows[source][number][chunk] for source in sorted([rank, *peers])]
+    numbers = [index for mask in masks for index in range(mask.bit_length()) if mask >> index & 1]
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -1,0 +1,78 @@
+"""Make sure that all ranks are about to do the same, before anything is sent.
+
+MPI does not notice when two ranks disagree: a shorter message, another type or another order gives garbage or a
+hang. So the ranks compare a few facts once, when a plan is made, and a rank whose arguments are bad tells the
+others: every rank raises the same error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
+from dear_mpi.collectives.transports.transport import Transport
+
+__all__ = ["agree", "run_checker"]
+
+
+def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
+    """Collective: evaluate ``facts()`` on each rank and compare.
+
+    Args:
+        what: what is being set up, for the message.
+        facts: returns names and values that must be equal on all ranks, or raises.
+
+    Raises:
+        ArgumentError: ``facts`` raised on some rank; all ranks raise, with the message and the rank's number.
+        MismatchError: a value differs; all ranks raise, with the value of each rank.
+    """
+    try:
+        mine: tuple[str, Mapping[str, Any], str | None] = (what, facts(), None)
+    except ValueError as error:
+        mine = (what, {}, str(error))
+    except Exception as error:  # whatever it is: a rank that left here would leave the others waiting
+        mine = (what, {}, f"{type(error).__name__}: {error}")
+    answers = transport.gather_values(mine)
+    what = answers[0][0]  # rank 0's, so that all say the same
+    complaints = [message for _, _, message in answers]
+    if any(complaints):
+        raise ArgumentError(f"{what}: {by_rank(complaints)}")
+    for name in answers[0][1]:
+        values = [facts_there.get(name) for _, facts_there, _ in answers]
+        if any(value != values[0] for value in values):
+            raise MismatchError(f"{what}: {name} must be the same on all ranks, not {by_rank(values)}")
+
+
+def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
+    """A call that sees that all ranks run the same plan, for the same time: for programs that hang.
+
+    Raises:
+        MismatchError: (by the call) a rank is about to run another plan; on all ranks, with the plan of each.
+    """
+    numbers = itertools.count(1)
+
+    def check() -> None:
+        run = f"{plan}, run {next(numbers)}"
+        agree(transport, "debug", lambda: {"the plan that is run": run})
+
+    return check
+
+
+def by_rank(values: list[Any]) -> str:
+    """Each value that is not None with the ranks that have it; just the value where all ranks do.
+
+    >>> by_rank([10, 10, 12])
+    '10 on ranks 0, 1; 12 on rank 2'
+    """
+    groups: dict[Any, list[int]] = {}
+    for rank, value in enumerate(values):
+        if value is not None:
+            groups.setdefault(value, []).append(rank)
+    if list(groups.values()) == [list(range(len(values)))]:
+        return str(next(iter(groups)))
+    return "; ".join(
+        f"{value} on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        for value, ranks in groups.items()
+    )

@@ -1,0 +1,169 @@
+"""Ranks as threads of one process: tests, tutorials and debuggers need no launcher.
+
+Sends are synchronous (over when received), which is the least that MPI promises: an order of messages that only
+works thanks to MPI's buffering hangs here at once. What ran over loopback ends with the same bits over MPI.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dear_mpi.collectives.program.errors import TransportError
+from dear_mpi.collectives.transports.transport import Request
+from dear_mpi.kernels.accumulate import copier
+from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.events import synchronize
+
+__all__ = ["LoopbackTransport", "run_loopback"]
+
+T = TypeVar("T")
+
+
+class Hub:
+    """What the ranks of one loopback group share."""
+
+    def __init__(self, size: int, hosts: Sequence[int]) -> None:
+        self.size, self.hosts = size, tuple(hosts)
+        self.changed = threading.Condition()
+        self.lines: dict[tuple[int, int, int], Line] = {}  # by source, destination and tag
+        self.values: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size)
+        self.failure: str | None = None
+
+    def line(self, source: int, dest: int, tag: int) -> Line:
+        with self.changed:
+            return self.lines.setdefault((source, dest, tag), Line())
+
+    def fail(self, message: str) -> None:
+        with self.changed:
+            self.failure = self.failure or message
+            self.changed.notify_all()
+        self.barrier.abort()
+
+
+class Line:
+    """Started sends and receives of one source, destination and tag that have not met yet."""
+
+    def __init__(self) -> None:
+        self.sends: deque[LoopbackRequest] = deque()
+        self.receives: deque[LoopbackRequest] = deque()
+
+    def match(self) -> bool:
+        """Copy the oldest send into the oldest receive, if there are both."""
+        if not (self.sends and self.receives):
+            return False
+        send, receive = self.sends.popleft(), self.receives.popleft()
+        if send.data.nbytes != receive.data.nbytes:
+            raise TransportError(f"{send.data.nbytes} bytes were sent where {receive.data.nbytes} are received")
+        copier(receive.data, send.data)()
+        synchronize(send.data)
+        send.active = receive.active = False
+        return True
+
+
+class LoopbackRequest:
+    """One end of a message; ``queue`` is where it waits for the other end."""
+
+    def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
+        self.hub, self.key, self.data = hub, key, data
+        self.line = hub.line(*key)
+        self.queue = self.line.sends if sends else self.line.receives
+        self.active = False
+
+    def Start(self) -> None:
+        with self.hub.changed:
+            self.active = True
+            self.queue.append(self)
+            if self.line.match():
+                self.hub.changed.notify_all()
+
+    def Wait(self) -> None:
+        with self.hub.changed:
+            self.hub.changed.wait_for(lambda: self.Test())
+
+    def Test(self) -> bool:
+        if self.active and self.hub.failure is not None:
+            raise TransportError(self.hub.failure)
+        return not self.active
+
+    def Free(self) -> None:
+        with self.hub.changed:
+            self.hub.lines.pop(self.key, None)
+
+
+class LoopbackTransport:
+    """One rank of a hub."""
+
+    def __init__(self, hub: Hub, rank: int) -> None:
+        self.hub, self.rank, self.size, self.native = hub, rank, hub.size, False
+        self.name, self.hosts = "loopback (threads)", hub.hosts
+        self.tags = itertools.count(1)
+
+    def shareable(self, nbytes: int) -> Array:
+        return np.zeros(nbytes, np.uint8)
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        arrays = self.gather_values(array)
+        one_host = len(set(self.hub.hosts)) == 1
+        return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
+
+    def takes(self, array: Array) -> bool:
+        return True
+
+    def send_init(self, data: Array, peer: int, tag: int) -> Request:
+        return LoopbackRequest(self.hub, (self.rank, peer, tag), data.view("u1"), sends=True)
+
+    def recv_init(self, data: Array, peer: int, tag: int) -> Request:
+        return LoopbackRequest(self.hub, (peer, self.rank, tag), data.view("u1"), sends=False)
+
+    def next_tag(self) -> int:
+        return next(self.tags)
+
+    def gather_values(self, value: Any) -> list[Any]:
+        try:
+            self.hub.values[self.rank] = value
+            self.hub.barrier.wait()
+            values = list(self.hub.values)
+            self.hub.barrier.wait()
+        except threading.BrokenBarrierError:
+            raise TransportError(self.hub.failure or "a rank ended early") from None
+        return values
+
+    def abort(self, message: str) -> None:
+        self.hub.fail(message)
+
+
+def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
+    """Call ``function(transport)`` as each of ``size`` ranks, in threads; the results in rank order.
+
+    ``hosts`` are the numbers of the hosts that the ranks say they are on: one for all if it is not given.
+
+    Raises:
+        Exception: the first that any rank raised; the other ranks are released, so nobody hangs.
+
+    >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
+    [3, 3, 3]
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    hub = Hub(size, hosts or [0] * size)
+    with ThreadPoolExecutor(size, thread_name_prefix="rank") as pool:
+        tasks = [pool.submit(function, LoopbackTransport(hub, rank)) for rank in range(size)]
+        try:
+            done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+        except BaseException:  # Ctrl-C reaches this thread alone
+            hub.fail("interrupted")
+            raise
+        failed = [task for task in tasks if task in done and task.exception() is not None]
+        if failed:
+            hub.fail(f"rank {tasks.index(failed[0])} failed: {failed[0].exception()}")
+    for task in failed:
+        task.result()
+    return [task.result() for task in tasks]

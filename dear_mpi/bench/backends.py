@@ -1,0 +1,159 @@
+"""Who takes part in the benchmark of a collective: anything that is called to run it once, and freed at the end.
+
+    native        the MPI library's own
+    prototype     a ring on a page of mpi4py (all_reduce alone)
+    gloo          torch.distributed (gloo.py)
+    host copies   of device memory: out, the ring of the host, in
+    staged        the ring, through pinned host memory
+    direct        the ring, where MPI takes device memory
+    the rest      plans of ours, by what ``make_plan`` calls an algorithm
+
+``openmpi`` and ``mpich`` are not here: they run in a job of their own (other_mpi.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from dear_mpi.bench.case import Case
+from dear_mpi.bench.gloo import GlooRun
+from dear_mpi.bench.prototype import PrototypeRing
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.plans.tuning import rules_of
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.transport import StagedTransport, Transport
+from dear_mpi.kernels.accumulate import copier
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.events import synchronize
+from dear_mpi.kernels.slab import Slab
+
+__all__ = ["BACKENDS", "DEFAULTS", "Backend", "CannotRun", "Setup", "open_backend"]
+
+DEFAULTS = {"cpu": ("native", "ring", "auto", "prototype"), "cuda": ("host copies", "staged", "direct", "native")}
+
+
+class CannotRun(ValueError):
+    """Why a backend sits a case out. All ranks raise it alike."""
+
+
+class Backend(Protocol):
+    """A collective that is prepared on its buffers. One may have a method ``untimed`` for what comes after."""
+
+    def __call__(self) -> object: ...
+
+    def free(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a backend is given: a case, its arrays, the ranks, and the largest message."""
+
+    case: Case
+    x: Array
+    out: Array | None
+    transport: Transport
+    segment_bytes: int
+
+    def plan(self, algorithm: str) -> Plan:
+        case = self.case
+        return make_plan(
+            case.collective,
+            self.x,
+            self.transport,
+            out=self.out,
+            algorithm=algorithm,
+            op=case.op if case.reduces else "sum",
+            segment_bytes=self.segment_bytes if rules_of(algorithm) is None else None,  # auto has its own
+        )
+
+
+class HostCopies:
+    """What one does without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+
+    def __init__(self, setup: Setup) -> None:
+        if setup.out is not None:
+            raise CannotRun("works in place alone")
+        self.x = setup.x
+        host = Slab.pinned(self.x).empty(self.x.size, self.x.dtype)
+        self.copy_out, self.copy_in = copier(host, self.x), copier(self.x, host)
+        self.plan = replace(setup, x=host).plan("ring")
+
+    def __call__(self) -> None:
+        self.copy_out()
+        synchronize(self.x)
+        self.plan()
+        self.copy_in()
+
+    def free(self) -> None:
+        self.plan.free()
+
+
+class Native:
+    """The MPI library's call itself; what our plans do around it to keep their promises is not timed."""
+
+    def __init__(self, setup: Setup) -> None:
+        if not getattr(setup.transport, "was_built_for", lambda array: True)(setup.x):
+            raise CannotRun("this MPI was not built for GPUs")
+        self.plan = setup.plan("native")
+        alone = setup.out is None and setup.case.device == "cpu" and setup.case.op != "average"
+        run: Any = self.plan.run  # a NativeRun, whose module imports MPI
+        self.call: Callable[[], object] = run.call if alone else self.plan
+        self.untimed: Callable[[], object] = run.home if alone else lambda: None
+
+    def __call__(self) -> None:
+        self.call()
+
+    def free(self) -> None:
+        self.plan.free()
+
+
+def prototype(setup: Setup) -> Backend:
+    case = setup.case
+    if (case.collective, case.op, setup.out) != ("all_reduce", "sum", None) or case.dtype not in ("fp32", "fp64"):
+        raise CannotRun("sums fp32 or fp64 in all_reduce, in place")
+    if case.count % setup.transport.size:
+        raise CannotRun("needs equal chunks")
+    from dear_mpi.collectives.transports.mpi import world_communicator  # imports MPI, which this module must not
+
+    return PrototypeRing(setup.x, world_communicator(), setup.segment_bytes)
+
+
+def gloo(setup: Setup) -> Backend:
+    try:
+        return GlooRun(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size)
+    except ValueError as error:
+        raise CannotRun(str(error)) from None
+
+
+def staged(setup: Setup) -> Backend:
+    return replace(setup, transport=StagedTransport(setup.transport)).plan("ring")
+
+
+def direct(setup: Setup) -> Backend:
+    if not setup.transport.takes(setup.x):
+        raise CannotRun("this MPI does not take device memory")
+    return setup.plan("ring")
+
+
+BACKENDS: dict[str, Callable[[Setup], Backend]] = {
+    "native": Native,
+    "prototype": prototype,
+    "gloo": gloo,
+    "host copies": HostCopies,
+    "staged": staged,
+    "direct": direct,
+}
+
+
+def open_backend(name: str, setup: Setup) -> Backend:
+    """
+    Raises:
+        CannotRun: it sits this case out, or there is no such algorithm.
+    """
+    try:
+        return BACKENDS[name](setup) if name in BACKENDS else setup.plan(name)
+    except ArgumentError as error:
+        raise CannotRun(str(error)) from None

@@ -1,0 +1,93 @@
+"""backends take turns at one case: with the same data, call by call, so whatever else the machine does hits them
+alike. One sample is one call on its slowest rank, from a barrier to the end; each result is checked.
+
+Ours work in memory that the ranks of a host share, as in training with ``auto``, unless they are told not to; all
+others in memory of their own, where the MPI libraries are faster.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dear_mpi.bench.backends import BACKENDS, Backend, CannotRun, Setup, open_backend
+from dear_mpi.bench.case import Case, Samples
+from dear_mpi.bench.data import Data
+from dear_mpi.ranks.streams import Stream, Streams
+from dear_mpi.ranks.world import World
+
+__all__ = ["Interleaved", "Key"]
+
+Key = tuple[str, int]  # a backend and its segment_bytes
+
+
+class Interleaved:
+    """Collective: the backends of a case, prepared.
+
+    Attributes:
+        left_out: why those are missing that cannot run it.
+    """
+
+    def __init__(self, case: Case, keys: Sequence[Key], world: World, streams: Streams) -> None:
+        self.case, self.transport, self.stream, self.turn = case, world.transport, streams.compute, 0
+        private = Data(case, world.rank, world.size, streams.put, lambda n: streams.put(np.zeros(n, np.uint8)))
+        ours = private
+        if case.device == "cpu" and case.memory == "shared" and any(name not in BACKENDS for name, _ in keys):
+            ours = Data(case, world.rank, world.size, streams.put, world.transport.shareable)
+        self.backends: dict[Key, Backend] = {}
+        self.data: dict[Key, Data] = {}
+        self.left_out: dict[str, str] = {}
+        for name, segment_bytes in keys:
+            data = private if name in BACKENDS else ours
+            try:
+                backend = open_backend(name, Setup(case, data.x, data.out, world.transport, segment_bytes))
+            except CannotRun as error:
+                self.left_out[name] = str(error)
+                continue
+            key = name, getattr(backend, "segment_bytes", segment_bytes)  # which auto has chosen
+            self.backends[key], self.data[key] = backend, data
+
+    def run(self, turns: int) -> dict[Key, Samples]:
+        """Collective: so many samples of each, after one turn that does not count."""
+        mine: dict[Key, list[float]] = {key: [] for key in self.backends}
+        wrong = dict.fromkeys(self.backends, 0)
+        for group, counts in itertools.product(self.groups(), [False] + [True] * turns):
+            self.turn += 1
+            for key in random.Random(self.turn).sample(group, len(group)):  # the same order on all ranks
+                data, backend = self.data[key], self.backends[key]
+                data.fill(self.turn)
+                elapsed_s = timed(backend, self.stream)
+                getattr(backend, "untimed", lambda: None)()
+                wrong[key] += data.errors(self.turn)
+                if counts:
+                    mine[key].append(elapsed_s)
+        answers = self.transport.gather_values((mine, wrong))
+        return {
+            key: Samples.of([times[key] for times, _ in answers], sum(errors[key] for _, errors in answers))
+            for key in self.backends
+        }
+
+    def groups(self) -> list[list[Key]]:
+        """Who takes turns: in another order each time, so that nobody always comes behind the slowest.
+
+        gloo is on its own: what its threads still do would hit whoever comes next.
+        """
+        gloo = [key for key in self.backends if key[0] == "gloo"]
+        return [[key for key in self.backends if key not in gloo], gloo]
+
+    def free(self) -> None:
+        for backend in self.backends.values():
+            backend.free()
+
+
+def timed(run: Callable[[], object], stream: Stream) -> float:
+    """Seconds of one run on this rank, from a barrier on to the end of its last kernel."""
+    from dear_mpi.collectives.transports.mpi import world_communicator  # imports MPI, which this module must not
+
+    world_communicator().Barrier()
+    begin = stream.mark()
+    run()
+    return stream.seconds(begin, stream.mark())

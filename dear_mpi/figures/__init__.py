@@ -1,0 +1,1 @@
+"""How figures are read, summed up and written: units, statistics, JSON, tables and bars."""

@@ -1,0 +1,89 @@
+"""Quantities as people write them on a command line: ``25MB``, ``256KiB``, ``10gbit,50us``.
+
+Sizes are binary, as in nccl-tests and in DeAR's own code: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as
+network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused, because it would be a guess.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from itertools import groupby
+
+from dear_mpi.collectives.transports.emulated import Link
+
+__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_sizes"]
+
+BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
+    """A non-negative number with one of the units."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in units:
+        lacks = "has no unit" if match and not match[2] else "is no such quantity"
+        raise ValueError(f"{what} {text!r} {lacks}: write it like {example}; units are {', '.join(units)}")
+    value = float(match[1]) * units[match[2]]
+    if not math.isfinite(value):
+        raise ValueError(f"{what} {text!r} is too large")
+    return value
+
+
+def parse_bytes(text: str) -> int:
+    """
+    >>> parse_bytes("25MB"), parse_bytes("1.5KiB")
+    (26214400, 1536)
+    """
+    return int(parse("size", text, BYTES, "25MB"))
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Sizes with commas; a range goes from its first to its last one by powers of 4.
+
+    >>> parse_sizes("4B:100B,1KiB")
+    [4, 16, 64, 100, 1024]
+    """
+    sizes = []
+    for part in text.split(","):
+        low, high = (parse_bytes(end) for end in (part.split(":") if part.count(":") == 1 else (part, part)))
+        if not 0 < low <= high:
+            raise ValueError(f"sizes {part!r} must go up from at least 1 B, as in 4B:64MiB")
+        powers = range((high // low - 1).bit_length() // 2 + 1)
+        sizes += [low * 4**power for power in powers if low * 4**power < high] + [high]
+    return sizes
+
+
+def format_bytes(nbytes: int) -> str:
+    """
+    >>> format_bytes(262144), format_bytes(1000)
+    ('256 KiB', '1000 B')
+    """
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= factor and nbytes % factor == 0:
+            return f"{nbytes // factor} {unit}"
+    return f"{nbytes} B"
+
+
+def format_numbers(numbers: Iterable[int]) -> str:
+    """
+    >>> format_numbers([5, 0, 1, 2])
+    '0-2, 5'
+    """
+    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
+
+
+def parse_link(text: str) -> Link:
+    """A bandwidth per direction and, after a comma, a latency; without one the latency is 0.
+
+    >>> str(parse_link("10gbit,50us"))
+    '10 Gbit/s, 50 us'
+    """
+    bandwidth, _, latency = text.partition(",")
+    bits_per_s = parse("bandwidth", bandwidth, BANDWIDTH, "10gbit,50us")
+    if bits_per_s <= 0:
+        raise ValueError(f"bandwidth {bandwidth!r} must be above zero")
+    return Link(bits_per_s / 8, parse("latency", latency, SECONDS, "10gbit,50us") if latency else 0.0)

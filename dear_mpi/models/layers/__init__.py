@@ -1,0 +1,36 @@
+"""Layers with hand-written forward and backward, on NumPy or CuPy arrays.
+
+Every layer is a ``Layer`` (see ``parameter.py``), plus one loss. Four rules hold for all of them:
+
+- the array library is that of the input, so moving a model to a GPU is moving its parameters;
+- the output has the dtype of the input: scalars are Python's, which never widen an array;
+- samples do not see each other, so a batch may be split over ranks in any way, with any number of samples, even none;
+- gradients are written into ``Parameter.grad``, replacing what the last ``backward`` wrote.
+"""
+
+from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.models.layers.activations import Gelu, Relu
+from dear_mpi.models.layers.attention import CausalSelfAttention
+from dear_mpi.models.layers.conv import Conv2d
+from dear_mpi.models.layers.dense import Dense
+from dear_mpi.models.layers.embedding import Embedding
+from dear_mpi.models.layers.loss import SoftmaxCrossEntropy
+from dear_mpi.models.layers.norm import LayerNorm
+from dear_mpi.models.layers.reshape import Flatten, Reshape
+from dear_mpi.models.layers.residual import Residual
+
+__all__ = [
+    "CausalSelfAttention",
+    "Conv2d",
+    "Dense",
+    "Embedding",
+    "Flatten",
+    "Gelu",
+    "Layer",
+    "LayerNorm",
+    "Parameter",
+    "Relu",
+    "Reshape",
+    "Residual",
+    "SoftmaxCrossEntropy",
+]

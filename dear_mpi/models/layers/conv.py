@@ -1,0 +1,126 @@
+"""Two-dimensional convolution as one matrix product (im2col).
+
+``unfold`` copies every patch the kernel will see into a column; the convolution is then W times that matrix, which
+runs at the speed of the matrix product. ``fold`` is its exact transpose: it adds every column back to where it came
+from, and so carries the gradient.
+
+Legend: N samples, C channels in, F filters (channels out), H x W space, K kernel width, P padding, S stride,
+        O x Q space of the output, O = (H + 2P - K) // S + 1 and Q likewise from W.
+Shapes: x (N, C, H, W), weight (F, C, K, K), bias (F,), y (N, F, O, Q), columns (C K K, O Q N).
+Cost: 2 N O Q F C K^2 flops forward, twice that backward. The columns hold K^2 / S^2 copies of x: the price of im2col.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.models.layer import Parameter
+
+__all__ = ["Conv2d"]
+
+
+class Conv2d:
+    """A convolution with square kernels, zero padding and equal strides on both axes; the bias starts at zero.
+
+    >>> Conv2d("conv", np.ones((6, 3, 3, 3)), stride=2, padding=1).forward(np.ones((4, 3, 8, 7))).shape
+    (4, 6, 4, 4)
+    """
+
+    _columns: Array
+    _x_shape: tuple[int, ...]
+
+    def __init__(self, name: str, weight: Array, *, stride: int = 1, padding: int = 0) -> None:
+        if weight.ndim != 4 or weight.shape[2] != weight.shape[3]:
+            raise ValueError(f"weight of {name} must have shape (filters, channels, K, K), not {weight.shape}")
+        if stride < 1:
+            raise ValueError(f"stride of {name} must be at least 1, not {stride}")
+        if padding < 0:
+            raise ValueError(f"padding of {name} must be at least 0, not {padding}")
+        self.weight = Parameter.of(f"{name}.weight", weight)
+        self.bias = Parameter.of(f"{name}.bias", np.zeros_like(weight[:, 0, 0, 0]))
+        self.parameters = (self.weight, self.bias)
+        self._stride, self._padding = stride, padding
+
+    def forward(self, x: Array) -> Array:
+        """(N, C, H, W) -> (N, F, O, Q)."""
+        filters, channels, kernel, _ = self.weight.value.shape
+        smallest = kernel - 2 * self._padding
+        if x.ndim != 4 or x.shape[1] != channels or min(x.shape[2:]) < smallest:
+            allowed = f"(N, {channels}, H, W) with H and W at least {smallest}"
+            raise ValueError(f"x must have shape {allowed} to meet {self.weight.name}, not {x.shape}")
+        self._x_shape = x.shape
+        self._columns = self._unfold(x)
+        y = self._weight_rows() @ self._columns + self.bias.value[:, None]
+        return samples_first(y.reshape(filters, *self._space(), len(x)))
+
+    def backward(self, dy: Array) -> Array:
+        """dW = dy columns^T and db = sum dy; dx folds W^T dy."""
+        dy_rows = samples_last(dy).reshape(dy.shape[1], self._columns.shape[1])
+        self.weight.grad[...] = (dy_rows @ self._columns.T).reshape(self.weight.grad.shape)
+        self.bias.grad[...] = dy_rows.sum(axis=1)
+        return self._fold(self._weight_rows().T @ dy_rows)
+
+    def _unfold(self, x: Array) -> Array:
+        """Every patch of x as a column: (N, C, H, W) -> (C K K, O Q N)."""
+        xp, pad = array_module(x), self._padding
+        padded = xp.pad(samples_last(x), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+        patches: Array = xp.empty(self._patches_shape(), x.dtype)
+        for row, column, seen in self._taps():
+            patches[:, row, column] = padded[seen]
+        return patches.reshape(math.prod(patches.shape[:3]), math.prod(patches.shape[3:]))
+
+    def _fold(self, columns: Array) -> Array:
+        """Columns added up in the places of x that they were copied from: (C K K, O Q N) -> (N, C, H, W)."""
+        pad = self._padding
+        samples, channels, height, width = self._x_shape
+        patches = columns.reshape(self._patches_shape())
+        padded_shape = (channels, height + 2 * pad, width + 2 * pad, samples)
+        padded: Array = array_module(columns).zeros(padded_shape, columns.dtype)
+        for row, column, seen in self._taps():
+            padded[seen] += patches[:, row, column]
+        return samples_first(padded[:, pad : pad + height, pad : pad + width])
+
+    def _taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
+        """Each position in the kernel, with the part of the padded x (C, H, W, N) that it sees.
+
+        Plain slices, not a sliding window view: CuPy's makes the host wait for the device.
+        """
+        stride, kernel = self._stride, self.weight.value.shape[2]
+        height, width = self._space()
+        for row, column in product(range(kernel), repeat=2):
+            rows = slice(row, row + stride * height, stride)
+            columns = slice(column, column + stride * width, stride)
+            yield row, column, (slice(None), rows, columns)
+
+    def _space(self) -> tuple[int, int]:
+        """The space (O, Q) of the output."""
+        kernel = self.weight.value.shape[2]
+        height, width = ((extent + 2 * self._padding - kernel) // self._stride + 1 for extent in self._x_shape[2:])
+        return height, width
+
+    def _patches_shape(self) -> tuple[int, ...]:
+        """(C, K, K, O, Q, N)."""
+        return (*self.weight.value.shape[1:], *self._space(), self._x_shape[0])
+
+    def _weight_rows(self) -> Array:
+        """The weight with a row per filter, (F, C K K)."""
+        return self.weight.value.reshape(len(self.weight.value), -1)
+
+
+def samples_last(x: Array) -> Array:
+    """(N, C, H, W) -> (C, H, W, N), a view.
+
+    Inside, samples are the last axis: every strided slice then copies runs of N elements, not single ones. The views
+    are handed on, so between two convolutions nothing is moved.
+    """
+    return x.transpose(1, 2, 3, 0)
+
+
+def samples_first(x: Array) -> Array:
+    """(C, H, W, N) -> (N, C, H, W), a view: the inverse of ``samples_last``."""
+    return x.transpose(3, 0, 1, 2)

@@ -1,0 +1,79 @@
+"""Layers that only take a given time and have gradients of a given size: a model's shadow for experiments.
+
+Communication does not care what is computed, only when gradients are ready and how many bytes they have. A
+synthetic layer writes gradients (a small multiple of its parameters, so that they are no zeros and any error in
+their sum shows) and lets the rest of its time pass: asleep, as a host is while its GPU computes, or spinning, as a
+busy host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.models.layer import Parameter
+
+__all__ = ["Pace", "Synthetic"]
+
+GRADIENT_SCALE = 1e-3
+
+
+def spin(seconds: float) -> None:
+    """Keep a core busy."""
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        pass
+
+
+class Pace:
+    """Lets time pass for the layers of one model.
+
+    Short times are saved up until a sleep is worth it, and what a sleep took too long is taken off the next one:
+    the sum is right though the clock of the system is coarse.
+    """
+
+    def __init__(self, compute: str = "sleep") -> None:
+        self.rest = lookup("compute", compute, {"sleep": time.sleep, "spin": spin})
+        self.owed_s = 0.0
+
+    def spend(self, seconds: float, since_s: float) -> None:
+        """Let ``seconds`` pass, counted from the time ``since_s`` of ``time.perf_counter``."""
+        self.owed_s += seconds - (time.perf_counter() - since_s)
+        if self.owed_s > 1e-3:
+            begin_s = time.perf_counter()
+            self.rest(self.owed_s)
+            self.owed_s -= time.perf_counter() - begin_s
+
+
+class Synthetic:
+    """A layer with parameters of given counts, whose forward and backward take given times in seconds."""
+
+    def __init__(self, parameters: Sequence[Parameter], pace: Pace, *, forward_s: float, backward_s: float) -> None:
+        self.parameters, self.pace = tuple(parameters), pace
+        self.forward_s, self.backward_s = forward_s, backward_s
+
+    def forward(self, x: Array) -> Array:
+        self.pace.spend(self.forward_s, time.perf_counter())
+        return x
+
+    def backward(self, dy: Array) -> Array:
+        begin_s = time.perf_counter()
+        for parameter in self.parameters:
+            scale = parameter.value.dtype.type(GRADIENT_SCALE)
+            array_module(parameter.value).multiply(parameter.value, scale, out=parameter.grad)
+        self.pace.spend(self.backward_s, begin_s)
+        return dy
+
+
+class NoLoss:
+    """The end of a synthetic model, which computes nothing."""
+
+    def forward(self, logits: Array, targets: Array) -> float:
+        return 0.0
+
+    def backward(self, scale: float) -> Array:
+        return np.zeros(0)

@@ -1,0 +1,147 @@
+"""Three small models to train, each a flat list of layers.
+
+Flat, because a layer is what the trainer communicates: it reduces the gradients of one layer while those before it
+are still going backward. A model is built for the shape of *one* sample. Weights are drawn in float64 and rounded, so
+that all ranks, and both dtypes, start from the same model.
+
+Legend: C channels, H x W space, T tokens, V classes. Shapes of one sample, and of its logits:
+
+- ``mlp``  any shape -> (V,): two hidden dense layers;
+- ``cnn``  (H, W) or (C, H, W) -> (V,): three convolutions, of which one halves the space, and a dense head;
+- ``gpt``  (T,) integers below V -> (T, V): a decoder-only transformer that predicts the next token at every position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.models.layers import (
+    CausalSelfAttention,
+    Conv2d,
+    Dense,
+    Embedding,
+    Flatten,
+    Gelu,
+    Layer,
+    LayerNorm,
+    Relu,
+    Reshape,
+    Residual,
+)
+
+__all__ = ["MODELS", "build", "cnn", "gpt", "mlp"]
+
+
+def build(
+    name: str, *, shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: npt.DTypeLike = np.float32
+) -> list[Layer]:
+    """The model of this name, for samples of this shape.
+
+    >>> layers = build("mlp", shape=(8, 8), classes=10, rng=np.random.default_rng(0))
+    >>> [parameter.name for layer in layers for parameter in layer.parameters][:2]
+    ['dense1.weight', 'dense1.bias']
+    """
+    return lookup("model", name, MODELS)(shape, classes, rng, np.dtype(dtype))
+
+
+def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
+    """Two hidden layers of 128 units.
+
+    >>> len(mlp((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32)))
+    6
+    """
+    draw = partial(draw_weight, rng, dtype)
+    inputs, hidden = math.prod(shape), 128
+    return [
+        Flatten(),
+        Dense("dense1", draw((inputs, hidden), fan_in=inputs, gain=2.0)),
+        Relu(),
+        Dense("dense2", draw((hidden, hidden), fan_in=hidden, gain=2.0)),
+        Relu(),
+        Dense("head", draw((hidden, classes), fan_in=hidden)),
+    ]
+
+
+def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
+    """Convolutions of 16, 32 and 32 filters. A stride, not max-pooling, halves the space: ties have no gradient.
+
+    >>> len(cnn((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32)))
+    12
+    """
+    if len(shape) not in (2, 3):
+        raise ValueError(f"shape of a sample for cnn must be (H, W) or (C, H, W), not {shape}")
+    draw = partial(draw_weight, rng, dtype)
+    channels, height, width = (1, *shape)[-3:]
+    layers: list[Layer] = [Reshape((channels, height, width))]
+    for index, (filters, stride) in enumerate([(16, 1), (32, 2), (32, 1)], start=1):
+        weight = draw((filters, channels, 3, 3), fan_in=9 * channels, gain=2.0)
+        channels, height, width = filters, -(-height // stride), -(-width // stride)
+        layers += [
+            Conv2d(f"conv{index}", weight, stride=stride, padding=1),
+            LayerNorm(f"norm{index}", (channels, height, width), dtype),
+            Relu(),
+        ]
+    features = channels * height * width
+    return [*layers, Flatten(), Dense("head", draw((features, classes), fan_in=features))]
+
+
+def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
+    """Two pre-norm blocks of width 64, 4 heads.
+
+    >>> len(gpt((32,), 256, np.random.default_rng(0), np.dtype(np.float32)))
+    7
+    """
+    if len(shape) != 1:
+        raise ValueError(f"shape of a sample for gpt must be (T,), a window of tokens, not {shape}")
+    draw = partial(draw_weight, rng, dtype)
+    width, blocks = 64, 2
+    tokens, positions = (draw((rows, width), fan_in=width) for rows in (classes, *shape))
+    layers: list[Layer] = [Embedding("embedding", tokens=tokens, positions=positions)]
+    for index in range(blocks):
+        layers += block(f"block{index}", draw, width=width, branch_gain=0.5 / blocks, dtype=dtype)
+    return [
+        *layers,
+        LayerNorm("norm", (width,), dtype),
+        Dense("head", draw((width, classes), fan_in=width)),
+    ]
+
+
+def block(
+    name: str, draw: Callable[..., Array], *, width: int, branch_gain: float, dtype: np.dtype[Any]
+) -> list[Layer]:
+    """Attention, then two dense layers, each inside a residual connection.
+
+    ``branch_gain`` divides the unit variance among the branches that add up on the residual stream.
+    """
+    hidden = 4 * width
+    qkv = draw((width, 3 * width), fan_in=width)
+    out = draw((width, width), fan_in=width, gain=branch_gain)
+    attention = CausalSelfAttention(f"{name}.attention", qkv=qkv, out=out, heads=4)
+    expand = Dense(f"{name}.expand", draw((width, hidden), fan_in=width))
+    shrink = Dense(f"{name}.shrink", draw((hidden, width), fan_in=hidden, gain=branch_gain))
+    return [
+        Residual([LayerNorm(f"{name}.norm1", (width,), dtype), attention]),
+        Residual([LayerNorm(f"{name}.norm2", (width,), dtype), expand, Gelu(), shrink]),
+    ]
+
+
+def draw_weight(
+    rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], *, fan_in: int, gain: float = 1.0
+) -> Array:
+    """Normal weights of variance gain / fan_in: a sum keeps the scale of its terms; a gain of 2 makes up for Relu."""
+    return (rng.standard_normal(shape) * math.sqrt(gain / fan_in)).astype(dtype)
+
+
+MODELS: dict[str, Callable[[tuple[int, ...], int, np.random.Generator, np.dtype[Any]], list[Layer]]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "gpt": gpt,
+}

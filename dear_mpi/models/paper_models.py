@@ -1,0 +1,95 @@
+"""The five models of the DeAR paper as synthetic layers: ``synthetic:resnet50`` and its like.
+
+The tables in ``data/paper_models.json`` list for every module the elements of its tensors, its forward FLOPs at the
+paper's batch size, and when the forward pass calls it. A user's own table has the same form:
+
+    {"modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.models.layers.synthetic import Pace, Synthetic
+
+__all__ = ["Module", "load_modules", "synthetic_layers"]
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of a model: elements of each tensor, and forward FLOPs."""
+
+    name: str
+    counts: tuple[int, ...]
+    flops: float
+
+
+def load_modules(name: str) -> list[Module]:
+    """The modules of one of the paper's models, or of a JSON file, in the order of the forward pass.
+
+    Raises:
+        ValueError: the name is unknown, or the file is missing or malformed.
+    """
+    if name.endswith(".json"):
+        table = read_table(Path(name))
+    else:
+        tables = json.loads(resources.files("dear_mpi.models").joinpath("paper_models.json").read_text())
+        table = lookup("synthetic model", name, tables)
+    try:
+        rows = sorted(table["modules"], key=lambda row: row.get("fwd_call", 0))
+        modules = [Module(str(row["name"]), tuple(map(count, row["params"])), float(row["fwd_flops"])) for row in rows]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"synthetic model {name!r}: a module needs name, params and fwd_flops ({error!r})") from None
+    if not any(module.counts for module in modules):
+        raise ValueError(f"synthetic model {name!r}: some module must have params")
+    if not all(0 <= module.flops < math.inf for module in modules):
+        raise ValueError(f"synthetic model {name!r}: fwd_flops must be finite and not negative")
+    return modules
+
+
+def read_table(path: Path) -> Any:
+    """The JSON of a user's file."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"synthetic model {str(path)!r} is no readable JSON file: {error}") from None
+
+
+def count(value: Any) -> int:
+    """A number of elements."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"params must be whole numbers above zero, not {value!r}")
+    return value
+
+
+def synthetic_layers(
+    modules: Sequence[Module],
+    *,
+    forward_s: float,
+    backward_s: float,
+    dtype: np.dtype[Any],
+    rng: np.random.Generator,
+    compute: str = "sleep",
+) -> list[Layer]:
+    """Layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs."""
+    pace = Pace(compute)
+    total = sum(module.flops for module in modules)
+    layers: list[Layer] = []
+    for module in modules:
+        share = module.flops / total if total else 1 / len(modules)
+        parameters = [
+            Parameter.of(f"{module.name}.{number}", rng.random(count, np.float32).astype(dtype))
+            for number, count in enumerate(module.counts)
+        ]
+        layers.append(Synthetic(parameters, pace, forward_s=share * forward_s, backward_s=share * backward_s))
+    return layers

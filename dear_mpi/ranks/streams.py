@@ -1,0 +1,135 @@
+"""Where a rank works: the host or a GPU, with one stream for computing and one for communicating.
+
+    compute        | backward 3 | backward 2 | ...   kernels of the layers, packing, updates     (main thread)
+                        o mark        ^ wait
+    communication       ^ wait        o mark         kernels that combine and copy               (engine's thread)
+
+What is launched on a stream runs later, in order. A **mark** is set behind what was launched so far: the other stream
+waits for it, without the host. (That the host waits before MPI touches a buffer is up to the plan, see the note in
+``collectives/plans/runners/messages.py``.) The time between two marks of a stream is what its work took, with pauses.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.gpu import current_gpu, use_gpu
+from dear_mpi.kernels.lookup import lookup
+
+__all__ = ["STREAMS", "HostStream", "Stream", "Streams", "open_streams", "select_gpu"]
+
+
+class Stream(Protocol):
+    """An order of work."""
+
+    def use(self) -> AbstractContextManager[object]:
+        """Let this thread work on it."""
+
+    def mark(self) -> Any:
+        """The end of what was launched so far."""
+
+    def wait(self, mark: Any) -> None:
+        """Let what is launched from now on begin after a mark of another stream."""
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """From one mark of this stream to another; blocks the host until that one is reached."""
+
+
+class HostStream:
+    """Host code is over when it returns: a mark is a time, and nothing has to wait for it."""
+
+    def use(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def wait(self, mark: float) -> None:
+        pass
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+
+class CudaStream:
+    """A stream of a GPU; a mark is an event."""
+
+    def __init__(self, cupy: Any, gpu: int) -> None:
+        self.cuda, self.gpu = cupy.cuda, gpu
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        self.cuda.Device(self.gpu).use()  # each thread has to: the engine's would be on GPU 0, or on none
+        with self.stream:
+            yield
+
+    def mark(self) -> Any:
+        event = self.cuda.Event()
+        event.record(self.stream)
+        return event
+
+    def wait(self, mark: Any) -> None:
+        self.stream.wait_event(mark)
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        end.synchronize()
+        return float(self.cuda.get_elapsed_time(begin, end)) * 1e-3
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The two streams of a rank; ``put`` brings an array of the host to where they work."""
+
+    compute: Stream
+    communication: Stream
+    put: Callable[[Array], Array]
+
+
+def host_streams() -> Streams:
+    return Streams(HostStream(), HostStream(), lambda array: array)
+
+
+def cuda_streams() -> Streams:
+    """On the GPU that ``select_gpu`` chose.
+
+    Raises:
+        ValueError: there is none.
+    """
+    gpu = current_gpu().number
+    import cupy
+
+    return Streams(CudaStream(cupy, gpu), CudaStream(cupy, gpu), cupy.asarray)
+
+
+STREAMS: dict[str, Callable[[], Streams]] = {"cpu": host_streams, "cuda": cuda_streams}
+
+
+def open_streams(device: str) -> Streams:
+    """The streams of this rank on ``cpu`` or ``cuda``.
+
+    Raises:
+        ValueError: there is no such device here.
+
+    >>> open_streams("gpu")
+    Traceback (most recent call last):
+        ...
+    ValueError: device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda
+    """
+    return lookup("device", device, STREAMS)()
+
+
+def select_gpu(device: str = "cuda") -> None:
+    """For ``cuda``: make this process use its GPU, by its local rank, before MPI starts, which binds to it.
+
+    Where there is none nothing happens: ``open_streams`` will say so, on all ranks.
+    """
+    if device == "cuda":
+        use_gpu(launch_of(os.environ).local_rank or 0)

@@ -1,0 +1,111 @@
+"""Show an algorithm: its programs step by step, what every rank holds after each step, its cost, and a proof."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives.algorithms.registry import find_algorithm
+from dear_mpi.collectives.lowering.check import check_instructions
+from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.replay import Row, names, replay
+from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order, promised
+from dear_mpi.see.picture import draw_steps
+
+__all__ = ["explain_algorithm"]
+
+MOST_RANKS_IN_TABLES = 12
+SEGMENTS = 3  # of a chunk, in a proof: more than may be under way at a time
+
+
+def explain_algorithm(
+    name: str, collective: str, size: int, *, hosts: int = 1, check: bool = False, picture: Path | None = None
+) -> None:
+    """Print an algorithm for ``size`` ranks.
+
+    Args:
+        hosts: on how many hosts the ranks are, as many on each as possible.
+        check: prove it for all numbers of ranks up to ``size``.
+        picture: draw it into this file.
+
+    Raises:
+        ValueError: a name is unknown, or the picture cannot be drawn.
+    """
+    console = Console(highlight=False)
+    hosts = min(hosts, size)
+    layout = [rank * hosts // size for rank in range(size)]
+    written = programs(name, collective, size, hosts=layout)
+    check_shapes(written)
+    rows = replay(written)
+    lesson = inspect.getdoc(inspect.getmodule(find_algorithm(name, collective))) or ""
+    console.print(lesson, markup=False, soft_wrap=True)
+    on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
+    console.print(f"\n{name} {collective} on {size} ranks{on_hosts}", style="bold", markup=False)
+    console.print("Below: the ranks whose contributions each chunk holds (- where it holds nothing of use).\n")
+    if size > MOST_RANKS_IN_TABLES:
+        console.print(f"(Tables are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
+    else:
+        for number in range(len(rows[0])):
+            console.print(table(written, rows, number))
+    console.print(traffic(written, layout), soft_wrap=True)
+    if COLLECTIVES[collective].reduces:
+        order = "the order of the ranks" if keeps_rank_order(written) else "an order of its own for each chunk"
+        console.print(f"Contributions are combined in {order}.")
+    if check:
+        for ranks in range(1, size + 1):
+            for pieces in (1, SEGMENTS):
+                proved = programs(name, collective, ranks, hosts=layout[:ranks], pieces=pieces)
+                verify(proved)
+                check_instructions(proved, SEGMENTS)
+        console.print(
+            f"Proved for 1 to {size} ranks: every contribution arrives exactly once, and nobody waits for ever, "
+            f"in one segment or {SEGMENTS} for each chunk, even if every send blocks until it is received.",
+            soft_wrap=True,
+        )
+    if picture is not None:
+        draw_steps(written, rows, picture)
+        console.print(f"Drawn into {picture}", markup=False)
+
+
+def table(written: Sequence[Program], rows: list[list[Row]], number: int) -> Table:
+    """What each rank holds before a step, chunk by chunk, and what it then sends."""
+    last, complete = number == len(rows[0]) - 1, promised(written[0].collective, len(written))
+    heading = "at the end" if last else f"before step {number}"
+    result = Table(title=heading, title_justify="left")
+    result.add_column("rank", justify="right")
+    for chunk in range(written[0].chunks):
+        result.add_column(f"chunk {chunk}")
+    if not last:
+        result.add_column(f"sends in step {number}")
+    for program, history in zip(written, rows, strict=True):
+        cells = [cell(mask, complete[program.owner(chunk)]) for chunk, mask in enumerate(history[number])]
+        sends = [] if last else ["; ".join(map(str, program.steps[number].sends)) or "nothing"]
+        result.add_row(str(program.rank), *cells, *sends)
+    return result
+
+
+def cell(mask: int, complete: int) -> str:
+    """The contributions in a chunk; bold where it has all of them."""
+    text = names(mask).replace(", ", "+") if mask else "-"
+    return f"[bold green]{text}[/]" if mask == complete else text
+
+
+def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:
+    """Messages and bytes per rank, and between hosts, for a buffer of n bytes."""
+    count = written[0].chunks << 20
+    counted = cost(written, count, 1, Network())
+    shares = [nbytes / count for nbytes in counted.nbytes]
+    crossing = sum(n for (rank, peer), n in counted.link_nbytes.items() if layout[rank] != layout[peer]) / count
+    between = f", {crossing:.4g} n of them between hosts" if layout[-1] else ""
+    most = max(range(len(shares)), key=shares.__getitem__)
+    return (
+        f"{len(written[0].steps)} steps. For n bytes, rank {most} sends most: {counted.messages[most]} messages, "
+        f"{shares[most]:.4g} n bytes; all ranks together send {sum(shares):.4g} n bytes{between}."
+    )

@@ -1,0 +1,88 @@
+"""The least time of compute and communication in an iteration under each schedule, to hold measurements against.
+
+Updates, the loss and packing come on top. In seconds of forward (ff) and backward (bp) compute, reduce-scatter (rs)
+and all-gather (ag), with perfect pipelining:
+
+    sequential   ff + bp + rs + ag
+    wfbp         ff + max(bp, rs + ag)
+    dear         max(ff, ag) + max(bp, rs)
+
+With bp = 2 ff and rs = ag, DeAR gains nothing over WFBP while rs + ag <= 2 ff, and at most 1.25, where rs + ag =
+4 ff. A larger gain means that the baseline is handicapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dear_mpi.collectives import programs
+from dear_mpi.collectives.algorithms.registry import serves
+from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.program import Program
+from dear_mpi.training.exchange import Exchange
+
+__all__ = ["BOUNDS", "Communication", "communication"]
+
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Seconds for all buckets one after the other, with no compute beside them."""
+
+    reduce_scatter_s: float
+    all_gather_s: float
+
+
+BOUNDS: dict[str, Callable[[float, float, float, float], float]] = {
+    "sequential": lambda ff, bp, rs, ag: ff + bp + rs + ag,
+    "wfbp": lambda ff, bp, rs, ag: ff + max(bp, rs + ag),
+    "dear": lambda ff, bp, rs, ag: max(ff, ag) + max(bp, rs),
+}
+
+
+def communication(exchange: Exchange) -> Communication:
+    """Collective: what the network needs for the buckets.
+
+    On an emulated link this is what the link allows, by the cost model (which lets steps not overlap: for the ring that
+    costs nothing, for a crowd at one rank it is pessimistic); on a real one it is measured, the best of three. To be
+    called before training: it leaves nothing but zeros in the buckets.
+    """
+    times = modelled if exchange.world.link is not None else measured
+    if not serves(exchange.algorithm, "reduce_scatter"):
+        whole_s = times(exchange, "all_reduce")  # no schedule that could run with it needs more than the sum
+        return Communication(whole_s / 2, whole_s / 2)
+    return Communication(times(exchange, "reduce_scatter"), times(exchange, "all_gather"))
+
+
+def modelled(exchange: Exchange, collective: str) -> float:
+    """By the cost model, on the emulated link."""
+    link = exchange.world.link
+    assert link is not None, "only an emulated link has known parameters"
+    network, size = Network(alpha=link.latency_s, beta=1 / link.bandwidth), exchange.world.size
+    exchange.prepare([collective])
+    total_s, written = 0.0, dict[tuple[str, int], list[Program]]()
+    for bucket in exchange.buckets:
+        plan = exchange.plans[collective, bucket.index]
+        key = plan.algorithm, -(-bucket.plan.nbytes // plan.segment_bytes)  # auto may choose several
+        if key not in written:
+            written[key] = programs(key[0], collective, size, hosts=exchange.world.transport.hosts, pieces=key[1])
+        total_s += cost(written[key], bucket.plan.padded, bucket.plan.dtype.itemsize, network).time_s
+    return total_s
+
+
+def measured(exchange: Exchange, collective: str) -> float:
+    """The best of a few runs of all buckets, each run as long as its slowest rank."""
+    exchange.prepare([collective])
+    compute, best_s = exchange.compute, float("inf")
+    for _ in range(REPEATS):
+        exchange.world.transport.gather_values(None)
+        begin = compute.mark()
+        for handle in [exchange.start(collective, bucket) for bucket in exchange.buckets]:
+            handle.wait()
+        elapsed_s = compute.seconds(begin, compute.mark())
+        best_s = min(best_s, max(exchange.world.transport.gather_values(elapsed_s)))
+    for bucket in exchange.buckets:
+        bucket.buffer.view("u1")[...] = 0
+    return best_s

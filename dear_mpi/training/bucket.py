@@ -1,0 +1,86 @@
+"""A bucket: the flat buffer that fuses the gradients of several layers into one message.
+
+    layers    [ 4: weight, bias ][ 5: weight, bias ][ 6: weight ]
+                  |       |         |        |          |           grads are views: nothing is packed
+    buffer    [ weight | bias |.| weight   | bias |.| weight  |...] = size equal chunks
+
+Where the wire has the gradients' own type, each ``Parameter.grad`` is rebound to its place in the buffer, and layers
+write their gradients straight into the message. Otherwise (bf16 on the wire, fp32 in the layers) they are packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.kernels.pack import packer
+from dear_mpi.kernels.pack_plan import PackPlan
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.kernels.update import updater
+from dear_mpi.models.layer import Parameter
+from dear_mpi.training.optimizer import Optimizer
+
+__all__ = ["Bucket"]
+
+
+class Bucket:
+    """Parameters whose gradients travel together, with their optimiser's state.
+
+    Args:
+        index: number of the bucket, in forward order.
+        layers: the numbers of its layers, ascending.
+        parameters: those of its layers, in order.
+        wire: the type in which gradients travel.
+        chunks: the number of ranks.
+        optimizer: how ``update`` changes the parameters.
+        slab: where the buffer is taken from; it has its own memory if there is none.
+
+    Raises:
+        ValueError: a parameter is not contiguous (its update would go to a copy).
+    """
+
+    def __init__(
+        self,
+        index: int,
+        layers: Sequence[int],
+        parameters: Sequence[Parameter],
+        *,
+        wire: np.dtype[Any],
+        chunks: int,
+        optimizer: Optimizer,
+        slab: Slab | None = None,
+    ) -> None:
+        for parameter in parameters:
+            if not parameter.value.flags.c_contiguous:
+                raise ValueError(f"parameter {parameter.name} must be contiguous")
+        self.index, self.layers, self.parameters = index, tuple(layers), tuple(parameters)
+        self.optimizer, self.updates = optimizer, 0
+        self.plan = PackPlan.of([parameter.value.shape for parameter in parameters], wire, chunks)
+        values = [parameter.value for parameter in parameters]
+        self.buffer = (slab or Slab.beside(values[0])).zeros(self.plan.padded, wire)
+        self.pack = self.packing()
+        self.apply = updater(self.buffer, self.plan, values, [optimizer.new_slots(value) for value in values])
+
+    def packing(self) -> Callable[[], object]:
+        """The call that brings the gradients into the buffer: of no effect where they can be there from the start."""
+        grads = [parameter.grad for parameter in self.parameters]
+        if any(grad.dtype != self.plan.dtype for grad in grads):
+            return packer(grads, self.buffer, self.plan)
+        for parameter, view in zip(self.parameters, self.plan.views(self.buffer), strict=True):
+            parameter.grad = view
+        return lambda: None
+
+    @property
+    def first_layer(self) -> int:
+        """The layer that runs first in forward, hence last in backward: its gradient completes the bucket."""
+        return self.layers[0]
+
+    def update(self) -> None:
+        """Apply the optimiser with the reduced gradients in the buffer."""
+        self.updates += 1
+        self.apply(self.optimizer.rule(self.updates))
+
+    def __str__(self) -> str:
+        return f"bucket {self.index} (layers {self.layers[0]}..{self.layers[-1]}, {self.plan.nbytes} bytes)"

@@ -1,0 +1,84 @@
+"""Run several schedules on one job, taking turns: the command ``dear-mpi compare``.
+
+All schedules share the model, the buckets and the network, and alternate in short blocks, so that whatever else
+the machine does hits them alike. The first iteration of each block fills the pipeline and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dear_mpi.figures.stats import median, ratio
+from dear_mpi.ranks.world import World
+from dear_mpi.training.bounds import communication
+from dear_mpi.training.config import Config
+from dear_mpi.training.job import Job
+from dear_mpi.training.report import Timing, describe, timing
+from dear_mpi.training.trainer import Times
+
+__all__ = ["compare", "turns"]
+
+BLOCK = 3  # counted iterations of one schedule before the next one's turn
+
+
+def compare(
+    config: Config,
+    world: World,
+    schedules: Sequence[str],
+    progress: Callable[[str], object] | None = None,
+) -> list[dict[str, Any]]:
+    """Time each schedule for ``config.iterations`` iterations. Collective.
+
+    Args:
+        schedules: names; speed-ups are against the first.
+        progress: called after each block with the schedule's name.
+
+    Returns:
+        For each schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95 % interval),
+        ``speedup``, ``ci_low``, ``ci_high``. ``loss`` has the schedule's own iterations; ``accuracy`` and
+        ``params_sha256`` are of the one model that all schedules have trained in turn.
+
+    Raises:
+        AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
+    """
+    with Job(config, world, schedules) as job:
+        network = communication(job.exchange)
+        losses: dict[str, list[float]] = {name: [] for name in schedules}
+        blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
+        for count in turns(config.iterations):
+            for name, trainer in job.trainers.items():
+                done = [trainer.iteration(*job.batch(trainer.done)) for _ in range(1 + count)]
+                trainer.schedule.flush()
+                losses[name].extend(loss for loss, _ in done[1:])
+                blocks[name].append([times for _, times in done])
+                if progress is not None:
+                    progress(name)
+        figures = {name: timing(world.transport, name, blocks[name], network) for name in schedules}
+        end = {"accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}
+        return [
+            describe(job, name, figures[name])
+            | {"iterations": config.iterations, "iteration_s": figures[name].steady_s, "loss": losses[name]}
+            | end
+            | compared(figures[name], figures[schedules[0]])
+            for name in schedules
+        ]
+
+
+def turns(iterations: int) -> list[int]:
+    """Counted iterations of each turn."""
+    return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)]
+
+
+def compared(figures: Timing, baseline: Timing) -> dict[str, float]:
+    """Median and speed-up over the baseline, with intervals."""
+    middle = median(figures.steady_s)
+    speedup = ratio(baseline.steady_s, figures.steady_s)
+    return {
+        "median_s": middle.value,
+        "median_low_s": middle.low,
+        "median_high_s": middle.high,
+        "speedup": speedup.value,
+        "ci_low": speedup.low,
+        "ci_high": speedup.high,
+    }

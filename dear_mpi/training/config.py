@@ -1,0 +1,90 @@
+"""What a user may choose about a training run; the flags of the command line, with their defaults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.streams import STREAMS
+
+__all__ = ["PRESETS", "Config"]
+
+# What trains each model well on the data it is meant for; flags override it.
+PRESETS: dict[str, dict[str, Any]] = {
+    "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300},
+    "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300},
+    "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600},
+    "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10},
+}
+# What is of no use for one kind of model is refused, lest somebody believes that it did something.
+OF_OTHERS = {"synthetic": ("data", "context", "batch"), "real": ("forward_time", "backward_time", "compute")}
+LEARNING_RATES = {"sgd": 0.1, "adam": 3e-3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One training run.
+
+    ``batch`` is the number of examples per iteration of the whole job. ``forward_time`` and ``backward_time`` are
+    the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
+    ``debug`` lets the ranks compare before every collective which one it is.
+    ``wire`` is the type in which gradients travel, that of the model unless it is given.
+    """
+
+    model: str = "mlp"
+    data: str = "digits"
+    device: str = "cpu"
+    schedule: str = "dear"
+    fusion: str = "25MB"
+    algorithm: str = "ring"
+    segment_bytes: int | None = None
+    dtype: str = "fp32"
+    wire: str | None = None
+    optimizer: str
+    lr: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    batch: int
+    iterations: int
+    seed: int = 0
+    debug: bool = False
+    context: int = 64
+    forward_time: float = 0.1
+    backward_time: float | None = None
+    compute: str = "sleep"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Config:
+        """The preset of the model, with what the user gave (None means: not given).
+
+        Raises:
+            ValueError: a name or the model is unknown, a number is out of range, or a choice does not apply.
+        """
+        given = {key: value for key, value in given.items() if value is not None}
+        for name in given:
+            lookup("setting", name, dict.fromkeys(field.name for field in fields(cls)))
+        kind = given.get("model", cls.model).partition(":")[0]
+        preset = lookup("model", kind, PRESETS)
+        for name in OF_OTHERS["synthetic" if kind == "synthetic" else "real"]:
+            if name in given:
+                raise ValueError(f"{name} does not apply to the model {given.get('model', cls.model)!r}")
+        chosen = preset | given
+        lr = lookup("optimizer", chosen["optimizer"], LEARNING_RATES)
+        config = cls(**{"lr": lr} | chosen)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """There is such a device, and numbers are in range."""
+        lookup("device", self.device, STREAMS)
+        for name in ("batch", "iterations", "context"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("forward_time", "backward_time", "momentum", "weight_decay", "seed"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, not {value}")

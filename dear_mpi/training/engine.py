@@ -1,0 +1,103 @@
+"""The engine: one thread that carries out all communication of training while the main thread computes.
+
+MPI moves nothing while Python is busy elsewhere, so overlap needs a thread that sits inside MPI. It runs plans one
+after the other, in the order in which they were started; as all ranks start the same plans in the same order, the
+order on the wire is the same everywhere by construction. While it waits the interpreter lock is free.
+
+On a GPU the engine has a stream of its own. A plan begins behind what the main thread had launched on the compute
+stream when it was started, and the compute stream goes on behind the plan: neither waits for anything else. The
+engine's thread does block, in the plan, until the device has reached what MPI is to send: a rank needs two cores there.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from queue import SimpleQueue
+
+from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.ranks.streams import Streams
+
+__all__ = ["Engine", "Handle"]
+
+
+GRACE_S = 2.0  # an error on all ranks alike leaves plans that end by themselves; one on a single rank does not
+
+
+class Handle:
+    """A plan under way: the buffer is the plan's until ``wait`` has returned.
+
+    ``ready`` is the mark behind what wrote the buffer, ``done`` the one behind the plan.
+    """
+
+    def __init__(self, plan: Plan, label: str, streams: Streams) -> None:
+        self.plan, self.label, self.streams = plan, label, streams
+        self.ready, self.done = streams.compute.mark(), None
+        self.over = threading.Event()
+        self.error: CollectiveError | None = None
+
+    def wait(self) -> None:
+        """Block until the plan has run; what is launched on the compute stream from now on sees its result.
+
+        Raises:
+            CollectiveError: it failed; the message says which plan.
+        """
+        self.over.wait()
+        if self.error is not None:
+            raise CollectiveError(str(self.error)) from self.error
+        self.streams.compute.wait(self.done)
+
+    def carry_out(self) -> None:
+        """Run the plan, and keep what went wrong for the main thread to raise where it waits."""
+        try:
+            self.streams.communication.wait(self.ready)
+            self.plan()
+            self.done = self.streams.communication.mark()
+        except BaseException as error:
+            self.error = CollectiveError(f"{self.label} failed: {error}")
+            self.error.__cause__ = error
+
+
+class Engine:
+    """Runs plans on a thread of its own; a context manager that ends the thread."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self.queue: SimpleQueue[Handle | None] = SimpleQueue()
+        # A daemon, so that a rank that failed elsewhere ends (and with it the job) though the engine still waits.
+        self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
+        self.thread.start()
+
+    def start(self, plan: Plan, label: str) -> Handle:
+        """Run a plan after those that were started before; ``label`` names it in errors."""
+        handle = Handle(plan, label, self.streams)
+        self.queue.put(handle)
+        return handle
+
+    def serve(self) -> None:
+        """Run what comes, in order; after a failure nothing on the wire can be relied on, and nothing is run."""
+        failure: str | None = None
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.streams.communication.use())
+            except Exception as error:
+                failure = f"the engine's stream cannot be used: {error}"
+            while (handle := self.queue.get()) is not None:
+                if failure is None:
+                    handle.carry_out()
+                    failure = None if handle.error is None else str(handle.error)
+                else:
+                    handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
+                handle.over.set()
+            if failure is None:  # plans are freed next: no kernel may still read their memory
+                communication = self.streams.communication
+                communication.seconds(communication.mark(), communication.mark())
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the thread when it has run what was started; after an error, do not wait for ever."""
+        self.queue.put(None)
+        self.thread.join(None if error[0] is None else GRACE_S)

@@ -1,0 +1,90 @@
+"""What schedules drive: the buckets of a model, the collectives prepared for them, and the engine that runs those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.ranks.world import World
+from dear_mpi.training.bucket import Bucket
+from dear_mpi.training.engine import Engine, Handle
+
+__all__ = ["Exchange"]
+
+
+class Exchange:
+    """Starts and awaits the collectives of the buckets, in place in their buffers.
+
+    Args:
+        algorithm, slab, options: of ``make_plan``.
+
+    Attributes:
+        buckets: in forward order.
+        slab: the memory of the buckets and of the plans.
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        world: World,
+        engine: Engine,
+        *,
+        algorithm: str = "ring",
+        slab: Slab | None = None,
+        **options: Any,
+    ) -> None:
+        self.algorithm, self.options = algorithm, options
+        self.buckets, self.world, self.engine, self.slab = tuple(buckets), world, engine, slab
+        self.compute = engine.streams.compute
+        self.plans: dict[tuple[str, int], Plan] = {}
+        self.by_layer = {layer: bucket for bucket in buckets for layer in bucket.layers}
+        self.waits: list[tuple[Any, Any]] = []
+
+    def prepare(self, collectives: Iterable[str]) -> None:
+        """Collective: make the plans that are still missing. To be called while nothing is under way."""
+        for collective in collectives:
+            for bucket in self.buckets:
+                if (collective, bucket.index) not in self.plans:
+                    self.plans[collective, bucket.index] = make_plan(
+                        collective,
+                        bucket.buffer,
+                        self.world.transport,
+                        algorithm=self.algorithm,
+                        slab=self.slab,
+                        **self.options,
+                    )
+
+    def bucket_of(self, layer: int) -> Bucket | None:
+        """The bucket with the layer's parameters; None where it has none."""
+        return self.by_layer.get(layer)
+
+    def completed_by(self, layer: int) -> Bucket | None:
+        """The bucket whose last gradient is this layer's, if there is one."""
+        bucket = self.by_layer.get(layer)
+        return bucket if bucket is not None and bucket.first_layer == layer else None
+
+    def start(self, collective: str, bucket: Bucket) -> Handle:
+        """Begin a collective on a bucket; what begins a reduction also packs it."""
+        if collective != "all_gather":
+            bucket.pack()
+        return self.engine.start(self.plans[collective, bucket.index], f"{collective} of {bucket}")
+
+    def wait(self, handle: Handle) -> None:
+        """Wait, and count the time as exposed communication."""
+        begin = self.compute.mark()
+        handle.wait()
+        self.waits.append((begin, self.compute.mark()))
+
+    def exposed_s(self) -> float:
+        """Seconds for which the compute stream has waited for communication since this was asked last."""
+        waits, self.waits = self.waits, []
+        return sum(self.compute.seconds(begin, end) for begin, end in waits)
+
+    def free(self) -> None:
+        """Give all plans back."""
+        for plan in self.plans.values():
+            plan.free()
+        self.plans.clear()

@@ -1,0 +1,210 @@
+"""A training job on one rank: model, data, buckets and exchange, from a ``Config``, the same on all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.collectives.algorithms.registry import check_algorithm
+from dear_mpi.collectives.plans.tuning import SHARED, rules_of
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
+from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.pack_plan import CHUNK_BYTES, PackPlan
+from dear_mpi.kernels.slab import ALIGNMENT, Slab
+from dear_mpi.models.data import Batches
+from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.ranks.streams import open_streams
+from dear_mpi.ranks.world import World
+from dear_mpi.training.bucket import Bucket
+from dear_mpi.training.config import Config
+from dear_mpi.training.engine import Engine
+from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.fusion import fuse
+from dear_mpi.training.optimizer import Optimizer
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.trainer import LossMeter, Trainer
+from dear_mpi.training.workload import make_workload
+
+__all__ = ["Job"]
+
+PLANS_BYTES = 16 << 20  # side buffers: two segments per plan and peer
+
+
+class Job:
+    """A model, its data, its buckets and a trainer for each schedule; the same on every rank.
+
+    Constructing is collective. A context manager: leaving it ends the engine and gives all plans back.
+
+    Args:
+        schedules: names; all trainers share the model and the buckets, and may take turns.
+
+    Raises:
+        ArgumentError: something in ``config`` is not allowed here, on this rank or on another one.
+        MismatchError: the ranks were asked for different things, or read different data.
+    """
+
+    def __init__(self, config: Config, world: World, schedules: Sequence[str]) -> None:
+        self.config, self.world, self.schedules = config, world, tuple(schedules)
+        agree(world.transport, "job", self.build)
+        with ExitStack() as stack:
+            stack.enter_context(self.streams.compute.use())
+            stack.push(self.free)
+            engine = stack.enter_context(Engine(self.streams))  # ends before its plans are freed
+            self.exchange = Exchange(
+                self.buckets,
+                world,
+                engine,
+                algorithm=config.algorithm,
+                segment_bytes=config.segment_bytes,
+                debug=config.debug,
+                slab=self.slab,
+            )
+            self.meter = LossMeter(self.exchange, self.slab.zeros(1, DTYPES["fp64"]))
+            self.trainers = {name: self.trainer(name) for name in schedules}
+            self.stack = stack.pop_all()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.stack.__exit__(kind, error, trace)
+
+    def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""
+        if error is None or isinstance(error, AgreedError):
+            self.exchange.free()
+            self.meter.free()
+
+    def build(self) -> dict[str, Any]:
+        """Make everything that needs no communication; what must be equal on all ranks."""
+        config, world = self.config, self.world
+        for name in self.schedules:
+            schedule = lookup("schedule", name, SCHEDULES)
+            try:
+                check_algorithm(config.algorithm, world.transport, *schedule.collectives)
+            except ValueError as error:
+                raise ValueError(f"schedule {name!r} takes {' and '.join(schedule.collectives)}: {error}") from None
+        if len(set(self.schedules)) != len(self.schedules):
+            raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
+        self.streams = open_streams(config.device)
+        self.workload = make_workload(config)
+        self.batches = None
+        if self.workload.dataset is not None:
+            examples = self.workload.dataset.train
+            self.batches = Batches(examples, config.batch, rank=world.rank, size=world.size, seed=config.seed)
+        facts = asdict(config) | {"parameters": self.parameters_sha256(), "examples": self.data_sha256()}
+        with self.streams.compute.use():
+            for parameter in self.parameters:
+                parameter.value, parameter.grad = map(self.streams.put, (parameter.value, parameter.grad))
+            self.slab = make_slab(self.workload.layers, config, world.transport)
+            self.buckets = make_buckets(self.workload.layers, config, world.size, self.slab)
+        return facts
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return [parameter for layer in self.workload.layers for parameter in layer.parameters]
+
+    def trainer(self, schedule: str) -> Trainer:
+        """A trainer with this schedule."""
+        hooks = SCHEDULES[schedule](self.exchange)
+        self.exchange.prepare(hooks.collectives)
+        return Trainer(self.workload.layers, self.workload.loss, self.meter, hooks)
+
+    def batch(self, iteration: int) -> tuple[Array, Array, float]:
+        """This rank's inputs and targets, and 1 / number of targets in the whole batch."""
+        if self.batches is None:
+            return np.zeros(0), np.zeros(0), 1.0
+        x, targets = map(self.streams.put, self.batches.part(iteration))
+        return x, targets, 1 / (self.config.batch * int(np.prod(targets.shape[1:])))
+
+    def accuracy(self) -> float | None:
+        """Collective: the share of test targets that the model gets right; each rank tests a part."""
+        if self.workload.dataset is None:
+            return None
+        tests = self.workload.dataset.test
+        numbers = np.arange(*chunk_bounds(len(tests), self.world.size, self.world.rank))
+        right = total = 0
+        for start in range(0, len(numbers), 256):
+            x, targets = map(self.streams.put, tests.take(numbers[start : start + 256]))
+            for layer in self.workload.layers:
+                x = layer.forward(x)
+            right += int((x.argmax(-1) == targets).sum())
+            total += targets.size
+        counts = self.world.transport.gather_values((right, total))
+        return float(np.divide(*np.sum(counts, axis=0)))
+
+    def agreed_sha256(self) -> str:
+        """Collective: the SHA-256 of the parameters' bytes, which is the same on all ranks.
+
+        Raises:
+            CollectiveError: it is not.
+        """
+        digests = self.world.transport.gather_values(self.parameters_sha256())
+        for rank, digest in enumerate(digests):
+            if digest != digests[0]:
+                raise CollectiveError(f"parameters of rank {rank} differ from those of rank 0: {digest}, {digests[0]}")
+        return str(digests[0])
+
+    def parameters_sha256(self) -> str:
+        return sha256(parameter.value for parameter in self.parameters)
+
+    def data_sha256(self) -> str:
+        """Of all examples, so that a rank that reads another file is noticed."""
+        return "" if self.workload.dataset is None else sha256(self.workload.dataset.train.arrays)
+
+
+def sha256(arrays: Any) -> str:
+    """Of the bytes of some arrays, in order."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(to_host(array)).view("u1").data)
+    return digest.hexdigest()
+
+
+def make_slab(layers: list[Layer], config: Config, transport: Transport) -> Slab:
+    """Memory for the buckets, whatever the fusion, and some for the plans: one allocation, if the plans' are usual.
+
+    It is memory that the other ranks of the host can reach, where the algorithm makes use of that: MPI libraries are
+    slower there.
+    """
+    parameters = [parameter for layer in layers for parameter in layer.parameters]
+    one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), transport.size)
+    padding = len(layers) * (transport.size * CHUNK_BYTES + ALIGNMENT)
+    nbytes = one_bucket.nbytes + padding + PLANS_BYTES
+    if config.device == "cpu" and (config.algorithm == SHARED or rules_of(config.algorithm) is not None):
+        return Slab(transport.shareable, nbytes, growth=PLANS_BYTES)
+    return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
+
+
+def wire_of(config: Config) -> np.dtype[Any]:
+    """The type in which gradients travel."""
+    return lookup("wire", config.wire or config.dtype, DTYPES)
+
+
+def make_buckets(layers: list[Layer], config: Config, ranks: int, slab: Slab) -> list[Bucket]:
+    """Fuse the layers' gradients, in the memory of the slab."""
+    wire = wire_of(config)
+    optimizer = Optimizer(config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay)
+    nbytes = [sum(parameter.value.size for parameter in layer.parameters) * wire.itemsize for layer in layers]
+    return [
+        Bucket(
+            index,
+            group,
+            [parameter for layer in group for parameter in layers[layer].parameters],
+            wire=wire,
+            chunks=ranks,
+            optimizer=optimizer,
+            slab=slab,
+        )
+        for index, group in enumerate(fuse(config.fusion, nbytes))
+    ]

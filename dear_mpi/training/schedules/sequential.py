@@ -1,0 +1,24 @@
+"""No overlap: all gradients, then all communication, then all updates. The reference answer of the others.
+
+forward | backward | all-reduce of every bucket | updates | forward ...          t_ff + t_bp + t_ar
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dear_mpi.training.schedules.schedule import Schedule
+
+__all__ = ["Sequential"]
+
+
+class Sequential(Schedule):
+    """Backward ends, then the buckets are all-reduced one after the other."""
+
+    collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
+
+    def end_backward(self) -> None:
+        handles = [self.exchange.start("all_reduce", bucket) for bucket in reversed(self.exchange.buckets)]
+        for bucket, handle in zip(reversed(self.exchange.buckets), handles, strict=True):
+            self.exchange.wait(handle)
+            bucket.update()

@@ -1,0 +1,41 @@
+"""Wait-free backpropagation: a bucket is all-reduced as soon as its last gradient is ready.
+
+    compute  | forward | backward 3 2 1 0          | updates | forward ...           t_ff + max(t_bp, t_ar)
+    network            |   all-reduce 3  2  1  0   |
+
+The next forward pass waits for all buckets, so whatever does not fit under the backward pass is exposed.
+
+Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1; with fused tensors, Horovod (2018), PyTorch DDP (2020).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dear_mpi.training.bucket import Bucket
+from dear_mpi.training.engine import Handle
+from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.schedules.schedule import Schedule
+
+__all__ = ["Wfbp"]
+
+
+class Wfbp(Schedule):
+    """All-reduce in the shadow of the backward pass."""
+
+    collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self.reducing: list[tuple[Bucket, Handle]] = []
+
+    def after_backward(self, layer: int) -> None:
+        bucket = self.exchange.completed_by(layer)
+        if bucket is not None:
+            self.reducing.append((bucket, self.exchange.start("all_reduce", bucket)))
+
+    def end_backward(self) -> None:
+        for bucket, handle in self.reducing:
+            self.exchange.wait(handle)
+            bucket.update()
+        self.reducing.clear()

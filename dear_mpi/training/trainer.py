@@ -1,0 +1,128 @@
+"""The trainer: one iteration of any model under any schedule. It knows neither MPI nor derivatives.
+
+The path of a gradient: ``layer.backward`` writes it into its bucket, ``schedule.after_backward`` hands the bucket to
+the ``Exchange``, whose ``Engine`` runs the collective's ``Plan``; when the schedule says so the bucket updates the
+parameters, at the latest in ``schedule.before_forward`` of the layer that needs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.kernels.array import Array
+from dear_mpi.models.layer import Layer, Loss
+from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.schedules import Schedule
+
+__all__ = ["LossMeter", "Times", "Trainer", "TrainingError"]
+
+
+class TrainingError(AgreedError):
+    """Training cannot go on."""
+
+
+Pair: TypeAlias = tuple[Any, Any]  # marks of the compute stream
+
+
+@dataclass(frozen=True)
+class Times:
+    """Where the seconds of one iteration went, on this rank; ``exposed_s``: waiting for communication."""
+
+    iteration_s: float
+    forward_s: float
+    backward_s: float
+    exposed_s: float
+
+
+class LossMeter:
+    """Sums the ranks' losses, hidden under the backward pass: started before it, read after it.
+
+    Constructing is collective.
+
+    Args:
+        value: one fp64, where the model is: a GPU's host does not wait for the loss before it goes on.
+    """
+
+    def __init__(self, exchange: Exchange, value: Array) -> None:
+        self.exchange, self.value = exchange, value
+        self.plan = make_plan("all_reduce", value, exchange.world.transport, slab=exchange.slab)
+
+    def start(self, loss: Array | float, scale: float) -> None:
+        self.value[...] = loss
+        self.value *= scale
+        self.handle = self.exchange.engine.start(self.plan, "all_reduce of the loss")
+
+    def read(self) -> float:
+        self.exchange.wait(self.handle)
+        return float(self.value[0])
+
+    def free(self) -> None:
+        self.plan.free()
+
+
+class Trainer:
+    """Runs iterations of a model; trainers with several schedules may take turns on one."""
+
+    def __init__(self, layers: Sequence[Layer], loss: Loss, meter: LossMeter, schedule: Schedule) -> None:
+        self.layers, self.loss, self.meter, self.schedule = tuple(layers), loss, meter, schedule
+        self.exchange = meter.exchange
+        self.compute = meter.exchange.compute
+        self.done = 0
+
+    def iteration(self, x: Array, targets: Array, scale: float) -> tuple[float, Times]:
+        """One pass forward and backward.
+
+        Args:
+            x, targets: this rank's part of the batch.
+            scale: 1 / number of targets in the whole batch. Gradients are summed over ranks and averaged here, in
+                the loss, once; so ranks may have unequal parts.
+
+        Returns:
+            The mean loss over the batch of the whole job, and where the time went.
+
+        Raises:
+            TrainingError: the loss is infinite or not a number.
+        """
+        self.exchange.exposed_s()  # what was waited for between iterations is nobody's
+        begin = self.compute.mark()
+        x, forward = self.forward(x)
+        self.meter.start(self.loss.forward(x, targets), scale)
+        backward = self.backward(self.loss.backward(scale))
+        self.schedule.end_backward()
+        loss = self.meter.read()
+        end = self.compute.mark()
+        if not math.isfinite(loss):
+            self.schedule.flush()
+            raise TrainingError(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")
+        self.done += 1
+        whole_s, forward_s, backward_s = map(self.seconds, ([(begin, end)], forward, backward))
+        return loss, Times(whole_s, forward_s, backward_s, self.exchange.exposed_s())
+
+    def seconds(self, pairs: Sequence[Pair]) -> float:
+        """The sum of the times between marks."""
+        return sum(self.compute.seconds(begin, end) for begin, end in pairs)
+
+    def forward(self, x: Array) -> tuple[Array, list[Pair]]:
+        """The model's output, and the marks around each layer."""
+        pairs = []
+        for number, layer in enumerate(self.layers):
+            self.schedule.before_forward(number)
+            begin = self.compute.mark()
+            x = layer.forward(x)
+            pairs.append((begin, self.compute.mark()))
+        return x, pairs
+
+    def backward(self, dy: Array) -> list[Pair]:
+        """Let every layer write its gradients; the marks around each."""
+        pairs = []
+        for number in reversed(range(len(self.layers))):
+            begin = self.compute.mark()
+            dy = self.layers[number].backward(dy)
+            pairs.append((begin, self.compute.mark()))
+            self.schedule.after_backward(number)
+        return pairs

@@ -1,0 +1,29 @@
+"""Look a name up in a table of variants, and help the user who mistyped it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+__all__ = ["lookup"]
+
+T = TypeVar("T")
+
+
+def lookup(what: str, name: str, table: Mapping[str, T]) -> T:
+    """``table[name]``, or an error that says what is allowed and what was probably meant.
+
+    Raises:
+        ValueError: ``name`` is not in ``table``.
+
+    >>> lookup("op", "smu", {"sum": 1, "max": 2})
+    Traceback (most recent call last):
+        ...
+    ValueError: op 'smu' is unknown: did you mean 'sum'? Allowed: sum, max
+    """
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=2)
+    hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(f"{what} {name!r} is unknown:{hint} Allowed: {', '.join(table)}")
