@@ -33,7 +33,7 @@ from dear_mpi.collectives.program.verify import verify
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["ALGORITHMS", "NATIVE", "check_algorithm", "find_algorithm", "programs", "proven", "serves"]
+__all__ = ["ALGORITHMS", "NATIVE", "check_algorithm", "find_algorithm", "programs", "proven", "runner_of", "serves"]
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
@@ -59,6 +59,16 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
 }
 
 NATIVE = "native"  # the MPI library's own collectives: no program, see native.py
+RUNNER = {"shared": "shared", "native": "native"}  # how these are carried out; all others by messages
+
+
+def runner_of(name: str) -> str:
+    """How an algorithm is carried out: by ``messages``, in ``shared`` memory, or by the ``native`` collective of MPI.
+
+    >>> runner_of("ring"), runner_of("mine.py:my_ring"), runner_of("shared")
+    ('messages', 'messages', 'shared')
+    """
+    return RUNNER.get(name, "messages")
 
 
 def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
