@@ -91,21 +91,12 @@ def deliver(send: LoopbackRequest, receive: LoopbackRequest) -> None:
 class LoopbackTransport:
     """One rank of a hub."""
 
+    name, native = "loopback (threads)", None
+
     def __init__(self, hub: Hub, rank: int) -> None:
-        self.hub, self.rank, self.size, self.native = hub, rank, hub.size, False
-        self.name, self.hosts = "loopback (threads)", hub.hosts
+        self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts
+        self.memory = LoopbackMemory(self)
         self.tags = itertools.count(1)
-
-    def shareable(self, nbytes: int) -> Array:
-        return np.zeros(nbytes, np.uint8)
-
-    def reach(self, array: Array) -> Sequence[Array] | None:
-        arrays = self.gather_values(array)
-        one_host = len(set(self.hub.hosts)) == 1
-        return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
-
-    def takes(self, array: Array) -> bool:
-        return True
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return LoopbackRequest(self.hub, (self.rank, peer, tag), data.view("u1"), sends=True)
@@ -117,17 +108,39 @@ class LoopbackTransport:
         return next(self.tags)
 
     def gather_values(self, value: Any) -> list[Any]:
+        self.hub.values[self.rank] = value
+        self.barrier()
+        values = list(self.hub.values)
+        self.barrier()
+        return values
+
+    def barrier(self, *, asleep: bool = False) -> None:
+        """Threads that wait always sleep."""
         try:
-            self.hub.values[self.rank] = value
-            self.hub.barrier.wait()
-            values = list(self.hub.values)
             self.hub.barrier.wait()
         except threading.BrokenBarrierError:
             raise TransportError(self.hub.failure or "a rank ended early") from None
-        return values
 
     def abort(self, message: str) -> None:
         self.hub.fail(message)
+
+
+class LoopbackMemory:
+    """All memory of this process, which its threads share."""
+
+    def __init__(self, transport: LoopbackTransport) -> None:
+        self.transport = transport
+
+    def allocate(self, nbytes: int) -> Array:
+        return np.zeros(nbytes, np.uint8)
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        arrays = self.transport.gather_values(array)
+        one_host = len(set(self.transport.hosts)) == 1
+        return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
+
+    def takes(self, array: Array) -> bool:
+        return True
 
 
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
