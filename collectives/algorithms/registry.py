@@ -78,7 +78,7 @@ def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
         ValueError: an unknown name, one that does not serve them, or ``native`` where there is no MPI.
         ProgramError: a user's algorithm is wrong; for these many ranks, ours are proven by the tests.
     """
-    if name == NATIVE and not transport.native:
+    if name == NATIVE and transport.native is None:
         raise ValueError(f"algorithm 'native' needs MPI, not the transport {transport.name!r}: use 'ring'")
     for collective in collectives if name != NATIVE and rules_of(name) is None else ():
         find_algorithm(name, collective)

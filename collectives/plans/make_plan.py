@@ -66,7 +66,7 @@ def make_plan(
         debug: whether the ranks compare in every run which plan they are running, and for which time.
 
     Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
-    is in order on that stream. They are handed to MPI if it takes them (``Transport.takes``), else staged.
+    is in order on that stream. They are handed to MPI if it takes them (``Memory.takes``), else staged.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one; all ranks raise the same.
@@ -148,7 +148,7 @@ def compiled(
         op=op,
         segment=call.segment,
         tag=tag,
-        staged=not transport.takes(buffer),
+        staged=not transport.memory.takes(buffer),
         slab=slab,
     )
 

@@ -182,7 +182,7 @@ def make_slab(layers: list[Layer], config: Config, transport: Transport) -> Slab
     padding = len(layers) * (transport.size * CHUNK_BYTES + ALIGNMENT)
     nbytes = one_bucket.nbytes + padding + PLANS_BYTES
     if config.device == "cpu" and (config.algorithm == SHARED or rules_of(config.algorithm) is not None):
-        return Slab(transport.shareable, nbytes, growth=PLANS_BYTES)
+        return Slab(transport.memory.allocate, nbytes, growth=PLANS_BYTES)
     return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
 
 

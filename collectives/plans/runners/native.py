@@ -12,9 +12,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.transports.mpi import MpiTransport
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.events import synchronize
@@ -37,12 +37,13 @@ class NativeRun:
     def __init__(
         self, collective: str, buffer: Array, partition: Partition, transport: Transport, *, op: str, root: int = 0
     ) -> None:
-        assert isinstance(transport, MpiTransport), "check_algorithm lets no other transport pass"
-        if not transport.was_built_for(buffer):
+        comm = transport.native
+        assert comm is not None, "check_algorithm lets no other transport pass"
+        if not built_for(buffer, comm, taken=transport.memory.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
         self.buffer = buffer
-        comm, combine = transport.comm, lookup("op", op, OPS)
+        combine = lookup("op", op, OPS)
         shard, equal = buffer[partition.shard(transport.rank)], len(set(partition.counts)) == 1
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, buffer, combine),

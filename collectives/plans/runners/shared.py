@@ -13,7 +13,7 @@ Sums are formed in rank order as by ``ordered.py``, and have the same bits; its 
 What saves time is that nothing is sent: an all-reduce reads and writes every number once, where messages copy it P - 1
 times.
 
-Large needs buffers in shared memory (``Transport.shareable``); small takes any.
+Large needs buffers in shared memory (``Memory.allocate``); small takes any.
 
 Stores before a barrier must be seen by loads behind it. That the messages of the barrier bring this about is no promise
 of MPI; it holds where processors keep stores in order and libraries send over queues in memory or sockets: tested on
@@ -63,15 +63,15 @@ def reach(buffer: Array, transport: Transport, slab: Slab | None, most_bytes: fl
     if library_of(buffer) != "numpy":
         return None
     if buffer.nbytes > SMALL_BYTES:
-        arrays = transport.reach(buffer)
+        arrays = transport.memory.reach(buffer)
         if arrays is not None:
             return Reach(arrays, mailboxes=False)
     if buffer.nbytes > most_bytes:
         return None
     count = 2 * max(buffer.size, 1)  # an empty array would be nowhere
-    arrays = None if slab is None else transport.reach(slab.empty(count, buffer.dtype))
+    arrays = None if slab is None else transport.memory.reach(slab.empty(count, buffer.dtype))
     if arrays is None:
-        arrays = transport.reach(transport.shareable(count * buffer.dtype.itemsize).view(buffer.dtype))
+        arrays = transport.memory.reach(transport.memory.allocate(count * buffer.dtype.itemsize).view(buffer.dtype))
     return None if arrays is None else Reach(arrays, mailboxes=True)
 
 
