@@ -47,7 +47,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "bidirectional": family(bidirectional.all_gather),
     "pairwise": family(pairwise.all_gather),
     "ordered": family(ordered.all_gather),
-    "shared": family(ordered.all_gather),  # the same without messages: see shared.py
+    "shared": family(ordered.all_gather),  # the same without messages: see plans/runners/shared.py
     "bruck": family(bruck.all_gather),
     "recursive_doubling": by_name(recursive_doubling.all_reduce),
     "rabenseifner": family(rabenseifner.all_gather),
@@ -58,7 +58,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "torus": family(torus.all_gather),
 }
 
-NATIVE = "native"  # the MPI library's own collectives: no program, see native.py
+NATIVE = "native"  # the MPI library's own collectives: no program, see plans/runners/native.py
 
 
 def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:

@@ -1,12 +1,12 @@
 """From what a user asks for to a plan.
 
-Call        (arguments.py)  checks the arguments on this rank
-agree       (agree.py)      compares them with those of the other ranks
-Workspace       (here)          says which buffer is worked on in place, and what is copied around that
-MessagesRun   (execute.py)    compiles a program for that buffer: program -> messages -> listing -> entries
-or SharedRun (shared.py)    where ranks work in each other's memory: entries, with barriers between
-or NativeRun (native.py)    the MPI library's collective
-Plan        (plan.py)       is all of it together, to be run many times
+Call            (arguments.py)          checks the arguments on this rank
+agree           (transports/agree.py)   compares them with those of the other ranks
+Workspace       (here)                  says which buffer is worked on in place, and what is copied around that
+MessagesRun     (runners/messages.py)   compiles a program for that buffer: program -> messages -> instructions
+or SharedRun    (runners/shared.py)     where ranks work in each other's memory: instructions, with barriers between
+or NativeRun    (runners/native.py)     the MPI library's collective
+Plan            (plan.py)               is all of it together, to be run many times
 """
 
 from __future__ import annotations

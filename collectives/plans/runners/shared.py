@@ -9,9 +9,9 @@ The bars are dissemination barriers: in round k a rank tells the one 2^k after i
 ceil(lg P) rounds it knows that all have. There are two sets of mailboxes, used in turn, so that one barrier is enough:
 whoever passes the next one knows that everybody has read the mailboxes of the last run.
 
-Sums are formed in rank order as by ``ordered.py``, and have the same bits; its programs say who sends what to whom.
-What saves time is that nothing is sent: an all-reduce reads and writes every number once, where messages copy it P - 1
-times.
+Sums are formed in rank order as by ``algorithms/ordered.py``, and have the same bits; its programs say who sends what
+to whom. What saves time is that nothing is sent: an all-reduce reads and writes every number once, where messages copy
+it P - 1 times.
 
 Large needs buffers in shared memory (``Transport.shareable``); small takes any.
 
