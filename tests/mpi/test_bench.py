@@ -152,10 +152,8 @@ def test_the_other_mpi_leaves_no_process_behind(comm):
     if pid:
         children = Path(f"/proc/{pid}")
         assert not children.exists()
-        deadline = time.monotonic() + 10
-        while (left := peers_of_this_run(pid)) and time.monotonic() < deadline:
+        while peers_of_this_run(pid):  # one that stays is found by the limit of every MPI test
             time.sleep(0.1)
-        assert not left
 
 
 def peers_of_this_run(session):
