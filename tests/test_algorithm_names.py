@@ -120,7 +120,7 @@ ASKS = [
     "name in ('naive', 'ring')",
     "name not in {'ring', *OTHERS}",
     "name == NATIVE",
-    "name == registry.NATIVE",
+    "name == constants.NATIVE",
     "name in MINE",
     "name in frozenset(['ordered'])",
     "{'ring': one, 'other': two}[name]",
@@ -141,9 +141,10 @@ TELLS = [
     "names = ('ring', 'native')",
     "match runner_of(name):\n    case 'shared':\n        pass",
 ]
-PLANTED = """
-from dear_mpi.collectives.algorithms import registry
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, NATIVE
+CONSTANTS = 'NATIVE = "native"'
+ASKER = """
+from planted import constants
+from planted.constants import NATIVE
 TABLE = {"ring": None}
 MINE = ("double_tree", *OTHERS)
 """
@@ -151,7 +152,9 @@ MINE = ("double_tree", *OTHERS)
 
 @pytest.mark.parametrize(("code", "asks"), [*((code, True) for code in ASKS), *((code, False) for code in TELLS)])
 def test_questions_are_told_from_other_uses(code, asks, monkeypatch, tmp_path):
-    planted = tmp_path / "planted.py"
-    planted.write_text(PLANTED + code)
-    monkeypatch.setitem(SOURCES, str(planted), planted)
-    assert len(list(questions(tree_of(str(planted)), str(planted)))) == asks
+    asker = str(tmp_path)  # another module in each case: trees are read once
+    for module, content in {"planted.constants": CONSTANTS, asker: ASKER + code}.items():
+        path = tmp_path / f"{len(content)}.py"
+        path.write_text(content)
+        monkeypatch.setitem(SOURCES, module, path)
+    assert len(list(questions(tree_of(asker), asker))) == asks

@@ -26,14 +26,14 @@ FOLDER = re.compile(r"`((?:[\w.-]+/)+)`")
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)")
 # Names of the reader's own files, and one that many folders have.
 EXAMPLES = re.compile(
-    r"(.*/)?(FILE|mine|wrong|prove|use|ten_lines|my_\w+|out|result\w*|timeline\w*|trace\w*|__init__)\.\w+$"
+    r"(.*/)?(FILE|NAME|mine|wrong|prove|use|ten_lines|my_\w+|out|result\w*|timeline\w*|trace\w*|__init__)\.\w+$"
     r"|(run|rules)\.json$|(ring|steps)\.png$|\.venv/.*"
 )
 
 
 def exists(name, text):
-    """A path from the root, or from the folder of the text; docs/algorithms.md is about one folder of ours."""
-    folders = [ROOT, text.parent]
+    """A path from the root, from the text, or from a room on; docs/algorithms.md is about one folder of ours."""
+    folders = [ROOT, text.parent, *(ROOT / layer for layer in LAYERS if "/" in name)]
     if text == ROOT / "docs" / "algorithms.md":
         folders.append(ROOT / "collectives" / "algorithms")
     return any((folder / name).exists() for folder in folders)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce
+from dear_mpi.collectives.plans import reach
 from dear_mpi.collectives.plans.runners import shared
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
@@ -68,7 +69,7 @@ def test_shared_memory_gives_the_same_bits_as_messages(size, dtype):
 @given(case=checks.cases(checks.SHARED))
 def test_any_call_in_shared_memory_is_exact(size, case):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "SMALL_BYTES", 0)
+        patch.setattr(reach, "SMALL_BYTES", 0)
         patch.setattr(shared, "BLOCK_BYTES", 64)
         run_loopback(size, lambda transport: checks.check_case(transport, case))
 
