@@ -10,10 +10,11 @@ while segment k of a chunk is added, segment k+1 is on the wire, and the wire is
 
 [Note: Why instructions cannot deadlock]
 A rank goes through a fixed list of instructions "wait for these messages, merge, start those". Every message has a key
-(step, number in its lane) that both of its ends agree on. An instruction has a time, which is a key, and obeys two rules: it waits
-only for messages whose key is at most its time, and what it starts has a larger key than its time. Look at the
-unfinished message with the smallest key: whatever its sender and its receiver had to wait for before starting it
-has a smaller key, hence is finished; so both have started it, and it completes, even if sends are synchronous.
+(step, number in its lane) that both of its ends agree on. An instruction has a time, which is a key, and obeys two
+rules: it waits only for messages whose key is at most its time, and what it starts has a larger key than its time.
+Look at the unfinished message with the smallest key: whatever its sender and its receiver had to wait for before
+starting it has a smaller key, hence is finished; so both have started it, and it completes, even if sends are
+synchronous.
 
 [Note: The window]
 At most ``window`` messages to, and as many from, a peer are posted at a time: message m starts when message

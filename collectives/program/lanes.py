@@ -1,7 +1,10 @@
-"""Match sends with receives: between two ranks, the first send meets the first receive, as MPI promises it.
+"""The one place where sends meet receives: first come, first met, as MPI matches the messages of one tag.
 
-Whoever moves messages, or pretends to, keeps a lane for each pair of ranks and direction: the replay of programs
-(``replay.py``), their price (``cost.py``), the check of instructions, and ranks that are threads.
+    rank 0 sends       a  b  c          meetings: (a, x), (b, y)
+    rank 1 receives    x  y             left: the send c, until there is a third receive
+
+A lane holds what was started and has not met yet; whoever keeps it has a lane for each source and destination, and
+decides what happens at a meeting.
 """
 
 from __future__ import annotations
@@ -17,19 +20,20 @@ R = TypeVar("R")
 
 
 class Lane(Generic[S, R]):
-    """The sends and receives from one rank to another that were started and have not met yet."""
+    """What one rank has sent to another and not yet met its receive, and the other way round; first come, first met.
+
+    >>> lane = Lane()
+    >>> lane.sends.extend("abc")
+    >>> lane.receives.extend("xy")
+    >>> list(lane.meetings()), list(lane.sends), list(lane.receives)
+    ([('a', 'x'), ('b', 'y')], ['c'], [])
+    """
 
     def __init__(self) -> None:
         self.sends: deque[S] = deque()
         self.receives: deque[R] = deque()
 
     def meetings(self) -> Iterator[tuple[S, R]]:
-        """Take out each send with its receive, as long as there are both.
-
-        >>> lane = Lane[str, str]()
-        >>> lane.sends.extend("ab"); lane.receives.append("x")
-        >>> list(lane.meetings()), list(lane.sends)
-        ([('a', 'x')], ['b'])
-        """
+        """Each send with its receive, both taken from the lane, as long as there are both."""
         while self.sends and self.receives:
             yield self.sends.popleft(), self.receives.popleft()

@@ -11,6 +11,7 @@ from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, al
 from dear_mpi.collectives.plans import reach
 from dear_mpi.collectives.plans.runners import shared
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.dtypes import DTYPES
 from tests import collective_checks as checks
 
@@ -86,6 +87,37 @@ def test_barrier(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("asleep", [False, True])
+def test_barrier_of_the_transport(size, asleep):
+    run_loopback(size, lambda transport: checks.check_barrier_of_the_transport(transport, asleep))
+
+
+def test_a_barrier_that_cannot_be_reached_releases_the_others():
+    def body(transport):
+        if transport.rank == 1:
+            raise KeyError("rank 1 gives up")
+        transport.barrier()
+
+    with pytest.raises(KeyError, match="rank 1 gives up"):
+        run_loopback(3, body)
+
+
+def test_a_staged_transport_is_handed_host_memory_alone():
+    """In all else it is what it wraps."""
+
+    def body(transport):
+        staged = StagedTransport(transport)
+        takes = [memory.takes(array) for memory in (transport.memory, staged.memory)
+                 for array in (np.zeros(1), checks.DeviceArray())]  # fmt: skip
+        assert takes == [True, True, True, False]
+        assert (staged.rank, staged.size, staged.name) == (transport.rank, transport.size, transport.name)
+        assert staged.native is None
+        assert len(staged.memory.reach(staged.memory.allocate(8))) == transport.size
+
+    run_loopback(2, body)
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("drive", checks.DRIVES)
 def test_plan_is_reusable(size, drive):
     run_loopback(size, lambda transport: checks.check_plan_is_reusable(transport, drive))
@@ -142,5 +174,5 @@ def test_messages_of_another_length_are_refused():
         request.Start()
         request.Wait()
 
-    with pytest.raises(TransportError, match="3 bytes were sent where 4 are received"):
+    with pytest.raises(TransportError, match="a message of 3 B met a receive of 4 B"):
         run_loopback(2, body)

@@ -57,7 +57,8 @@ class NativeRun:
         from mpi4py import MPI  # it is started: the transport has a communicator
 
         transport, buffer, root = task.transport, task.buffer, task.call.root
-        partition, comm = task.call.partition(transport.size), transport.native
+        partition = task.call.partition(transport.size)
+        comm: Any = transport.native
         if not built_for(buffer, comm, taken=transport.memory.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
