@@ -163,7 +163,7 @@ def test_explain_refuses(arguments):
 
 def test_python_m_runs_the_same_command_line():
     command = [sys.executable, "-m", "dear_mpi", "train", "--threads", "2", "--model", "mpl"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 2
     assert "did you mean 'mlp'?" in result.stderr
 
@@ -172,7 +172,7 @@ def test_a_launcher_of_another_mpi_is_told_apart():
     """Each of its processes would believe to be alone, and train by itself."""
     command = [sys.executable, "-m", "dear_mpi", "train", "--iterations", "1"]
     environment = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "0"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 2
     assert "2 ranks were launched, but" in result.stderr
     assert "sees one: mpirun belongs to another MPI" in result.stderr

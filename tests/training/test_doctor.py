@@ -215,7 +215,7 @@ RUN = "import typer; from dear_mpi.doctor.command import doctor; typer.run(docto
 
 def test_one_rank_without_a_launcher():
     """As a process of its own: it starts MPI, if there is one."""
-    job = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, timeout=100, check=False)
+    job = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, timeout=600, check=False)
     assert job.returncode in (0, 1), job.stderr
     assert "1 rank on 1 host" in job.stdout
     assert ("no MPI library can be used" in job.stdout) == (job.returncode == 1)

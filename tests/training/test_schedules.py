@@ -55,7 +55,7 @@ def test_the_number_of_ranks_does_not_change_what_is_computed(threads, model, sc
 
 
 class Recorder:
-    """An engine that only writes down what it is given."""
+    """An engine that only writes down what it is given, and for which of it somebody waits."""
 
     streams = host_streams()
 
@@ -63,11 +63,9 @@ class Recorder:
         self.log = []
 
     def start(self, plan, label):
-        self.log.append(f"{plan}")
-        return self
-
-    def wait(self):
-        self.log.append("wait")
+        self.log.append(plan)
+        waits = iter([f"wait for {plan}"])  # one: a handle of the last iteration is over
+        return SimpleNamespace(wait=lambda: self.log.append(next(waits, f"wait for {plan} once more")))
 
 
 def recorded(schedule):
@@ -99,7 +97,8 @@ def recorded(schedule):
 
 
 FORWARD = ["forward 0", "forward 1", "forward 2", "forward 3"]
-REDUCED = ["wait", "update 2", "wait", "update 1", "wait", "update 0"]
+REDUCED = [action for i in (2, 1, 0) for action in (f"wait for all_reduce {i}", f"update {i}")]
+GATHERED = [(f"wait for all_gather {i}", f"update {i}") for i in range(3)]
 
 
 def test_sequential_communicates_after_backward():
@@ -117,9 +116,8 @@ def test_wfbp_communicates_during_backward():
 def test_dear_reduces_during_backward_and_gathers_during_forward():
     backward = ["backward 3", "reduce_scatter 2", "backward 2", "backward 1", "reduce_scatter 1", "backward 0"]
     backward += ["reduce_scatter 0", "all_gather 0", "all_gather 1", "all_gather 2"]
-    forward = ["wait", "update 0", "forward 0", "wait", "update 1", "forward 1", "forward 2", "wait", "update 2"]
-    flush = ["wait", "update 0", "wait", "update 1", "wait", "update 2"]
-    assert recorded("dear") == [*FORWARD, *backward, *forward, "forward 3", *backward, *flush]
+    forward = [*GATHERED[0], "forward 0", *GATHERED[1], "forward 1", "forward 2", *GATHERED[2], "forward 3"]
+    assert recorded("dear") == [*FORWARD, *backward, *forward, *backward, *GATHERED[0], *GATHERED[1], *GATHERED[2]]
 
 
 def test_dear_gathers_in_the_order_of_first_use():
