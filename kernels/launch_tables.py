@@ -30,12 +30,14 @@ __all__ = [
     "block_table",
     "grid_of",
     "row_table",
-    "slot_columns",
+    "state_columns",
 ]
 
 THREADS = 256  # of a block
 PART = 4096  # elements of a block: 16 for each thread
 COMBINE_PART = 2048  # of a segment of a ring, which is short: more blocks, so that all multiprocessors have one
+
+MAX_STATE = 2  # arrays that an optimiser may keep for a parameter: as in kernels/cuda/update.cu
 
 # Element numbers have 64 bits: a tensor may have more than 2^31.
 BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])
@@ -54,9 +56,9 @@ def row_table(*columns: Sequence[Array | None]) -> npt.NDArray[np.int64]:
     return np.array(rows, np.int64)
 
 
-def slot_columns(slots: Sequence[Sequence[Array]]) -> list[list[Array | None]]:
-    """The state of an optimiser as the two columns that the kernels have room for."""
-    return [[state[slot] if slot < len(state) else None for state in slots] for slot in (0, 1)]
+def state_columns(state: Sequence[list[Array]]) -> list[list[Array | None]]:
+    """An optimiser's state of each parameter, as the columns that the table has for it."""
+    return [[arrays[column] if column < len(arrays) else None for arrays in state] for column in range(MAX_STATE)]
 
 
 def kind(array: Array | None) -> int:

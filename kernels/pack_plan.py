@@ -54,8 +54,8 @@ class PackPlan:
         """
         if chunks < 1:
             raise ValueError(f"chunks must be at least 1, not {chunks}")
-        slots = [round_up(math.prod(shape), max(1, TENSOR_BYTES // dtype.itemsize)) for shape in shapes]
-        ends = list(accumulate(slots, initial=0))
+        lengths = [round_up(math.prod(shape), max(1, TENSOR_BYTES // dtype.itemsize)) for shape in shapes]
+        ends = list(accumulate(lengths, initial=0))
         padded = round_up(ends[-1], chunks * (CHUNK_BYTES // dtype.itemsize))
         return cls(tuple(map(tuple, shapes)), dtype, tuple(ends[:-1]), padded)
 

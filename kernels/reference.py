@@ -14,7 +14,7 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.rules import Rule
+from dear_mpi.kernels.optimizers import Optimizer
 
 __all__ = ["OPS", "allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
 
@@ -22,6 +22,7 @@ BLOCK = 1 << 14  # elements: four fp32 arrays of one block are 256 KiB
 COMBINE_BLOCK = 1 << 15  # the same where few arrays are at work at a time
 
 Step = Callable[[], object]
+Formula = Callable[[Array, Array, Sequence[Array]], object]  # of (value, grad, state)
 
 # NumPy's minimum and maximum pass a NaN on, so a poisoned contribution is seen by every rank.
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -52,13 +53,13 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> 
 
 
 def updater(
-    views: Sequence[Array], values: Sequence[Array], slots: Sequence[Sequence[Array]], scale: float
-) -> Callable[[Rule], object]:
-    """Every parameter by a rule, with its gradient in the views of a bucket."""
+    views: Sequence[Array], values: Sequence[Array], state: Sequence[list[Array]], optimizer: Optimizer, scale: float
+) -> Callable[[int], object]:
+    """Every parameter of a bucket, with its gradient in the bucket's views."""
 
-    def unpack_update(rule: Rule) -> None:
-        for value, grad, state in zip(values, views, slots, strict=True):
-            update(value, grad, state, rule, scale)
+    def unpack_update(iteration: int) -> None:
+        for value, grad, arrays in zip(values, views, state, strict=True):
+            update(value, grad, arrays, partial(optimizer.update, iteration), scale)
 
     return unpack_update
 
@@ -138,19 +139,19 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
 
 
-def update(value: Array, grad: Array, slots: Sequence[Array], rule: Rule, scale: float) -> None:
-    """Apply an optimiser's rule to one tensor: value and slots change, grad is only read.
+def update(value: Array, grad: Array, state: Sequence[Array], formula: Formula, scale: float) -> None:
+    """Apply an optimiser's formula to one tensor: value and state change, grad is only read.
 
-    The rule works in fp32 (fp64 for fp64 parameters), in which the slots are kept as well.
+    The formula works in fp32 (fp64 for fp64 parameters), in which the state is kept as well.
     """
     wide = compute_dtype(value.dtype)
     flat_value, flat_grad = value.reshape(-1), grad.reshape(-1)
-    flat_slots = [slot.reshape(-1) for slot in slots]
+    flat_state = [array.reshape(-1) for array in state]
     for span in spans(flat_value.size):
         narrow = flat_value[span]
         block = narrow.astype(wide, copy=False)
         scaled = np.empty_like(block)
         copy_scaled(scaled, flat_grad[span], scale)
-        rule(block, scaled, *[slot[span] for slot in flat_slots])
+        formula(block, scaled, [array[span] for array in flat_state])
         if block is not narrow:
             narrow[...] = block

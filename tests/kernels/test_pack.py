@@ -55,10 +55,10 @@ def bits(arrays):
 @given(shapes=SHAPES, dtype=st.sampled_from(list(DTYPES.values())), chunks=st.integers(1, 9))
 def test_layout(shapes, dtype, chunks):
     plan = PackPlan.of(shapes, dtype, chunks)
-    slot, row = 16 // dtype.itemsize, chunks * 128 // dtype.itemsize
+    vector, row = 16 // dtype.itemsize, chunks * 128 // dtype.itemsize
     ends = [offset + math.prod(shape) for offset, shape in zip(plan.offsets, shapes, strict=True)]
-    assert all(offset % slot == 0 for offset in plan.offsets)
-    assert all(0 <= begin - end < slot for begin, end in zip(plan.offsets, [0, *ends], strict=False))
+    assert all(offset % vector == 0 for offset in plan.offsets)
+    assert all(0 <= begin - end < vector for begin, end in zip(plan.offsets, [0, *ends], strict=False))
     assert plan.padded % row == 0
     assert 0 <= plan.padded - max(ends, default=0) < row
     assert plan.nbytes == plan.padded * dtype.itemsize
