@@ -79,23 +79,23 @@ def updater(
     views: Sequence[Array], values: Sequence[Array], state: Sequence[list[Array]], optimizer: Optimizer, scale: float
 ) -> Callable[[int], object]:
     """Every parameter of a bucket, with its gradient in the bucket's views: one launch."""
-    doubles = ["double"] * len(optimizer.numbers(1))
-    function = kernel("update.cu", f"update<{', '.join([c_type(views), optimizer.kernel, *doubles])}>")
+    name, numbers = optimizer.kernel(1)
+    function = kernel("update.cu", f"update<{', '.join([c_type(views), name, *['double'] * len(numbers)])}>")
     tables = Tables.of(values, views, *state_columns(state))
-    return lambda iteration: tables.launch(function, float(scale), *map(float, optimizer.numbers(iteration)))
+    return lambda iteration: tables.launch(function, float(scale), *map(float, optimizer.kernel(iteration)[1]))
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:
     """dst = before[0] op ... op dst op after[0] op ..., from left to right: one launch, whatever their number.
 
-    Those but dst may be pinned host memory: it is read over the bus, without a copy before.
+    All arrays but dst may be in pinned host memory, which the kernel reads over the bus.
     """
     terms, numbers = [*before, dst, *after], (np.int64(dst.size), np.int64(COMBINE_PART))
     name = "accumulate" if len(terms) == 2 else "accumulate_all"
     function = kernel("accumulate.cu", f"{name}<{C_TYPES[dst.dtype.name]}, {lookup('op', op, OPS)}>")
     grid, addresses = grid_of(dst.size, COMBINE_PART), [address(term) for term in terms]
     if not grid:
-        return nothing
+        return lambda: None  # CUDA refuses an empty grid
     if len(terms) == 2:
         return partial(launch, function, grid, (dst, *addresses, *numbers), terms)
     table = cupy.asarray(np.array(addresses, np.int64))
@@ -103,16 +103,12 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
 
 def launch(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Array]) -> None:
-    """Run a kernel over arrays of which it has the addresses; a bound call keeps them alive."""
+    """Run a kernel that has the addresses of arrays among its arguments; ``keeps`` are these arrays, kept alive."""
     function((grid,), (THREADS,), arguments)
 
 
-def nothing() -> None:
-    """A launch for no elements: CUDA refuses an empty grid."""
-
-
 def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
-    """dst = src * scale, where one of them may be pinned host memory."""
+    """dst = src * scale; one of the two may be in pinned host memory."""
     if scale != 1 or dst.dtype != src.dtype:
         return packer([src], [dst], scale, None)
 

@@ -1,7 +1,6 @@
-"""The NumPy version of every kernel: the CPU backend, and the oracle that every other backend is tested against.
+"""The NumPy version of every kernel: it runs on the host, and every other version is tested against it.
 
-Large arrays are walked in blocks that stay in the second-level cache, so that a fused operation reads and writes
-main memory once, as its CUDA counterpart does with registers.
+Large arrays are walked in blocks that stay in the second-level cache: a fused operation reads and writes memory once.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from dear_mpi.kernels.optimizers import Optimizer
 __all__ = ["OPS", "allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
 
 BLOCK = 1 << 14  # elements: four fp32 arrays of one block are 256 KiB
-COMBINE_BLOCK = 1 << 15  # the same where few arrays are at work at a time
+COMBINE_BLOCK = 1 << 15  # the same for the combiner, which works on two or three arrays at a time
 
 Step = Callable[[], object]
-Formula = Callable[[Array, Array, Sequence[Array]], object]  # of (value, grad, state)
 
 # NumPy's minimum and maximum pass a NaN on, so a poisoned contribution is seen by every rank.
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -105,7 +103,7 @@ def run_all(steps: Sequence[Step]) -> None:
 
 
 def flat(array: Array) -> Array:
-    """A view of an array with one axis; where there is none, ``reshape`` would give a copy."""
+    """A view of the array with one axis. Where no such view exists ``reshape`` would copy: that is refused."""
     if array.ndim != 1 and not array.flags.c_contiguous:
         raise ValueError(f"arrays of several axes must be contiguous, not of strides {array.strides}")
     return array.reshape(-1)
@@ -139,7 +137,7 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
 
 
-def update(value: Array, grad: Array, state: Sequence[Array], formula: Formula, scale: float) -> None:
+def update(value: Array, grad: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> None:
     """Apply an optimiser's formula to one tensor: value and state change, grad is only read.
 
     The formula works in fp32 (fp64 for fp64 parameters), in which the state is kept as well.

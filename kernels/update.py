@@ -12,7 +12,7 @@ from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.pack_plan import PackPlan
 
-__all__ = ["unpack_update", "updater"]
+__all__ = ["updater"]
 
 
 def updater(
@@ -39,17 +39,3 @@ def updater(
     plan.check(values)
     call: Callable[[int], object] = kernels_for(bucket).updater(plan.views(bucket), values, state, optimizer, scale)
     return call
-
-
-def unpack_update(
-    bucket: Array,
-    plan: PackPlan,
-    values: Sequence[Array],
-    state: Sequence[list[Array]],
-    optimizer: Optimizer,
-    *,
-    iteration: int,
-    scale: float = 1.0,
-) -> None:
-    """``updater``, called once."""
-    updater(bucket, plan, values, state, optimizer, scale=scale)(iteration)

@@ -4,7 +4,7 @@
 // Launch: one block of 256 threads per entry of `blocks`. Each thread has up to 32 bytes of every array under way, so
 //     entries of a multiple of 2048 elements (fp32) suit it.
 // Alignment: accesses of up to 16 bytes where value, gradient and state allow, else element by element.
-// Same bits as kernels/reference.py with the formulas of kernels/optimizers, operation by operation; an optimizer's
+// Same bits as kernels/reference.py with the formulas of kernels/optimizers, operation by operation; an optimiser's
 // numbers are rounded to the type of the computation, fp32, or fp64 for fp64 parameters.
 
 #include "elements.cuh"
@@ -14,14 +14,14 @@ constexpr int MAX_STATE = 2;  // arrays per parameter: as in kernels/launch_tabl
 struct Parameter {
     void* value;
     const void* grad;        // its place in the bucket
-    void* state[MAX_STATE];  // in the type of the computation; null where the optimizer has fewer arrays
+    void* state[MAX_STATE];  // in the type of the computation; null where the optimiser has fewer arrays
     long long kind;          // of `value`
 };
 
-// ---- Optimizers: the formula for one element, in the type C ---------------------------------------------------------
+// ---- Optimisers: the formula for one element, in the type C ---------------------------------------------------------
 //
-// STATE is the number of state arrays. The members are the numbers that the class of kernels/optimizers gives for an
-// iteration, all double, in the same order.
+// STATE is the number of state arrays. The members, all double, are what Optimizer.kernel gives for an iteration, in
+// the same order.
 
 template <typename C> __device__ __forceinline__ C decayed(C grad, C value, double weight_decay) {
     return weight_decay != 0 ? grad + convert<C>(weight_decay) * value : grad;

@@ -25,13 +25,11 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
 
     state_arrays = 2
-    kernel = "Adam"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("beta1", "beta2"):
-            if getattr(self, name) >= 1:
-                raise ValueError(f"{name} must be below 1, not {getattr(self, name)}")
+        if max(self.beta1, self.beta2) >= 1:
+            raise ValueError(f"beta1 and beta2 must be below 1, not {self.beta1} and {self.beta2}")
 
     def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
         mean, square = state
@@ -49,8 +47,8 @@ class Adam(Optimizer):
         root += self.epsilon
         value -= step * (mean / root)
 
-    def numbers(self, iteration: int) -> tuple[float, ...]:
-        return self.beta1, self.beta2, self.epsilon, self.weight_decay, *self.bias_corrections(iteration)
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        return "Adam", (self.beta1, self.beta2, self.epsilon, self.weight_decay, *self.bias_corrections(iteration))
 
     def bias_corrections(self, iteration: int) -> tuple[float, float]:
         """Factors of the step and of the root, by which both moments become means of all gradients so far."""

@@ -47,10 +47,7 @@ class SGD(Optimizer):
         grad *= self.lr
         value -= grad
 
-    @property
-    def kernel(self) -> str:
-        return "Momentum" if self.momentum else "Sgd"
-
-    def numbers(self, iteration: int) -> tuple[float, ...]:
-        always = (self.lr, self.weight_decay)
-        return (*always, self.momentum, self.nesterov) if self.momentum else always
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        if self.momentum:
+            return "Momentum", (self.lr, self.weight_decay, self.momentum, self.nesterov)
+        return "Sgd", (self.lr, self.weight_decay)

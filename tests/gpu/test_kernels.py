@@ -16,7 +16,7 @@ from dear_mpi.kernels.optimizers import SGD, Adam, Optimizer
 from dear_mpi.kernels.pack import pack, packer, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.kernels.update import unpack_update, updater
+from dear_mpi.kernels.update import updater
 
 SHAPES = [(5,), (PART + 1,), (0,), (), (3, 7), (2 * PART,), (129, 65)]
 COUNTS = [0, 1, 7, 8, 9, COMBINE_PART - 1, COMBINE_PART + 1, 100_003]
@@ -155,7 +155,9 @@ def test_pinned_host_memory_is_read_and_written(count, stream):
 @pytest.mark.parametrize("wire", DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "optimizer", [SGD(), SGD(0.1, 0.9, True, 0.3), Adam(0.1, weight_decay=0.3)], ids=lambda optimizer: optimizer.kernel
+    "optimizer",
+    [SGD(), SGD(0.1, 0.9, True, 0.3), Adam(0.1, weight_decay=0.3)],
+    ids=lambda optimizer: optimizer.kernel(1)[0],
 )
 def test_update(wire, dtype, optimizer):
     plan = PackPlan.of(SHAPES, DTYPES[wire], 2)
@@ -164,9 +166,11 @@ def test_update(wire, dtype, optimizer):
     pack([normal(shape, DTYPES["fp32"], seed + 50) for seed, shape in enumerate(SHAPES)], bucket, plan)
     there = cupy.asarray(bucket), [cupy.asarray(value) for value in values]
     state, state_there = ([optimizer.new_state(value) for value in some] for some in (values, there[1]))
+    update = updater(bucket, plan, values, state, optimizer, scale=0.25)
+    update_there = updater(there[0], plan, there[1], state_there, optimizer, scale=0.25)
     for iteration in (1, 2, 3):
-        unpack_update(bucket, plan, values, state, optimizer, iteration=iteration, scale=0.25)
-        unpack_update(there[0], plan, there[1], state_there, optimizer, iteration=iteration, scale=0.25)
+        update(iteration)
+        update_there(iteration)
     flat = itertools.chain.from_iterable
     for one, other in zip([*there[1], *flat(state_there)], [*values, *flat(state)], strict=True):
         assert_same_bits(one, other)

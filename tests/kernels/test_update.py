@@ -8,7 +8,7 @@ from dear_mpi.kernels.optimizers import SGD, Adam
 from dear_mpi.kernels.pack import pack
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import BLOCK
-from dear_mpi.kernels.update import unpack_update
+from dear_mpi.kernels.update import updater
 
 ITERATIONS = 4
 SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]
@@ -58,10 +58,11 @@ def train(name, shapes, *, dtype="fp32", wire="fp32", scale=1.0):
     state = [optimizer.new_state(value) for value in values]
     plan = PackPlan.of(list(shapes.values()), DTYPES[wire], 3)
     bucket = np.full(plan.padded, np.nan, plan.dtype)
+    call = updater(bucket, plan, values, state, optimizer, scale=scale)
     for iteration in range(1, ITERATIONS + 1):
         pack(grads(shapes, plan.dtype, iteration), bucket, plan)
         before = bucket.tobytes()
-        unpack_update(bucket, plan, values, state, optimizer, iteration=iteration, scale=scale)
+        call(iteration)
         assert bucket.tobytes() == before, "gradients are only read"
     return values, state
 
@@ -113,7 +114,7 @@ def test_adam_leaves_a_parameter_without_gradient_alone(dtype):
     optimizer = CASES["adam"]
     state = [optimizer.new_state(value)]
     with np.errstate(all="ignore"):
-        unpack_update(np.zeros(plan.padded, plan.dtype), plan, [value], state, optimizer, iteration=1)
+        updater(np.zeros(plan.padded, plan.dtype), plan, [value], state, optimizer)(1)
     assert value.astype(float).tolist() == [1, 1, 1]
 
 
@@ -140,4 +141,4 @@ def test_grouping_does_not_change_a_bit(name, wire):
 def test_one_value_per_tensor(values):
     plan = PackPlan.of([(3,)], DTYPES["fp32"], 1)
     with pytest.raises(ValueError, match="tensors must have the shapes of the plan"):
-        unpack_update(np.zeros(plan.padded, np.float32), plan, values, [[]] * len(values), SGD(), iteration=1)
+        updater(np.zeros(plan.padded, np.float32), plan, values, [[]] * len(values), SGD())

@@ -37,7 +37,8 @@ OPS = ["Sum", "Prod", "Min", "Max"]
 
 def update_expression(bucket, optimizer):
     """The name expression of an optimizer's kernel for a bucket of a C type."""
-    return f"update<{', '.join([bucket, optimizer.kernel, *['double'] * len(optimizer.numbers(1))])}>"
+    name, numbers = optimizer.kernel(1)
+    return f"update<{', '.join([bucket, name, *['double'] * len(numbers)])}>"
 
 
 # Every kernel that is launched, by the name expression under which CuPy finds it.

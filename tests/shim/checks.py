@@ -19,7 +19,7 @@ from dear_mpi.kernels.optimizers import SGD, Adam
 from dear_mpi.kernels.pack import pack, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import OPS, update
-from dear_mpi.kernels.update import unpack_update
+from dear_mpi.kernels.update import updater
 from tests.shim import build
 
 THREADS = 256
@@ -239,10 +239,10 @@ def check_update(kernel, name, wire, scale, make=ordinary):
     for part, offset in zip(PARTS, (0, 1, 0), strict=True):
         grads = bucket_of(plan, make, rng, offset)
         before, views = grads.tobytes(), plan.views(grads)
-        unpack_update(grads, plan, wanted, wanted_state, optimizer, iteration=iteration, scale=scale)
+        updater(grads, plan, wanted, wanted_state, optimizer, scale=scale)(iteration)
         table = row_table(values, views, *state_columns(state))
         blocks = block_table([value.size for value in values], part)
-        launch(run, blocks, table, blocks, scale, *map(float, optimizer.numbers(iteration)))
+        launch(run, blocks, table, blocks, scale, *map(float, optimizer.kernel(iteration)[1]))
         for got, expected in zip(chain(values, *state), chain(wanted, *wanted_state), strict=True):
             assert_same(got, expected)
         assert grads.tobytes() == before, "gradients are only read"
@@ -282,7 +282,7 @@ def check_update_beyond_32_bits(kernel, name):
     blocks = block_table([4097], PART)
     blocks["start"] += BEYOND
     run = kernel("update.cu", build.update_expression(FLOATING[name], optimizer))
-    launch(run, blocks, table, blocks, 1.0, *optimizer.numbers(iteration))
+    launch(run, blocks, table, blocks, 1.0, *optimizer.kernel(iteration)[1])
     for got, expected in zip([value, *state], [wanted, *wanted_state], strict=True):
         assert_same(got, expected)
 

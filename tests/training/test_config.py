@@ -54,7 +54,7 @@ BAD_SETTINGS = {
     "nesterov needs a momentum above zero": {"optimizer": "sgd", "nesterov": True},
 }
 BAD_CONSTANTS = {
-    "beta1 must be below 1, not 1": {"beta1": 1},
+    "beta1 and beta2 must be below 1, not 1 and 0.999": {"beta1": 1},
     "beta2 must be finite and not negative, not nan": {"beta2": math.nan},
 }
 
