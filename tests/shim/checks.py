@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain, cycle, product
 
 import numpy as np
+from ml_dtypes import finfo
 
 from dear_mpi.kernels.accumulate import accumulate, combiner
 from dear_mpi.kernels.dtypes import C_TYPES, DTYPES, compute_dtype
@@ -143,8 +144,9 @@ def check_unpack(kernel, wire, scale, part, offset=0, arrays=None):
 
 
 def check_every_number(kernel, narrow):
-    """All 65536 numbers of a two-byte format, cast to every format and back, and all ties between them."""
-    every = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[narrow])
+    """All numbers of a format of at most two bytes, cast to every format and back, and all ties between them."""
+    bits = 8 * DTYPES[narrow].itemsize
+    every = np.arange(1 << bits, dtype=f"uint{bits}").view(DTYPES[narrow])
     for other in DTYPES:
         check_pack(kernel, other, 1.0, 1 << 12, arrays=[every])
         wide = every.astype(DTYPES[other])
@@ -171,9 +173,11 @@ def check_lists(kernel, seeds):
 def check_finite(kernel, wire):
     """The flag falls for one bad value anywhere, for an overflow of the cast too, and never rises."""
     run = kernel("pack.cu", f"pack<{FLOATING[wire]}>")
-    largest = {"fp16": 65504.0}.get(wire, 3.0e38)
-    cases = [(1.0, True), (largest, True), (math.inf, False), (-math.inf, False), (math.nan, False)]
-    cases += [(65520.0, False)] if wire == "fp16" else []
+    limits = finfo(DTYPES[wire])
+    largest = float(limits.max)
+    overflow = largest + 2.0 ** (limits.maxexp - limits.nmant - 2)  # the first number that rounds to infinity
+    cases = [(1.0, True), (min(largest, 3.0e38), True), (math.inf, False), (-math.inf, False), (math.nan, False)]
+    cases += [(overflow, False)] if overflow < 3.0e38 else []  # what is larger would not fit into fp32
     for (value, is_finite), position, at_first in product(cases, (0, 5, 999, 1000), (True, False)):
         array = np.ones(1001, np.float32)
         array[position] = value
@@ -313,7 +317,7 @@ def pack_checks():
             name = f"{wire}, scale {scale:.3g}, parts of {part}, offset {offset}"
             found[f"pack to {name}"] = partial(check_pack, wire=wire, scale=scale, part=part, offset=offset)
             found[f"unpack from {name}"] = partial(check_unpack, wire=wire, scale=scale, part=part, offset=offset)
-    for narrow in ("fp16", "bf16"):
+    for narrow in (name for name, dtype in DTYPES.items() if dtype.itemsize <= 2):
         found[f"every {narrow}"] = partial(check_every_number, narrow=narrow)
     for first in range(0, 1000, 250):
         found[f"lists from {first}"] = partial(check_lists, seeds=(first, first + 250))
