@@ -8,6 +8,7 @@ import pytest
 
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World, run_world
@@ -15,7 +16,6 @@ from dear_mpi.training.bucket import Bucket
 from dear_mpi.training.config import Config
 from dear_mpi.training.exchange import Exchange
 from dear_mpi.training.job import Job
-from dear_mpi.training.optimizer import Optimizer
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from dear_mpi.training.trainer import TrainingError
@@ -74,7 +74,7 @@ def recorded(schedule):
     parameters = [Parameter.of(str(layer), np.zeros(4)) for layer in range(4)]
     groups = [[0], [1, 2], [3]]
     buckets = [
-        Bucket(i, group, [parameters[layer] for layer in group], wire=DTYPES["fp64"], chunks=1, optimizer=Optimizer())
+        Bucket(i, group, [parameters[layer] for layer in group], wire=DTYPES["fp64"], chunks=1, optimizer=SGD())
         for i, group in enumerate(groups)
     ]
     for bucket in buckets:
@@ -124,7 +124,7 @@ def test_dear_gathers_in_the_order_of_first_use():
     """Where the forward pass needs its buckets in another order than the model lists them, that order counts."""
     engine = Recorder()
     parameters = [Parameter.of(str(layer), np.zeros(4)) for layer in range(2)]
-    buckets = [Bucket(i, [i], [parameters[i]], wire=DTYPES["fp64"], chunks=1, optimizer=Optimizer()) for i in range(2)]
+    buckets = [Bucket(i, [i], [parameters[i]], wire=DTYPES["fp64"], chunks=1, optimizer=SGD()) for i in range(2)]
     exchange = Exchange(buckets, None, engine)
     exchange.plans = {(c, i): f"{c} {i}" for c in ("reduce_scatter", "all_gather") for i in range(2)}
     hooks = SCHEDULES["dear"](exchange)
