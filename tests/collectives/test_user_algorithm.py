@@ -156,12 +156,12 @@ def wrong_rank(rank, size):
 """
 
 MESSAGES = {
-    "never_sent": "rank 0 ends with chunk 1 of ranks none, not 1",
-    "sent_twice": "rank 1, step 1: waits for ever, sending chunk 0 to rank 2",
-    "no_receive": "rank 0, step 1: waits for ever, sending chunk 2 to rank 1",
-    "reduced_twice": "rank 1, step 1, chunk 0: the contribution of ranks 0, 1, 2 is combined twice",
-    "circle": "rank 0, step 0: waits for ever, sending chunk 0 to rank 1",
-    "wrong_rank": "rank 2, step 0: rank 3 is no peer among ranks 0..2",
+    "never_sent": "rank 0 ends with the data of no rank in chunk 1, not of rank 1",
+    "sent_twice": "rank 1, step 1: blocked for ever, sending chunk 0 to rank 2",
+    "no_receive": "rank 0, step 1: blocked for ever, sending chunk 2 to rank 1",
+    "reduced_twice": "rank 0, step 1, chunk 0: combines the contribution of ranks 0, 1, 2 twice",
+    "circle": "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1",
+    "wrong_rank": "rank 2, step 0: the peer must be another rank of 0..2, not 3",
 }
 
 
@@ -304,13 +304,13 @@ def test_an_algorithm_is_proved_for_the_hosts_of_the_job(tmp_path):
     (tmp_path / "mine.py").write_text(ring)
     spec = f"{tmp_path / 'mine.py'}:my_ring"
     assert run_loopback(3, lambda t: int(all_reduce(np.ones(3), t, algorithm=spec)[0])) == [3] * 3
-    assert "rank 0 ends with chunk 1 of ranks none, not 1" in refusals(spec, hosts=[0, 0, 1])
+    assert "rank 0 ends with the data of no rank in chunk 1, not of rank 1" in refusals(spec, hosts=[0, 0, 1])
 
 
 def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files):
     """An all-reduce made of it has other steps, which nobody wrote."""
     said = refusals("wrong.py:my_wrong_ring", "all_reduce")
-    assert said == "all_reduce: ProgramError: rank 1, step 1, chunk 1: rank 0 sends it before it holds any data of it"
+    assert said == "all_reduce: ProgramError: rank 1, step 1, chunk 1: rank 0 sends it without holding any data of it"
 
 
 @pytest.mark.parametrize(
