@@ -105,7 +105,7 @@ class Row:
     model_us: float | None = None
 
 
-def row_of(case: Case, algorithm: str, backend: str, ranks: int, segment_bytes: int, samples: Samples) -> Row:
+def row_of(case: Case, algorithm: str, samples: Samples, *, backend: str, ranks: int, segment_bytes: int) -> Row:
     """The statistics of one backend."""
     times_us = np.array(samples.elapsed_s) * 1e6
     middle = median(times_us.tolist())

@@ -157,7 +157,7 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
             for name, segment_bytes in sorted(samples, key=lambda key: (settings.names.index(key[0]), key[1])):
                 backend = backends.get(name, world.transport.name)
                 found = samples[name, segment_bytes]
-                rows.append(row_of(case, name, backend, world.size, segment_bytes, found))
+                rows.append(row_of(case, name, found, backend=backend, ranks=world.size, segment_bytes=segment_bytes))
     fit, model_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts))
     return Report(
         [replace(row, model_us=us) for row, us in zip(rows, model_us, strict=True)], fit, settings.memory, left_out

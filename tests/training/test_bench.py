@@ -21,7 +21,14 @@ from dear_mpi.ranks.world import run_world
 
 
 def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts):
-    made = row_of(Case(collective, nbytes), algorithm, "here", ranks, 1 << 18, Samples([p50_us * 1e-6] * 9, [0] * 9, 0))
+    made = row_of(
+        Case(collective, nbytes),
+        algorithm,
+        Samples([p50_us * 1e-6] * 9, [0] * 9, 0),
+        backend="here",
+        ranks=ranks,
+        segment_bytes=1 << 18,
+    )
     return replace(made, **facts)
 
 
