@@ -38,7 +38,8 @@ HOMES = {
 }
 __all__ = [name for names in HOMES.values() for name in names]
 
-if TYPE_CHECKING:  # ruff: noqa: F403 (each module says in __all__ what it offers)
+# ruff: noqa: F403 (each module says in __all__ what it offers)
+if TYPE_CHECKING:
     from dear_mpi.collectives.algorithms.registry import *
     from dear_mpi.collectives.plans.calls import *
     from dear_mpi.collectives.plans.make_plan import *

@@ -1,21 +1,20 @@
 """Prove what ranks do in each other's memory: run all of them, phase by phase, on symbols.
 
-As in ``program/replay.py``, a symbol is the set of ranks whose contributions are in an element. In a phase the ranks
-run in any order: nobody may touch what somebody else writes in it. Several runs follow each other, because between two
-barriers a rank may still be in one run while another is in the next, and its caller writes new data into its buffer.
+As in ``replay.py``, a symbol is the set of ranks whose contributions are in an element. In a phase the ranks run in any
+order: so nobody may touch what somebody else writes in it. Several runs follow each other, because between two barriers
+a rank may still be in one run while another one is in the next, and its caller writes new data into its buffer.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import zip_longest
 
 from dear_mpi.collectives.lowering.phases import Memory, Move
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.replay import Row, ranks_in
+from dear_mpi.collectives.program.replay import ranks_in
 from dear_mpi.collectives.program.verify import promised
 
 __all__ = ["check_phases"]
@@ -30,47 +29,48 @@ def check_phases(collective: str, partition: Partition, written: Sequence[list[l
         written: the ``phases`` of each rank.
 
     Raises:
-        ProgramError: naming the phase, the ranks, and the element.
+        ProgramError: naming the run, the phase, the ranks, and the element.
     """
+    fewest = min(written, key=len)
+    if len(fewest) < len(max(written, key=len)):
+        raise ProgramError(f"rank {written.index(fewest)} has fewer phases than others: {len(fewest)}")
     state = State(collective, partition)
     for run in range(RUNS):
         state.turn = run % 2
-        for number, of_ranks in enumerate(zip_longest(*written, fillvalue=None)):
+        for rank in range(len(written)):
+            state.fill(rank)
+        for number in range(len(fewest)):
             if number > 0:
                 state.barrier()
-            for rank, moves in enumerate(of_ranks):
-                if moves is None:
-                    raise ProgramError(f"rank {rank} has fewer phases than others: {len(written[rank])}")
-                if number == 0:
-                    state.fill(rank)
-                for move in moves:
+            for rank, of_rank in enumerate(written):
+                for move in of_rank[number]:
                     state.apply(rank, move, f"run {run}, phase {number}, rank {rank}")
         for rank in range(len(written)):
             state.check_end(rank)
 
 
 class State:
-    """What all memory holds, and who has touched it since the last barrier."""
+    """What all memory holds, element by element, and who has used it since the last barrier."""
 
     def __init__(self, collective: str, partition: Partition) -> None:
-        self.contract, self.partition, self.turn = COLLECTIVES[collective], partition, 0
+        self.contract, self.turn = COLLECTIVES[collective], 0
         self.expected = promised(collective, len(partition.counts))
         self.owners = [rank for rank, count in enumerate(partition.counts) for _ in range(count)]
-        self.rows: dict[object, Row] = defaultdict(lambda: [0] * partition.count)
+        self.held: dict[object, int] = {}
         self.barrier()
 
     def barrier(self) -> None:
-        self.writers: dict[tuple[object, int], int] = {}
-        self.readers: dict[tuple[object, int], set[int]] = defaultdict(set)
+        self.writer: dict[object, int] = {}
+        self.readers: dict[object, set[int]] = defaultdict(set)
 
-    def memory(self, memory: Memory) -> object:
-        """A rank has two mailboxes, which runs use in turn."""
-        return memory if memory[0] == "buffer" else (*memory, self.turn)
+    def cell(self, memory: Memory, element: int) -> object:
+        """An element of a buffer, or of one of a rank's two mailboxes, which runs use in turn."""
+        return (memory, element) if memory[0] == "buffer" else (memory, element, self.turn)
 
     def fill(self, rank: int) -> None:
         """The caller writes new data into its buffer."""
-        begins = [1 << rank if self.contract.begins(rank, owner) else 0 for owner in self.owners]
-        for element, mask in enumerate(begins):
+        for element, owner in enumerate(self.owners):
+            mask = 1 << rank if self.contract.begins(rank, owner) else 0
             self.write(rank, ("buffer", rank), element, mask, f"the caller of rank {rank}")
 
     def apply(self, rank: int, move: Move, where: str) -> None:
@@ -80,26 +80,26 @@ class State:
                 mask = self.read(rank, source, element, where)
                 if total & mask or not mask:
                     problem = f"combines {ranks_in(total & mask)} twice" if mask else "reads undefined data"
-                    raise ProgramError(
-                        f"{where}: {problem} in element {element} of the {source[0]} of rank {source[1]}"
-                    )
+                    raise ProgramError(f"{where}: {problem} in element {element} of {source[0]} {source[1]}")
                 total |= mask
             self.write(rank, move.target, element, total, where)
 
     def read(self, rank: int, memory: Memory, element: int, where: str) -> int:
-        cell = self.memory(memory), element
-        if self.writers.get(cell, rank) != rank:
-            raise ProgramError(race(where, "reads", memory, element, self.writers[cell]))
+        cell = self.cell(memory, element)
+        self.check_alone({self.writer.get(cell, rank)} - {rank}, f"{where}: reads", memory, element)
         self.readers[cell].add(rank)
-        return self.rows[cell[0]][element]
+        return self.held.get(cell, 0)
 
     def write(self, rank: int, memory: Memory, element: int, mask: int, where: str) -> None:
-        cell = self.memory(memory), element
-        others = (self.readers[cell] | {self.writers.get(cell, rank)}) - {rank}
+        cell = self.cell(memory, element)
+        others = (self.readers[cell] | {self.writer.get(cell, rank)}) - {rank}
+        self.check_alone(others, f"{where}: writes", memory, element)
+        self.writer[cell], self.held[cell] = rank, mask
+
+    def check_alone(self, others: set[int], what: str, memory: Memory, element: int) -> None:
         if others:
-            raise ProgramError(race(where, "writes", memory, element, min(others)))
-        self.writers[cell] = rank
-        self.rows[cell[0]][element] = mask
+            used = f"element {element} of {memory[0]} {memory[1]}"
+            raise ProgramError(f"{what} {used}, which rank {min(others)} may be using")
 
     def check_end(self, rank: int) -> None:
         """The caller reads the result."""
@@ -109,7 +109,3 @@ class State:
                 if held != self.expected[owner]:
                     found, due = ranks_in(held), ranks_in(self.expected[owner])
                     raise ProgramError(f"rank {rank} ends with the data of {found} in element {element}, not of {due}")
-
-
-def race(where: str, verb: str, memory: Memory, element: int, other: int) -> str:
-    return f"{where}: {verb} element {element} of the {memory[0]} of rank {memory[1]}, which rank {other} may be using"
