@@ -13,7 +13,7 @@ from itertools import groupby
 
 from dear_mpi.collectives.transports.emulated import Link
 
-__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_sizes"]
+__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_sizes", "plural"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -74,6 +74,14 @@ def format_numbers(numbers: Iterable[int]) -> str:
     """
     runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "rank"), plural(4, "rank")
+    ('1 rank', '4 ranks')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def parse_link(text: str) -> Link:

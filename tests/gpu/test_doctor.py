@@ -4,7 +4,7 @@ import cupy
 import pytest
 
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.doctor.command import gpu_of
+from dear_mpi.doctor.examine import gpu_of
 from dear_mpi.doctor.links import Trips, measure_links
 from dear_mpi.kernels.events import synchronize
 from dear_mpi.kernels.gpu import current_gpu, use_gpu

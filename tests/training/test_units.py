@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.figures.units import format_bytes, parse_bytes, parse_link
+from dear_mpi.figures.units import format_bytes, parse_bytes, parse_link, plural
 
 FACTORS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 BITS_PER_S = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -50,6 +50,11 @@ def test_links_are_decimal_and_in_bits(number, unit, delay, time_unit):
 
 def test_latency_may_be_left_out():
     assert parse_link("10gbit") == parse_link("10 Gbit,0us")
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (200, "200 ranks")])
+def test_plural(count, text):
+    assert plural(count, "rank") == text
 
 
 UNITS = "units are b, kb, mb, gb, kib, mib, gib"
