@@ -30,7 +30,7 @@ RESNET = {
 # ResNet-50 has 102.2 MB of fp32 gradients, of which a ring on 4 ranks sends 2 * 3/4 in each direction: 153 MB, which
 # takes four times the forward time at this bandwidth.
 LINK = "1.227gbit,50us"
-NOTE = "\nAn emulated link, on which an all-reduce takes 4 times as long as the forward pass ({} s, spent asleep):"
+NOTE = "\nAn emulated link, on which an all-reduce of 4 ranks takes 4 times the forward pass ({} s, spent asleep):"
 
 
 def demo(threads: Threads = None) -> None:

@@ -145,7 +145,7 @@ def blas_crowd(facts: Facts) -> Iterator[Finding]:
         cores, threads = len(set().union(*(rank.cores for rank in ranks))), sum(rank.blas_threads for rank in ranks)
         if len(ranks) > 1 and threads > max(cores, len(ranks)):
             yield warning(
-                f"NumPy's linear algebra would start {threads} threads on the {cores} cores of {host}",
+                f"NumPy's linear algebra would start {threads} threads on the {plural(cores, 'core')} of {host}",
                 f"export OMP_NUM_THREADS={max(1, cores // len(ranks))}",
             )
 
@@ -161,7 +161,7 @@ def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
     )
     hosts = grouped(facts.ranks, lambda rank: rank.host)
     if all({rank.launched_local_rank for rank in ranks} == {rank.local_rank for rank in ranks} for _, ranks in hosts):
-        yield note(f"{text}: the order alone differs, so each rank still gets its own GPU")
+        yield note(f"{text}: only the order differs, which does no harm")
     else:
         yield warning(
             f"{text}: two ranks of a host may take one GPU, and leave another idle",

@@ -24,7 +24,7 @@ def parse(what: str, text: str, units: dict[str, float] | dict[str, int], exampl
     """A non-negative number with one of the units."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
-        lacks = "has no unit" if match and not match[2] else "is no such quantity"
+        lacks = "has no unit" if match and not match[2] else "cannot be read"
         raise ValueError(f"{what} {text!r} {lacks}: write it like {example}; units are {', '.join(units)}")
     value = float(match[1]) * units[match[2]]
     if not math.isfinite(value):
