@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, Partition, all_reduce, barrier, make_plan, reduce_scatter
 from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.kernels.array import array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
 
@@ -114,12 +115,12 @@ def check_case(transport, case: Case, put=lambda array: array) -> None:
 
 
 def check_shared_has_the_bits_of_ordered(transport, dtype: str) -> None:
-    """With buffers in shared memory and elsewhere, above and below the size at which slots are given up."""
+    """With buffers in shared memory and elsewhere, above and below the size up to which there are mailboxes."""
     for count, share in ((3001, True), (30001, True), (30001, False)):
         data = np.random.default_rng(transport.rank).standard_normal(count).astype(DTYPES[dtype])
         results = []
         for algorithm in ("ordered", "shared"):
-            x = transport.shareable(data.nbytes).view(data.dtype) if share else np.empty_like(data)
+            x = transport.memory.allocate(data.nbytes).view(data.dtype) if share else np.empty_like(data)
             x[:] = data
             results.append(all_reduce(x, transport, algorithm=algorithm).tobytes())
         assert results[0] == results[1]
@@ -129,7 +130,7 @@ def shareable(transport):
     """Brings an array into memory that the other ranks can reach."""
 
     def put(array):
-        place = transport.shareable(array.nbytes).view(array.dtype)
+        place = transport.memory.allocate(array.nbytes).view(array.dtype)
         place[:] = array
         return place
 
@@ -143,6 +144,22 @@ def check_barrier(transport) -> None:
     begin = time.perf_counter()
     barrier(transport)
     assert late or transport.size == 1 or time.perf_counter() - begin > 0.001
+
+
+def check_barrier_of_the_transport(transport, asleep: bool) -> None:
+    """When it returns, all ranks have written what they write before it."""
+    mine = transport.memory.allocate(1)
+    everyone = transport.memory.reach(mine)
+    for turn in range(1, 20):
+        mine[0] = turn
+        transport.barrier(asleep=asleep)
+        assert everyone is None or all(other[0] >= turn for other in everyone)
+
+
+class DeviceArray:
+    """What a transport that asks only whose array it is takes for CuPy's."""
+
+    __module__ = "cupy"
 
 
 def check_average(transport, dtype: str) -> None:
@@ -233,14 +250,10 @@ def mixed(plan):
 DRIVES = [blocking, polling, mixed]
 
 
-class CountingTransport:
+class CountingTransport(Wrapper):
     """Another transport, and how many of its requests were made and freed."""
 
-    def __init__(self, below):
-        self.below, self.made, self.freed = below, 0, 0
-
-    def __getattr__(self, name):
-        return getattr(self.below, name)
+    made = freed = 0
 
     def counted(self, request):
         def free():

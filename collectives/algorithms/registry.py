@@ -5,9 +5,7 @@ An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function `
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
-from functools import cache
 
 from dear_mpi.collectives.algorithms import (
     bidirectional,
@@ -26,14 +24,11 @@ from dear_mpi.collectives.algorithms import (
 )
 from dear_mpi.collectives.algorithms.mirror import family
 from dear_mpi.collectives.algorithms.user_algorithm import load_algorithm
-from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
-from dear_mpi.collectives.program.verify import verify
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["ALGORITHMS", "NATIVE", "check_algorithm", "find_algorithm", "programs", "proven", "serves"]
+__all__ = ["ALGORITHMS", "find_algorithm", "programs", "runner_of"]
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
@@ -47,7 +42,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "bidirectional": family(bidirectional.all_gather),
     "pairwise": family(pairwise.all_gather),
     "ordered": family(ordered.all_gather),
-    "shared": family(ordered.all_gather),  # the same without messages: see shared.py
+    "shared": family(ordered.all_gather),  # the same without messages
     "bruck": family(bruck.all_gather),
     "recursive_doubling": by_name(recursive_doubling.all_reduce),
     "rabenseifner": family(rabenseifner.all_gather),
@@ -58,44 +53,17 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "torus": family(torus.all_gather),
 }
 
-NATIVE = "native"  # the MPI library's own collectives: no program, see native.py
+# How they are carried out (plans/runners/), where that is not by messages. ``native`` has no program.
+RUNNER = {"shared": "shared", "native": "native"}
 
 
-def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
-    """See that there is such an algorithm for these collectives, and that it can run on this transport.
+def runner_of(name: str) -> str:
+    """How an algorithm is carried out: by ``messages``, in ``shared`` memory, or by the ``native`` library.
 
-    Raises:
-        ValueError: an unknown name, one that does not serve them, or ``native`` where there is no MPI.
-        ProgramError: a user's algorithm is wrong; for these many ranks, ours are proven by the tests.
+    >>> runner_of("ring"), runner_of("path/to/mine.py:my_ring")
+    ('messages', 'messages')
     """
-    if name == NATIVE and not transport.native:
-        raise ValueError(f"algorithm 'native' needs MPI, not the transport {transport.name!r}: use 'ring'")
-    for collective in collectives if name != NATIVE and rules_of(name) is None else ():
-        find_algorithm(name, collective)
-        if name not in ALGORITHMS:
-            proven(name, collective, transport.size, tuple(transport.hosts), pieces=1)
-
-
-@cache
-def proven(name: str, collective: str, size: int, hosts: tuple[int, ...], pieces: int) -> int:
-    """Verify a user's algorithm; a number that differs where another file of this name writes other programs.
-
-    Raises:
-        ProgramError: it is wrong.
-    """
-    # First what was written: an error in its mirror image would name steps that nobody wrote.
-    for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
-        if serves(name, proved):
-            written = programs(name, proved, size, hosts=hosts, pieces=pieces)
-            verify(written)
-    return zlib.crc32(repr(written).encode())
-
-
-def serves(name: str, collective: str) -> bool:
-    """Whether an algorithm that exists, or what a tuning table picks, can carry out a collective."""
-    if name == NATIVE or rules_of(name) is not None:
-        return True
-    return collective in (load_algorithm(name) if ":" in name else ALGORITHMS[name])
+    return RUNNER.get(name, "messages")
 
 
 def find_algorithm(name: str, collective: str) -> Algorithm:
@@ -105,11 +73,12 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
         ValueError: no such algorithm or collective, or the one does not serve the other.
     """
     lookup("collective", collective, COLLECTIVES)
-    served = load_algorithm(name) if ":" in name else lookup("algorithm", name, ALGORITHMS | {NATIVE: {}})
+    known: dict[str, dict[str, Algorithm]] = {other: {} for other in RUNNER} | ALGORITHMS
+    served = load_algorithm(name) if ":" in name else lookup("algorithm", name, known)
     if collective not in served:
-        others = [other for other, row in ALGORITHMS.items() if collective in row]
-        serves = f"serves {', '.join(served)}" if served else "has no program"
-        raise ValueError(f"algorithm {name!r} {serves}, not {collective}; these do: {', '.join(others)}")
+        others = ", ".join(other for other, row in ALGORITHMS.items() if collective in row)
+        serves = f"serves {', '.join(served)}, not {collective}" if served else f"has no program for {collective}"
+        raise ValueError(f"algorithm {name!r} {serves}; these do: {others}")
     return served[collective]
 
 

@@ -19,14 +19,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from dear_mpi.collectives.launch.launcher import child_environment
+from dear_mpi.collectives.launch.mpi_facts import queries
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
+from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.gpu import current_gpu
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["OVERRIDES", "Probe", "Verdict", "decide", "probe"]
+__all__ = ["OVERRIDES", "Probe", "Verdict", "built_for", "decide", "probe"]
 
 OVERRIDES = ("auto", "direct", "staged")
 
@@ -121,6 +123,14 @@ def decide(comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[],
         answer = attempt(probing) if host.Get_rank() == 0 else None
         host.Free()
     return verdict(comm.allgather((override, MPI.Get_processor_name(), answer)))
+
+
+def built_for(array: Array, comm: MPI.Intracomm, *, taken: bool) -> bool:
+    """Whether the library's own collectives may have this memory: if messages may (``taken``), and it says so itself.
+
+    Messages alone need only a UCX that knows CUDA; reductions by an MPI that was built without it would crash.
+    """
+    return library_of(array) == "numpy" or (taken and True in queries(comm).values())
 
 
 def attempt(probing: Callable[[], Probe]) -> Probe:

@@ -1,20 +1,21 @@
-"""Prove the listings of all ranks, not only their programs: whole plans run on symbols, segment by segment.
+"""Prove the instruction lists of all ranks, as ``verify`` proves their programs: run them on symbols.
 
-``verify`` looks at steps; what runs is listings, in which the segments of many steps are under way at the same time.
-Here each segment is one symbol, the set of ranks whose contributions are in it, and every message is synchronous. Found
-are ranks that wait for ever; messages that meet another one's receive; a segment that changes while it is being sent,
-or is sent while it is being received; a receive buffer that is used before it was emptied; and a wrong result.
+``verify`` looks at steps. What runs is instructions, in which the messages of many steps are under way at the same
+time. Here a symbol stands for each cell: the set of ranks whose contributions are in it; and every send is synchronous.
+What is found: ranks that block each other; a send that meets the receive of another message; a cell that changes while
+it is sent, or is sent while it is received; a side buffer that is used again before it was emptied; a wrong result.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 
 from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
-from dear_mpi.collectives.lowering.messages import messages
+from dear_mpi.collectives.lowering.messages import Grid, messages
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.replay import Row, run
 
@@ -22,73 +23,66 @@ __all__ = ["check_instructions"]
 
 
 def check_instructions(
-    programs: Sequence[Program], segments: int, window: int = WINDOW, *, staged: bool = False
+    programs: Sequence[Program], chunks: Sequence[int], segment: int, *, window: int = WINDOW, staged: bool = False
 ) -> None:
-    """Run the listings of all ranks for a buffer whose chunks are cut into so many segments each.
+    """Run the instruction lists of all ranks for one buffer.
+
+    Args:
+        chunks, segment, window, staged: as for ``messages`` and ``write_instructions``.
 
     Raises:
-        ProgramError: naming the rank, the step and the segment.
+        ProgramError: naming the rank, the step and the message.
     """
-    chunks = range(0, programs[0].chunks * segments + 1, segments)
-    listings = [write_instructions(messages(program, chunks, 1), window, staged=staged) for program in programs]
-    actors = [Actor(program, listing, segments) for program, listing in zip(programs, listings, strict=True)]
-    lines: dict[tuple[int, int], Line] = defaultdict(Line)
-    moved = True
-    while moved:
-        moved = any([actor.act(lines) for actor in actors])
-        for line in lines.values():
-            line.meet()
-    ends = run(programs)
-    for actor, runner in zip(actors, ends, strict=True):
-        actor.check_end([mask for mask in runner.row for _ in range(segments)])
+    grid = Grid(chunks, segment)
+    cells = [stop - start for start, stop in zip(grid.first_cell, grid.first_cell[1:], strict=False)]
+    listings = [write_instructions(messages(program, chunks, segment), window, staged=staged) for program in programs]
+    ranks = [SymbolicRank(program, listing, cells) for program, listing in zip(programs, listings, strict=True)]
+    lanes: Lanes = defaultdict(Lane)
+    while any([rank.walk(lanes) for rank in ranks]):
+        for lane in lanes.values():
+            meet(lane)
+    for rank, holder in zip(ranks, run(programs), strict=True):
+        rank.check_end([mask for mask, count in zip(holder.row, cells, strict=True) for _ in range(count)])
 
 
-class Line:
-    """The sends and receives between two ranks that are started and have not met yet."""
-
-    def __init__(self) -> None:
-        self.sends: deque[tuple[Actor, int, Row]] = deque()
-        self.receives: deque[tuple[Actor, int]] = deque()
-
-    def meet(self) -> None:
-        """Carry out all messages whose ends are both started, in the order of their starts."""
-        while self.sends and self.receives:
-            sender, sent, data = self.sends.popleft()
-            receiver, received = self.receives.popleft()
-            if sender.listing.messages[sent].key != receiver.listing.messages[received].key:
-                raise ProgramError(f"{receiver.where(received)}: meets what {sender.where(sent)} sends")
-            if sent not in sender.listing.side_buffers and sender.held(sent) != data:
-                raise ProgramError(f"{sender.where(sent)}: changes while it is being sent")
-            receiver.land(received, data)
-            sender.over.add(sent)
-            receiver.over.add(received)
+def meet(lane: Lane[Sent, Received]) -> None:
+    """Carry out all messages whose two ends are started."""
+    for (sender, sent, data), (receiver, received) in lane.meetings():
+        if sender.listing.messages[sent].key != receiver.listing.messages[received].key:
+            raise ProgramError(f"{receiver.where(received)}: meets what {sender.where(sent)} sends")
+        if sent not in sender.listing.side_buffers and sender.held(sent) != data:
+            raise ProgramError(f"{sender.where(sent)}: changes while it is being sent")
+        receiver.store(received, data)
+        sender.over.add(sent)
+        receiver.over.add(received)
 
 
-class Actor:
-    """One rank on its way through its listing; ``row`` is what it holds of each segment."""
+class SymbolicRank:
+    """One rank on its way through its instructions; ``row`` is what it holds of each cell."""
 
-    def __init__(self, program: Program, listing: InstructionList, segments: int) -> None:
+    def __init__(self, program: Program, listing: InstructionList, cells: Sequence[int]) -> None:
         begins = COLLECTIVES[program.collective].begins
-        owners = [program.owner(chunk) for chunk in range(program.chunks) for _ in range(segments)]
+        owners = [program.owner(chunk) for chunk, count in enumerate(cells) for _ in range(count)]
         self.rank, self.listing, self.position = program.rank, listing, 0
         self.row: Row = [1 << self.rank if begins(self.rank, owner) else 0 for owner in owners]
         self.over: set[int] = set()
-        self.arriving: set[int] = set()  # segments that a receive writes to
-        self.side_buffers: dict[object, Row | None] = {}  # what has landed, or will land, and is not merged
-        self.lifted: dict[object, int] = {}  # the last send from each side_buffer
-        self.leaving: set[int] = set()  # sends out of the buffer that are not waited for yet
         self.waited: set[int] = set()
+        self.arriving: set[int] = set()  # cells that a receive writes to
+        self.leaving: set[int] = set()  # sends out of the buffer that are not waited for yet
+        self.received: dict[object, Row | None] = {}  # what is in a side buffer, or will be, and is not merged
+        self.lifted: dict[object, int] = {}  # the last send from each side buffer
 
     def where(self, number: int) -> str:
-        step, segment = self.listing.messages[number].key
-        return f"rank {self.rank}, step {step}, segment {segment}"
+        """A message, for errors."""
+        step, count = self.listing.messages[number].key
+        return f"rank {self.rank}, step {step}, message {count}"
 
     def held(self, number: int) -> Row:
-        message = self.listing.messages[number]
-        return [self.row[cell] for cell in message.cells]
+        """What is in the buffer where a message comes from or goes to."""
+        return [self.row[cell] for cell in self.listing.messages[number].cells]
 
-    def act(self, lines: dict[tuple[int, int], Line]) -> bool:
-        """Go through the listing as far as possible; whether there was anything to do."""
+    def walk(self, lanes: Lanes) -> bool:
+        """Go through the instructions as far as possible; whether there was anything to do."""
         begin, instructions = self.position, self.listing.instructions
         while self.position < len(instructions) and self.over.issuperset(instructions[self.position].waits):
             instruction = instructions[self.position]
@@ -99,32 +93,41 @@ class Actor:
             if instruction.merges:
                 self.merge(instruction.merges)
             for number in instruction.starts:
-                self.start(number, lines)
+                self.start(number, lanes)
             self.position += 1
         return self.position > begin
 
-    def start(self, number: int, lines: dict[tuple[int, int], Line]) -> None:
-        message, side_buffer = self.listing.messages[number], self.listing.side_buffers.get(number)
-        if self.arriving.intersection(message.cells) and side_buffer is None:
+    def start(self, number: int, lanes: Lanes) -> None:
+        """Post a message."""
+        message, side = self.listing.messages[number], self.listing.side_buffers.get(number)
+        if side is None and self.arriving.intersection(message.cells):
             raise ProgramError(f"{self.where(number)}: is used while it is being received")
-        if not message.incoming:
-            before = self.lifted.get(side_buffer) if side_buffer is not None else None
-            if before is not None and before not in self.waited:
-                raise ProgramError(f"{self.where(number)}: leaves from where {self.where(before)} still does")
-            if side_buffer is None:
-                self.leaving.add(number)
-            else:
-                self.lifted[side_buffer] = number
-            lines[self.rank, message.peer].sends.append((self, number, self.held(number)))
-            return
-        if side_buffer is None:
-            self.check_left(number)
-            self.arriving.update(message.cells)
-        elif self.side_buffers.get(side_buffer) is not None:
-            raise ProgramError(f"{self.where(number)}: lands where another message still is")
+        if message.incoming:
+            self.make_room(number, side)
+            lanes[message.peer, self.rank].receives.append((self, number))
         else:
-            self.side_buffers[side_buffer] = []
-        lines[message.peer, self.rank].receives.append((self, number))
+            self.lift(number, side)
+            lanes[self.rank, message.peer].sends.append((self, number, self.held(number)))
+
+    def lift(self, number: int, side: object) -> None:
+        """A send occupies its cells, or its side buffer."""
+        if side is None:
+            self.leaving.add(number)
+            return
+        before = self.lifted.get(side)
+        if before is not None and before not in self.waited:
+            raise ProgramError(f"{self.where(number)}: is sent from where {self.where(before)} still is")
+        self.lifted[side] = number
+
+    def make_room(self, number: int, side: object) -> None:
+        """A receive occupies its cells, or its side buffer."""
+        if side is None:
+            self.check_left(number)
+            self.arriving.update(self.listing.messages[number].cells)
+        elif self.received.get(side) is not None:
+            raise ProgramError(f"{self.where(number)}: is received into where another message still is")
+        else:
+            self.received[side] = []
 
     def check_left(self, number: int) -> None:
         """Nothing that is about to be written is still being sent."""
@@ -133,35 +136,41 @@ class Actor:
             if cells.intersection(self.listing.messages[other].cells):
                 raise ProgramError(f"{self.where(number)}: overwrites what {self.where(other)} still sends")
 
-    def land(self, number: int, data: Row) -> None:
-        side_buffer = self.listing.side_buffers.get(number)
-        if side_buffer is None:
+    def store(self, number: int, data: Row) -> None:
+        """A message has arrived."""
+        side = self.listing.side_buffers.get(number)
+        if side is None:
             self.write(number, data)
         else:
-            self.side_buffers[side_buffer] = data
+            self.received[side] = data
 
     def write(self, number: int, data: Row) -> None:
         for cell, mask in zip(self.listing.messages[number].cells, data, strict=True):
             self.row[cell] = mask
 
     def merge(self, group: Sequence[int]) -> None:
-        """Empty the receive buffer of receives that are merged together."""
+        """Empty the side buffers of receives that are merged at once."""
         self.check_left(group[0])
         for number in group:
-            message, side_buffer = self.listing.messages[number], self.listing.side_buffers[number]
-            landed, self.side_buffers[side_buffer] = self.side_buffers[side_buffer], None
-            if not landed:
-                raise ProgramError(f"{self.where(number)}: is merged before it has landed")
-            held = self.held(number) if message.combine else [0] * len(landed)
-            if any(mask & other for mask, other in zip(landed, held, strict=True)):
+            message, side = self.listing.messages[number], self.listing.side_buffers[number]
+            arrived, self.received[side] = self.received[side], None
+            if not arrived:
+                raise ProgramError(f"{self.where(number)}: is merged before it has arrived")
+            held = self.held(number) if message.combine else [0] * len(arrived)
+            if any(mask & other for mask, other in zip(arrived, held, strict=True)):
                 raise ProgramError(f"{self.where(number)}: is combined twice")
-            self.write(number, [mask | other for mask, other in zip(landed, held, strict=True)])
+            self.write(number, [mask | other for mask, other in zip(arrived, held, strict=True)])
 
     def check_end(self, expected: Row) -> None:
-        """The listing is over, and left what its program says."""
+        """The instructions are over, and left what the program says."""
         if self.position < len(self.listing.instructions):
-            waits = [number for number in self.listing.instructions[self.position].waits if number not in self.over]
-            raise ProgramError(f"{self.where(waits[0])}: waits for ever")
+            waits = [n for n in self.listing.instructions[self.position].waits if n not in self.over]
+            raise ProgramError(f"{self.where(waits[0])}: is waited for in vain")
         if self.row != expected:
-            segment = next(cell for cell, mask in enumerate(self.row) if mask != expected[cell])
-            raise ProgramError(f"rank {self.rank} ends with the wrong data in segment {segment} of the buffer")
+            cell = next(cell for cell, mask in enumerate(self.row) if mask != expected[cell])
+            raise ProgramError(f"rank {self.rank} ends with the wrong data in cell {cell} of the buffer")
+
+
+Sent = tuple[SymbolicRank, int, Row]  # who sends which message, and what it held
+Received = tuple[SymbolicRank, int]
+Lanes = dict[tuple[int, int], Lane[Sent, Received]]  # by sender and receiver

@@ -2,18 +2,19 @@
 
 Words: a **cell** is the smallest part of a buffer that messages share; a **lane** is all messages of one direction
 between two ranks; a **side buffer** is memory beside the user's buffer, which a message is sent from or received into;
-a receive is **merged** when what it brought is combined or copied from its side buffer into the buffer;
-receives of one step that combine with the same cells are merged together.
+a receive is **merged** when what it brought is combined or copied from its side buffer into the buffer; receives of one
+step that combine with the same cells are merged together.
 
 A send may start as soon as the data it carries is final, which depends on single receives, not on whole steps:
 while segment k of a chunk is added, segment k+1 is on the wire, and the wire is never silent between steps.
 
-[Note: Why a listing cannot deadlock]
-A listing is a fixed sequence of instructions "wait for these messages, combine, start those". Every message has a key
-(step, segment) that both of its ends agree on. An instruction has a time, which is a key, and obeys two rules: it waits
-only for messages whose key is at most its time, and what it starts has a larger key than its time. Look at the
-unfinished message with the smallest key: whatever its sender and its receiver had to wait for before starting it
-has a smaller key, hence is finished; so both have started it, and it completes, even if sends are synchronous.
+[Note: Why instructions cannot deadlock]
+A rank goes through a fixed list of instructions "wait for these messages, merge, start those". Every message has a key
+(step, number in its lane) that both of its ends agree on. An instruction has a time, which is a key, and obeys two
+rules: it waits only for messages whose key is at most its time, and what it starts has a larger key than its time.
+Look at the unfinished message with the smallest key: whatever its sender and its receiver had to wait for before
+starting it has a smaller key, hence is finished; so both have started it, and it completes, even if sends are
+synchronous.
 
 [Note: The window]
 At most ``window`` messages to, and as many from, a peer are posted at a time: message m starts when message
@@ -64,7 +65,7 @@ class InstructionList:
     side_buffers: dict[int, SideBuffer]
 
     def __str__(self) -> str:
-        """One line per instruction; a message is shown by its direction, step and segment.
+        """One line per instruction; a message is shown by its direction, step and number.
 
         >>> from dear_mpi.collectives.algorithms.registry import programs
         >>> from dear_mpi.collectives.lowering.messages import messages
@@ -85,8 +86,8 @@ class InstructionList:
 
     def name(self, number: int) -> str:
         """A message, for a reader."""
-        step, segment = self.messages[number].key
-        return f"{'in' if self.messages[number].incoming else 'out'} {step}.{segment}"
+        step, count = self.messages[number].key
+        return f"{'in' if self.messages[number].incoming else 'out'} {step}.{count}"
 
 
 def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:

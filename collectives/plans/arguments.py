@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import NATIVE, check_algorithm, proven
-from dear_mpi.collectives.plans.tuning import BUILT_IN, SEGMENT_BYTES, SHARED, Rule, default_segment, pick, rules_of
-from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.plans.runners import RUNNERS
+from dear_mpi.collectives.plans.tuning import BUILT_IN, SEGMENT_BYTES, Rule, default_segment, pick, rules_of
+from dear_mpi.collectives.program.contract import COLLECTIVES, Contract
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, library_of
@@ -57,7 +58,7 @@ class Call:
         if self.rules is not None:
             nbytes = self.count * self.x.dtype.itemsize
             shared = [rule for rule in self.shared_rules if sharing and nbytes <= rule.limit]
-            messages = [rule for rule in self.rules if rule.algorithm != SHARED]
+            messages = [rule for rule in self.rules if runner_of(rule.algorithm) == "messages"]
             rule = pick(shared or messages, self.collective, transport.size, nbytes)
             algorithm = rule.algorithm
             if self.rules is not BUILT_IN:  # whose segments nobody has measured here
@@ -68,8 +69,8 @@ class Call:
     @property
     def shared_rules(self) -> list[Rule]:
         """Those for ranks that share memory."""
-        key = self.collective, SHARED
-        return [rule for rule in self.rules or () if (rule.collective, rule.algorithm) == key]
+        rules = [rule for rule in self.rules or () if rule.collective == self.collective]
+        return [rule for rule in rules if runner_of(rule.algorithm) == "shared"]
 
     @property
     def segment(self) -> int:
@@ -78,7 +79,7 @@ class Call:
 
     @property
     def pieces(self) -> int:
-        """How many of them the whole buffer has."""
+        """Segments in the whole buffer, rounded up."""
         return -(-self.count // self.segment)
 
     def hosts(self, transport: Transport) -> tuple[int, ...]:
@@ -91,7 +92,7 @@ class Call:
         Raises:
             ValueError: an argument is not allowed.
         """
-        contract = lookup("collective", self.collective, COLLECTIVES)
+        lookup("collective", self.collective, COLLECTIVES)
         for name, array in (("x", self.x), ("out", self.out)):
             if array is not None:
                 check_array(name, array, written=array is (self.x if self.out is None else self.out))
@@ -99,12 +100,13 @@ class Call:
         check_op(self.op, self.x.dtype, self.collective)
         if type(self.root) is not int:
             raise ValueError(f"root must be a whole number, not {self.root!r}")
-        if not 0 <= self.root < (transport.size if contract.rooted else 1):
-            allowed = f"from 0 to {transport.size - 1}" if contract.rooted else f"left out for {self.collective}"
+        rooted = self.contract.rooted
+        if not 0 <= self.root < (transport.size if rooted else 1):
+            allowed = f"from 0 to {transport.size - 1}" if rooted else f"left out for {self.collective}"
             raise ValueError(f"root must be {allowed}, not {self.root}")
         chosen = (self.chosen(transport, sharing=sharing) for sharing in (False, True))
         different = {(call.algorithm, call.segment_bytes): call for call in chosen}
-        proofs = [call.check_chosen(transport, reduces=contract.reduces) for call in different.values()]
+        proofs = [call.check_chosen(transport) for call in different.values()]
         return {
             "collective": self.collective,
             "count": self.count,
@@ -119,19 +121,21 @@ class Call:
             "root": self.root,
         }
 
-    def check_chosen(self, transport: Transport, *, reduces: bool) -> int | None:
-        """The algorithm and the segments are allowed; a number that tells a user's programs from other ones."""
+    def check_chosen(self, transport: Transport) -> object:
+        """The algorithm and the segments are allowed; what its runner wants to be equal on all ranks."""
         given, itemsize = self.segment_bytes, self.x.dtype.itemsize
         if not isinstance(given, int):
             raise ValueError(f"segment_bytes must be a whole number, not {given!r}")
         if not itemsize <= given <= MESSAGE_BYTES:
             raise ValueError(f"segment_bytes must be from {itemsize} (one element) to {MESSAGE_BYTES}, not {given}")
-        check_algorithm(self.algorithm, transport, self.collective)
-        if self.algorithm == NATIVE and self.x.dtype == DTYPES["bf16"] and reduces:
-            raise ValueError("algorithm 'native' cannot reduce bf16, which MPI does not have: use 'ring'")
-        if ":" not in self.algorithm:
-            return None
-        return proven(self.algorithm, self.collective, transport.size, self.hosts(transport), self.pieces)
+        runner = RUNNERS[runner_of(self.algorithm)]
+        runner.check(self.algorithm, self.collective, transport)
+        return runner.check_call(self, transport)
+
+    @property
+    def contract(self) -> Contract:
+        """What the collective promises."""
+        return COLLECTIVES[self.collective]
 
     def partition(self, size: int) -> Partition:
         """How the full buffer splits over the ranks."""

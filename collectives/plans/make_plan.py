@@ -1,29 +1,24 @@
 """From what a user asks for to a plan.
 
 Call        (arguments.py)  checks the arguments on this rank
-agree       (agree.py)      compares them with those of the other ranks
-Workspace       (here)          says which buffer is worked on in place, and what is copied around that
-MessagesRun   (execute.py)    compiles a program for that buffer: program -> messages -> listing -> entries
-or SharedRun (shared.py)    where ranks work in each other's memory: entries, with barriers between
-or NativeRun (native.py)    the MPI library's collective
+agree       (transports/)   compares them with those of the other ranks
+Workspace   (here)          says which buffer is worked on in place, and what is copied around that
+RUNNERS     (runners/)      carry the collective out: by messages, in shared memory, or by the MPI library
 Plan        (plan.py)       is all of it together, to be run many times
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dear_mpi.collectives.algorithms.registry import NATIVE, find_algorithm
+from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.arguments import Call
-from dear_mpi.collectives.plans.plan import Plan, Run
-from dear_mpi.collectives.plans.runners.messages import MessagesRun
-from dear_mpi.collectives.plans.runners.shared import MESSAGES_BYTES, Reach, SharedRun, reach
-from dear_mpi.collectives.plans.tuning import SHARED
-from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.program.program import Program, renamed, write_program
+from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.plans.reach import reach_for
+from dear_mpi.collectives.plans.runners import RUNNERS
+from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.accumulate import copier
@@ -66,7 +61,7 @@ def make_plan(
         debug: whether the ranks compare in every run which plan they are running, and for which time.
 
     Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
-    is in order on that stream. They are handed to MPI if it takes them (``Transport.takes``), else staged.
+    is in order on that stream. They are handed to MPI if it takes them (``Memory.takes``), else staged.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one; all ranks raise the same.
@@ -79,7 +74,7 @@ def make_plan(
     work = workspace_of(asked, transport.rank, transport.size)
     reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)
-    run = compiled(call, work.buffer, transport, tag, slab, reached)
+    run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
     if debug:
         work.before.insert(0, run_checker(transport, f"{collective} number {tag}"))
     return Plan(
@@ -108,57 +103,6 @@ def transport_of(comm: Any) -> Transport:
     from dear_mpi.collectives.transports.mpi import MpiTransport  # imports, and so starts, MPI
 
     return MpiTransport.of(comm)
-
-
-def reach_for(asked: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
-    """Collective: the memory of the peers, for an algorithm that could use it.
-
-    Raises:
-        ArgumentError: it is out of reach for one that needs it; on all ranks alike.
-    """
-    if asked.algorithm == SHARED:
-        reached = reach(buffer, transport, slab, most_bytes=math.inf)
-        if reached is None:
-            raise ArgumentError(
-                "algorithm 'shared' needs ranks of one host that can open each other's memory; no GPU, no emulated link"
-            )
-        return reached
-    small = buffer.nbytes <= MESSAGES_BYTES
-    return reach(buffer, transport, slab) if asked.shared_rules and not small else None
-
-
-def compiled(
-    call: Call, buffer: Array, transport: Transport, tag: int, slab: Slab | None, reached: Reach | None
-) -> Run:
-    """What moves the data: one of our programs, memory that all ranks reach, or the MPI library's collective."""
-    op, partition = "sum" if call.op == "average" else call.op, call.partition(transport.size)
-    if call.algorithm == NATIVE:
-        from dear_mpi.collectives.plans.runners.native import NativeRun  # imports, and so starts, MPI
-
-        return NativeRun(call.collective, buffer, partition, transport, op=op, root=call.root)
-    if call.algorithm == SHARED:
-        assert reached is not None, "shared is chosen where memory is reached"
-        return SharedRun(call.collective, buffer, partition, transport, reached=reached, op=op, tag=tag)
-    program = program_of(call, transport)
-    return MessagesRun(
-        program,
-        buffer,
-        partition.chunks(program.parts),
-        transport,
-        op=op,
-        segment=call.segment,
-        tag=tag,
-        staged=not transport.takes(buffer),
-        slab=slab,
-    )
-
-
-def program_of(call: Call, transport: Transport) -> Program:
-    """What this rank does, with the root where the call has it."""
-    algorithm = find_algorithm(call.algorithm, call.collective)
-    vrank = (transport.rank - call.root) % transport.size
-    program = write_program(algorithm, vrank, transport.size, hosts=call.hosts(transport), pieces=call.pieces)
-    return renamed(program, call.root)
 
 
 @dataclass(frozen=True)

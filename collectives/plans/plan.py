@@ -8,26 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol
 
+from dear_mpi.collectives.plans.runners.runner import Run
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Plan", "Run"]
-
-
-class Run(Protocol):
-    """What moves the data of a plan: our own programs, or the MPI library's collectives."""
-
-    def start(self) -> None: ...
-
-    def advance(self) -> bool: ...
-
-    def wait(self) -> None: ...
-
-    def whole(self) -> None: ...
-
-    def free(self) -> None: ...
+__all__ = ["Plan"]
 
 
 class Plan:

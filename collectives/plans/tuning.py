@@ -15,7 +15,6 @@ from typing import Any
 __all__ = [
     "BUILT_IN",
     "SEGMENT_BYTES",
-    "SHARED",
     "Rule",
     "default_segment",
     "pick",
@@ -40,18 +39,18 @@ class Rule:
         return float("inf") if self.up_to_bytes is None else self.up_to_bytes
 
 
-SHARED = "shared"  # for ranks that share memory alone, where its rules go before others
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
+# Where ranks share memory, the rules for it go before others.
 # Where latency counts, steps do: recursive doubling, then butterflies, then rings, the later the more ranks there are.
 KIB, MIB = 1 << 10, 1 << 20
 GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # up to where butterflies are better, by ranks
 TABLE: dict[tuple[str, int], dict[str, int | None]] = {
-    ("all_reduce", 4): {"recursive_doubling": 16 * KIB, "ring": None, SHARED: None},
+    ("all_reduce", 4): {"recursive_doubling": 16 * KIB, "ring": None, "shared": None},
     ("all_reduce", 32): {"recursive_doubling": 16 * KIB, "rabenseifner": MIB, "ring": None},
     ("all_reduce", 128): {"recursive_doubling": 16 * KIB, "rabenseifner": 8 * MIB, "ring": None},
-    **{("reduce_scatter", ranks): {"bruck": limit, "ring": None, SHARED: None} for ranks, limit in GATHERS.items()},
-    **{("all_gather", ranks): {"bruck": limit, "ring": None, SHARED: None} for ranks, limit in GATHERS.items()},
+    **{("reduce_scatter", ranks): {"bruck": limit, "ring": None, "shared": None} for ranks, limit in GATHERS.items()},
+    **{("all_gather", ranks): {"bruck": limit, "ring": None, "shared": None} for ranks, limit in GATHERS.items()},
     ("broadcast", 4): {"binomial": None},
     ("reduce", 4): {"binomial": None},
 }

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
 
@@ -86,16 +87,14 @@ def cost(
 
 @dataclass
 class Rank:
-    """Where one rank is. ``arrived`` are the messages that the current step has not asked for yet, by sender."""
+    """Where one rank is."""
 
     program: Program
     number: int = -1
     entered_s: float = 0.0  # its current step
     done_s: float = 0.0  # with all of the current step so far
     summed_s: float = 0.0  # the last sum
-    left: int = 0  # transfers of the current step that are not over
-    wanted: dict[int, deque[bool]] = field(default_factory=lambda: defaultdict(deque))  # whether to combine
-    arrived: dict[int, deque[tuple[float, int]]] = field(default_factory=lambda: defaultdict(deque))
+    left: int = 0  # receives of the current step that are not over
 
 
 class Replay:
@@ -104,6 +103,8 @@ class Replay:
     def __init__(self, programs: Sequence[Program], offsets: Sequence[int], network: Network) -> None:
         self.offsets, self.network = offsets, network
         self.ranks = [Rank(program) for program in programs]
+        # By sender and receiver: what has arrived, when and how long; and whether a receive combines it.
+        self.lanes: dict[tuple[int, int], Lane[tuple[float, int], bool]] = defaultdict(Lane)
         self.free_s: dict[tuple[str, tuple[str, int]], float] = defaultdict(float)  # by direction and port
         self.messages: Counter[tuple[int, int]] = Counter()
         self.nbytes: Counter[tuple[int, int]] = Counter()
@@ -120,7 +121,7 @@ class Replay:
             time_s, _, what, arguments = heapq.heappop(self.events)
             getattr(self, what)(time_s, *arguments)
         if any(rank.number < len(rank.program.steps) for rank in self.ranks):
-            raise ProgramError("the programs wait for each other for ever: verify() names the rank and the step")
+            raise ProgramError("the programs block each other for ever: verify() names the rank and the step")
 
     def enter(self, time_s: float, index: int) -> None:
         """Begin the next step of a rank: put its messages on the wire, one after the other."""
@@ -139,7 +140,7 @@ class Replay:
             self.nbytes[index, send.peer] += nbytes
             self.later(gone_s + link.alpha, "arrive", index, send.peer, nbytes)
         for receive in step.receives:
-            rank.wanted[receive.peer].append(receive.combine)
+            self.lanes[receive.peer, index].receives.append(receive.combine)
         for receive in step.receives:
             self.take(index, receive.peer)
         self.leave(index)
@@ -153,23 +154,20 @@ class Replay:
         """The end of a message is there, unless the port was busy with another one meanwhile."""
         duration_s = nbytes * self.network.link(source, index).beta
         taken_s = self.occupy("in", self.network.port(index, source), time_s - duration_s, duration_s)
-        self.ranks[index].arrived[source].append((max(time_s, taken_s), nbytes))
+        self.lanes[source, index].sends.append((max(time_s, taken_s), nbytes))
         if self.take(index, source):
             self.leave(index)
 
     def take(self, index: int, source: int) -> bool:
         """Give what has arrived from a rank to the receives of the step; whether any was."""
-        rank = self.ranks[index]
-        wanted, arrived = rank.wanted[source], rank.arrived[source]
-        taken = bool(wanted and arrived)
-        while wanted and arrived:
-            (time_s, nbytes), combine = arrived.popleft(), wanted.popleft()
+        rank, before = self.ranks[index], self.ranks[index].left
+        for (time_s, nbytes), combine in self.lanes[source, index].meetings():
             if combine:
                 rank.summed_s = max(rank.summed_s, time_s, rank.entered_s) + nbytes * self.network.gamma
                 time_s = rank.summed_s
             rank.done_s = max(rank.done_s, time_s)
             rank.left -= 1
-        return taken
+        return rank.left < before
 
     def leave(self, index: int) -> None:
         """Go on to the next step when nothing of this one is left."""

@@ -7,20 +7,21 @@ be a deadlock. Time: O(total number of chunks sent).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program, Receive, Send, label
 
-__all__ = ["Row", "names", "replay", "run"]
+__all__ = ["Row", "ranks_in", "replay", "run"]
 
 Row = list[int]
 """What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data."""
 
 
-class Runner:
+class Holder:
     """One rank on its way through its program. ``rows[n]`` is what it held when it entered step n, if kept."""
 
     def __init__(self, program: Program, *, keep: bool) -> None:
@@ -30,79 +31,74 @@ class Runner:
         self.row: Row = [1 << self.rank if begins(self.rank, owner) else 0 for owner in owners]
         self.rows: list[Row] = []
         self.number = -1
-        self.sends: dict[int, deque[tuple[Send, Row]]] = {}  # by peer; with what the chunks held
-        self.receives: dict[int, deque[Receive]] = {}
-        self.enter()
+        self.left = 0  # transfers of the step that have not met their other side
 
     @property
     def done(self) -> bool:
         return self.number == len(self.program.steps)
 
-    def enter(self) -> None:
-        """Post all transfers of the next step, if there is one."""
+    def enter(self, lanes: Lanes) -> list[Lane[Posted, Receive]]:
+        """Post all transfers of the next step, if there is one; the lanes in which they are."""
         self.number += 1
         if self.keep:
             self.rows.append(list(self.row))
         if self.done:
-            return
-        for send in self.program.steps[self.number].sends:
-            data = self.row[send.chunks.start : send.chunks.stop]
-            self.sends.setdefault(send.peer, deque()).append((send, data))
-        for receive in self.program.steps[self.number].receives:
-            self.receives.setdefault(receive.peer, deque()).append(receive)
+            return []
+        step = self.program.steps[self.number]
+        self.left = len(step.sends) + len(step.receives)
+        touched = [lanes[self.rank, send.peer] for send in step.sends]
+        for lane, send in zip(touched, step.sends, strict=True):
+            lane.sends.append((send, self.row[send.chunks.start : send.chunks.stop]))
+        for receive in step.receives:
+            lane = lanes[receive.peer, self.rank]
+            lane.receives.append(receive)
+            touched.append(lane)
+        return touched
+
+
+Posted = tuple[Send, Row]  # with what the chunks held
+Lanes = dict[tuple[int, int], Lane[Posted, Receive]]  # by sender and receiver
 
 
 def replay(programs: Sequence[Program]) -> list[list[Row]]:
     """Run all programs side by side: for each rank what it held before each step, and at the end.
 
     Raises:
-        ProgramError: something is sent that is not expected, or undefined, or combined twice; or ranks wait for ever.
+        ProgramError: something is sent that is not expected, or undefined, or combined twice; or ranks are blocked.
     """
-    return [runner.rows for runner in run(programs, keep=True)]
+    return [holder.rows for holder in run(programs, keep=True)]
 
 
-def run(programs: Sequence[Program], *, keep: bool = False) -> list[Runner]:
+def run(programs: Sequence[Program], *, keep: bool = False) -> list[Holder]:
     """``replay`` for those who want the end alone, which needs less memory."""
-    runners = [Runner(program, keep=keep) for program in programs]
-    active = runners
-    while active:
-        for runner in active:
-            deliver(runners, runner)
-        active = [runner for runner in runners if not (runner.done or runner.sends or runner.receives)]
-        for runner in active:
-            runner.enter()
-    for runner in runners:
-        if not runner.done:
-            raise ProgramError(stuck(runner))
-    return runners
+    lanes: Lanes = defaultdict(Lane)
+    holders = [Holder(program, keep=keep) for program in programs]
+    ready = deque(holders)  # those whose step is over
+    while ready:
+        entering = ready.popleft()
+        for lane in entering.enter(lanes):
+            for (send, data), receive in lane.meetings():
+                sender, receiver = holders[receive.peer], holders[send.peer]
+                transfer(sender, receiver, send, data, receive)
+                for holder in (sender, receiver):
+                    holder.left -= 1
+                    if holder.left == 0 and holder is not entering:
+                        ready.append(holder)
+        if entering.left == 0 and not entering.done:
+            ready.append(entering)
+    for holder in holders:
+        if not holder.done:
+            raise ProgramError(blocked(holder, lanes))
+    return holders
 
 
-def deliver(runners: list[Runner], runner: Runner) -> None:
-    """Complete every transfer of a rank whose other side is posted too."""
-    for peer in tuple(runner.sends):
-        match(runner, runners[peer])
-    for peer in tuple(runner.receives):
-        match(runners[peer], runner)
-
-
-def match(sender: Runner, receiver: Runner) -> None:
-    """Move all messages from one rank to another that are posted on both sides, in program order."""
-    sends, receives = sender.sends.get(receiver.rank), receiver.receives.get(sender.rank)
-    while sends and receives:
-        transfer(sender, receiver, *sends.popleft(), receives.popleft())
-    if not sends:
-        sender.sends.pop(receiver.rank, None)
-    if not receives:
-        receiver.receives.pop(sender.rank, None)
-
-
-def transfer(sender: Runner, receiver: Runner, send: Send, data: Row, receive: Receive) -> None:
+def transfer(sender: Holder, receiver: Holder, send: Send, data: Row, receive: Receive) -> None:
     """Move one message."""
     where = f"rank {receiver.rank}, step {receiver.number}"
     if sender.number != receiver.number:
         raise ProgramError(
-            f"{where}: receives from rank {sender.rank} what that sends in its step "
-            f"{sender.number}; both ends of a message must be in the same step"
+            f"{where}: receives from rank {sender.rank} what that rank sends in its step {sender.number}; "
+            "both ends of a message must be in the same step"
         )
     if receive.chunks != send.chunks:
         raise ProgramError(
@@ -119,25 +115,28 @@ def transfer(sender: Runner, receiver: Runner, send: Send, data: Row, receive: R
 def fault(held: int, arriving: int, receive: Receive) -> str | None:
     """What is wrong with this receive, if anything."""
     if not arriving:
-        return f"rank {receive.peer} sends it before it holds any data of it"
+        return f"rank {receive.peer} sends it without holding any data of it"
     if receive.combine and not held:
-        return "combined with data that is undefined"
+        return "combines what arrives with undefined data"
     if receive.combine and held & arriving:
-        return f"the contribution of ranks {names(held & arriving)} is combined twice"
+        return f"combines the contribution of {ranks_in(held & arriving)} twice"
     return None
 
 
-def stuck(runner: Runner) -> str:
+def blocked(holder: Holder, lanes: Lanes) -> str:
     """Why a rank does not get on."""
-    waiting = [f"sending {send}" for queue in runner.sends.values() for send, _ in queue]
-    waiting += [f"receiving {receive}" for queue in runner.receives.values() for receive in queue]
-    return f"rank {runner.rank}, step {runner.number}: waits for ever, {'; '.join(waiting)}"
+    waiting = [f"sending {send}" for (rank, _), lane in lanes.items() if rank == holder.rank for send, _ in lane.sends]
+    waiting += [
+        f"receiving {receive}" for (_, rank), lane in lanes.items() if rank == holder.rank for receive in lane.receives
+    ]
+    return f"rank {holder.rank}, step {holder.number}: blocked for ever, {'; '.join(waiting)}"
 
 
-def names(mask: int) -> str:
-    """The ranks whose bits are set.
+def ranks_in(mask: int) -> str:
+    """The ranks whose bits are set, for a reader.
 
-    >>> names(0b1101)
-    '0, 2, 3'
+    >>> ranks_in(0b1101), ranks_in(0b10), ranks_in(0)
+    ('ranks 0, 2, 3', 'rank 1', 'no rank')
     """
-    return ", ".join(str(rank) for rank in range(mask.bit_length()) if mask >> rank & 1) or "none"
+    found = [str(rank) for rank in range(mask.bit_length()) if mask >> rank & 1]
+    return f"rank{'s' * (len(found) > 1)} {', '.join(found)}" if found else "no rank"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program, Receive, Step
-from dear_mpi.collectives.program.replay import Row, names, replay, run
+from dear_mpi.collectives.program.replay import Row, ranks_in, replay, run
 
 __all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
 
@@ -28,12 +28,12 @@ def verify(programs: Sequence[Program]) -> None:
     check_shapes(programs)
     collective = programs[0].collective
     expected = promised(collective, len(programs))
-    for rank, runner in enumerate(run(programs)):
-        for chunk, held in enumerate(runner.row):
-            owner = runner.program.owner(chunk)
+    for rank, holder in enumerate(run(programs)):
+        for chunk, held in enumerate(holder.row):
+            owner = holder.program.owner(chunk)
             if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
-                due = names(expected[owner])
-                raise ProgramError(f"rank {rank} ends with chunk {chunk} of ranks {names(held)}, not {due}")
+                due = ranks_in(expected[owner])
+                raise ProgramError(f"rank {rank} ends with the data of {ranks_in(held)} in chunk {chunk}, not of {due}")
 
 
 def promised(collective: str, size: int) -> Row:
@@ -55,22 +55,32 @@ def check_shapes(programs: Sequence[Program]) -> None:
 def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
     """Ranks, steps, peers and chunks are in range, and no two receives of a step race for a chunk."""
     if program.collective not in COLLECTIVES:
-        raise ProgramError(f"program {rank} is of {program.collective!r}, not of one of {', '.join(COLLECTIVES)}")
+        raise ProgramError(
+            f"the collective of rank {rank} must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"
+        )
     if (program.rank, program.size, program.collective) != (rank, size, first.collective):
-        raise ProgramError(f"program {rank} is of rank {program.rank} of {program.size}, {program.collective}")
+        found, due = (
+            f"{p.collective} on rank {r} of {s}"
+            for p, r, s in ((program, program.rank, program.size), (first, rank, size))
+        )
+        raise ProgramError(f"program number {rank} must be {due}, not {found}")
     if program.parts != first.parts or program.parts < 1:
-        raise ProgramError(f"rank {rank} cuts shards into {program.parts} parts, rank 0 into {first.parts}: 1 or more")
+        given = f"{program.parts} on rank {rank} and {first.parts} on rank 0"
+        raise ProgramError(f"parts must be the same on all ranks, and at least 1, not {given}")
     if len(program.steps) != len(first.steps):
-        raise ProgramError(f"rank {rank} has {len(program.steps)} steps, rank 0 has {len(first.steps)}: add empty ones")
+        raise ProgramError(
+            f"rank {rank} has {len(program.steps)} steps and rank 0 has {len(first.steps)}: add empty steps"
+        )
     for number, step in enumerate(program.steps):
         where = f"rank {rank}, step {number}"
         if not isinstance(step.sends, tuple) or not isinstance(step.receives, tuple):
             raise ProgramError(f"{where}: Step takes a tuple of Send and a tuple of Receive, such as (Send(...),)")
         for transfer in step.sends + step.receives:
             if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or transfer.peer == rank:
-                raise ProgramError(f"{where}: rank {transfer.peer} is no peer among ranks 0..{size - 1}")
+                raise ProgramError(f"{where}: the peer must be another rank of 0..{size - 1}, not {transfer.peer}")
             if not within(transfer.chunks, program.chunks):
-                raise ProgramError(f"{where}: {transfer.chunks} is no range of chunks among 0..{program.chunks - 1}")
+                allowed = f"a range of chunks in 0..{program.chunks - 1}, such as range(0, 1)"
+                raise ProgramError(f"{where}: chunks must be {allowed}, not {transfer.chunks}")
         check_races(step, where)
 
 

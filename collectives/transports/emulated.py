@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from dear_mpi.collectives.transports.transport import Request, Transport
+from dear_mpi.collectives.transports.transport import Memory, Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
 __all__ = ["EmulatedTransport", "Link"]
@@ -39,30 +37,22 @@ class Link:
         return f"{self.bandwidth * 8e-9:.4g} Gbit/s, {self.latency_s * 1e6:.4g} us"
 
 
-class EmulatedTransport:
+class EmulatedTransport(Wrapper[Transport]):
     """A transport whose ranks are joined by emulated links."""
 
+    native = None  # nobody could slow the library's own collectives
+
     def __init__(self, below: Transport, link: Link) -> None:
-        self.below, self.link = below, link
-        self.rank, self.size, self.native = below.rank, below.size, False  # who could slow the library's own?
-        self.port = Port(link)
+        super().__init__(below)
+        self.link, self.port = link, Port(link)
 
     @property
     def name(self) -> str:
         return f"EMULATED link of {self.link} over {self.below.name}"
 
     @property
-    def hosts(self) -> Sequence[int]:
-        return self.below.hosts
-
-    def shareable(self, nbytes: int) -> Array:
-        return self.below.shareable(nbytes)
-
-    def reach(self, array: Array) -> Sequence[Array] | None:
-        return None  # what is emulated has a network between all ranks
-
-    def takes(self, array: Array) -> bool:
-        return self.below.takes(array)
+    def memory(self) -> Memory:
+        return PrivateMemory(self.below.memory)
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return EmulatedSend(self.port, self.below.send_init(data, peer, tag), data.nbytes)
@@ -70,14 +60,12 @@ class EmulatedTransport:
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
         return EmulatedReceive(self.port, self.below.recv_init(data, peer, tag), data.nbytes)
 
-    def next_tag(self) -> int:
-        return self.below.next_tag()
 
-    def gather_values(self, value: Any) -> list[Any]:
-        return self.below.gather_values(value)
+class PrivateMemory(Wrapper[Memory]):
+    """No rank reaches another one's: what is emulated has a network between all ranks."""
 
-    def abort(self, message: str) -> None:
-        self.below.abort(message)
+    def reach(self, array: Array) -> None:
+        return None
 
 
 class Port:
@@ -114,40 +102,38 @@ class Port:
             time.sleep(min(next_s, NAP_S))
 
 
-class EmulatedSend:
-    """A send that leaves late."""
+class EmulatedRequest(Wrapper[Request]):
+    """One end of a message; whoever waits for it sleeps."""
 
     def __init__(self, port: Port, below: Request, nbytes: int) -> None:
-        self.port, self.below, self.nbytes = port, below, nbytes
-        self.waiting = False
-
-    def Start(self) -> None:
-        self.waiting = True
-        self.port.depart(self)
-
-    def leave(self) -> None:
-        self.waiting = False
-        self.below.Start()
-
-    def Test(self) -> bool:
-        self.port.release()
-        return not self.waiting and self.below.Test()
+        super().__init__(below)
+        self.port, self.nbytes, self.active = port, nbytes, False
 
     def Wait(self) -> None:
         while not self.Test():
             self.port.nap()
 
-    def Free(self) -> None:
-        self.below.Free()
+
+class EmulatedSend(EmulatedRequest):
+    """A send that leaves late; it is ``active`` until then."""
+
+    def Start(self) -> None:
+        self.active = True
+        self.port.depart(self)
+
+    def leave(self) -> None:
+        self.active = False
+        self.below.Start()
+
+    def Test(self) -> bool:
+        self.port.release()
+        return not self.active and self.below.Test()
 
 
-class EmulatedReceive:
+class EmulatedReceive(EmulatedRequest):
     """A receive that is over when the incoming port has taken the message in."""
 
-    def __init__(self, port: Port, below: Request, nbytes: int) -> None:
-        self.port, self.below, self.nbytes = port, below, nbytes
-        self.active = False
-        self.over_s: float | None = None
+    over_s: float | None = None
 
     def Start(self) -> None:
         self.active, self.over_s = True, None
@@ -161,10 +147,3 @@ class EmulatedReceive:
             self.over_s = self.port.arrive(self.nbytes)
         self.active = self.over_s is None or time.perf_counter() < self.over_s
         return not self.active
-
-    def Wait(self) -> None:
-        while not self.Test():
-            self.port.nap()
-
-    def Free(self) -> None:
-        self.below.Free()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dear_mpi.collectives.program.errors import TransportError
+from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.transports.transport import Request
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, library_of
@@ -32,14 +32,14 @@ class Hub:
     def __init__(self, size: int, hosts: Sequence[int]) -> None:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
-        self.lines: dict[tuple[int, int, int], Line] = {}  # by source, destination and tag
+        self.lanes: dict[tuple[int, int, int], Lane[LoopbackRequest, LoopbackRequest]] = {}  # source, dest, tag
         self.values: list[Any] = [None] * size
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
 
-    def line(self, source: int, dest: int, tag: int) -> Line:
+    def lane(self, key: tuple[int, int, int]) -> Lane[LoopbackRequest, LoopbackRequest]:
         with self.changed:
-            return self.lines.setdefault((source, dest, tag), Line())
+            return self.lanes.setdefault(key, Lane())
 
     def fail(self, message: str) -> None:
         with self.changed:
@@ -48,40 +48,21 @@ class Hub:
         self.barrier.abort()
 
 
-class Line:
-    """Started sends and receives of one source, destination and tag that have not met yet."""
-
-    def __init__(self) -> None:
-        self.sends: deque[LoopbackRequest] = deque()
-        self.receives: deque[LoopbackRequest] = deque()
-
-    def match(self) -> bool:
-        """Copy the oldest send into the oldest receive, if there are both."""
-        if not (self.sends and self.receives):
-            return False
-        send, receive = self.sends.popleft(), self.receives.popleft()
-        if send.data.nbytes != receive.data.nbytes:
-            raise TransportError(f"{send.data.nbytes} bytes were sent where {receive.data.nbytes} are received")
-        copier(receive.data, send.data)()
-        synchronize(send.data)
-        send.active = receive.active = False
-        return True
-
-
 class LoopbackRequest:
     """One end of a message; ``queue`` is where it waits for the other end."""
 
     def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
         self.hub, self.key, self.data = hub, key, data
-        self.line = hub.line(*key)
-        self.queue = self.line.sends if sends else self.line.receives
+        self.lane = hub.lane(key)
+        self.queue = self.lane.sends if sends else self.lane.receives
         self.active = False
 
     def Start(self) -> None:
         with self.hub.changed:
             self.active = True
             self.queue.append(self)
-            if self.line.match():
+            for send, receive in self.lane.meetings():
+                deliver(send, receive)
                 self.hub.changed.notify_all()
 
     def Wait(self) -> None:
@@ -95,27 +76,27 @@ class LoopbackRequest:
 
     def Free(self) -> None:
         with self.hub.changed:
-            self.hub.lines.pop(self.key, None)
+            self.hub.lanes.pop(self.key, None)
+
+
+def deliver(send: LoopbackRequest, receive: LoopbackRequest) -> None:
+    """A message is copied, and both of its ends are over."""
+    if send.data.nbytes != receive.data.nbytes:
+        raise TransportError(f"a message of {send.data.nbytes} B met a receive of {receive.data.nbytes} B")
+    copier(receive.data, send.data)()
+    synchronize(send.data)
+    send.active = receive.active = False
 
 
 class LoopbackTransport:
     """One rank of a hub."""
 
+    name, native = "loopback (threads)", None
+
     def __init__(self, hub: Hub, rank: int) -> None:
-        self.hub, self.rank, self.size, self.native = hub, rank, hub.size, False
-        self.name, self.hosts = "loopback (threads)", hub.hosts
+        self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts
+        self.memory = LoopbackMemory(self)
         self.tags = itertools.count(1)
-
-    def shareable(self, nbytes: int) -> Array:
-        return np.zeros(nbytes, np.uint8)
-
-    def reach(self, array: Array) -> Sequence[Array] | None:
-        arrays = self.gather_values(array)
-        one_host = len(set(self.hub.hosts)) == 1
-        return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
-
-    def takes(self, array: Array) -> bool:
-        return True
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return LoopbackRequest(self.hub, (self.rank, peer, tag), data.view("u1"), sends=True)
@@ -127,17 +108,39 @@ class LoopbackTransport:
         return next(self.tags)
 
     def gather_values(self, value: Any) -> list[Any]:
+        self.hub.values[self.rank] = value
+        self.barrier()
+        values = list(self.hub.values)
+        self.barrier()
+        return values
+
+    def barrier(self, *, asleep: bool = False) -> None:
+        """Threads that wait always sleep."""
         try:
-            self.hub.values[self.rank] = value
-            self.hub.barrier.wait()
-            values = list(self.hub.values)
             self.hub.barrier.wait()
         except threading.BrokenBarrierError:
             raise TransportError(self.hub.failure or "a rank ended early") from None
-        return values
 
     def abort(self, message: str) -> None:
         self.hub.fail(message)
+
+
+class LoopbackMemory:
+    """All memory of this process, which its threads share."""
+
+    def __init__(self, transport: LoopbackTransport) -> None:
+        self.transport = transport
+
+    def allocate(self, nbytes: int) -> Array:
+        return np.zeros(nbytes, np.uint8)
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        arrays = self.transport.gather_values(array)
+        one_host = len(set(self.transport.hosts)) == 1
+        return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
+
+    def takes(self, array: Array) -> bool:
+        return True
 
 
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:

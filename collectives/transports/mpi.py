@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -17,12 +18,13 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.launch.mpi_facts import queries
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Request
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["MpiTransport", "world_communicator"]
+
+NAPS_S = 100e-6, 5e-3  # of a rank that waits asleep, from the first to the longest
 
 
 class MpiTransport:
@@ -30,23 +32,19 @@ class MpiTransport:
 
     Constructing is collective, over all ranks of ``comm``.
 
-    Attributes:
+    Args:
         device_memory: how a GPU's memory gets to MPI: ``direct``, ``staged`` through pinned host memory, or ``auto``,
             which is found out when the first such buffer is seen (``cuda_aware.py``); then ``name`` says it.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self.device_memory = "auto"
-        self.verdict: Verdict | None = None
-        self.memory = SharedMemory()
-        self.comm = comm.Dup()
-        names = self.comm.allgather(MPI.Get_processor_name())
+    def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
+        self.native = comm.Dup()
+        names = self.native.allgather(MPI.Get_processor_name())
         self.hosts = tuple(map(names.index, names))
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        self.native = True
-        self.name = "{} {}.{}.{}".format(MPI.get_vendor()[0], *MPI.get_vendor()[1])
-        upper: int | None = self.comm.Get_attr(MPI.TAG_UB)
+        self.memory = MpiMemory(self.native, self.hosts, device_memory)
+        upper: int | None = self.native.Get_attr(MPI.TAG_UB)
         self.tags = itertools.cycle(range(1, upper or 32767))
 
     @classmethod
@@ -59,17 +57,60 @@ class MpiTransport:
         comm.Set_attr(keyval(), transport)
         return transport
 
-    def shareable(self, nbytes: int) -> Array:
-        return self.memory.allocate(nbytes)
+    @property
+    def name(self) -> str:
+        library, version = MPI.get_vendor()
+        known = "" if self.memory.verdict is None else f"; {self.memory.verdict.why}"
+        return "{} {}.{}.{}".format(library, *version) + known
+
+    def send_init(self, data: Array, peer: int, tag: int) -> Request:
+        return self.native.Send_init([data.view("u1"), MPI.BYTE], peer, tag)
+
+    def recv_init(self, data: Array, peer: int, tag: int) -> Request:
+        return self.native.Recv_init([data.view("u1"), MPI.BYTE], peer, tag)
+
+    def next_tag(self) -> int:
+        return next(self.tags)
+
+    def gather_values(self, value: Any) -> list[Any]:
+        return self.native.allgather(value)
+
+    def barrier(self, *, asleep: bool = False) -> None:
+        if not asleep:
+            self.native.Barrier()
+            return
+        over, nap_s = self.native.Ibarrier(), NAPS_S[0]
+        while not over.Test():
+            time.sleep(nap_s)
+            nap_s = min(1.3 * nap_s, NAPS_S[1])
+
+    def abort(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+        self.native.Abort(1)
+
+    def free(self) -> None:
+        """Collective: give the duplicate back."""
+        self.native.Free()
+
+
+class MpiMemory:
+    """Processes share the blocks of their host; whether MPI takes a device's memory is found out when it is asked."""
+
+    def __init__(self, comm: MPI.Intracomm, hosts: Sequence[int], device_memory: str) -> None:
+        self.comm, self.one_host, self.device_memory = comm, len(set(hosts)) == 1, device_memory
+        self.blocks = SharedMemory()
+        self.verdict: Verdict | None = None
+
+    def allocate(self, nbytes: int) -> Array:
+        return self.blocks.allocate(nbytes)
 
     def reach(self, array: Array) -> Sequence[Array] | None:
-        regions = self.comm.allgather(self.memory.find(array))
-        if None in regions or len(set(self.hosts)) > 1:
+        regions = self.comm.allgather(self.blocks.find(array))
+        if None in regions or not self.one_host:
             return None
+        own = self.comm.Get_rank()
         try:
-            views = [
-                array if rank == self.rank else self.memory.view(region, array) for rank, region in enumerate(regions)
-            ]
+            views = [array if rank == own else self.blocks.view(region, array) for rank, region in enumerate(regions)]
         except OSError:
             views = None
         return views if all(self.comm.allgather(views is not None)) else None
@@ -79,37 +120,13 @@ class MpiTransport:
             return True
         if self.verdict is None:
             self.verdict = decide(self.comm, self.device_memory)
-            self.name = f"{self.name}; {self.verdict.why}"
         return self.verdict.direct
-
-    def was_built_for(self, array: Array) -> bool:
-        """Whether the library's own collectives may have this memory: if it takes it, and says so itself.
-
-        Messages alone need only a UCX that knows CUDA; reductions by an MPI that was built without it would crash.
-        """
-        return library_of(array) == "numpy" or (self.takes(array) and True in queries(self.comm).values())
-
-    def send_init(self, data: Array, peer: int, tag: int) -> Request:
-        return self.comm.Send_init([data.view("u1"), MPI.BYTE], peer, tag)
-
-    def recv_init(self, data: Array, peer: int, tag: int) -> Request:
-        return self.comm.Recv_init([data.view("u1"), MPI.BYTE], peer, tag)
-
-    def next_tag(self) -> int:
-        return next(self.tags)
-
-    def gather_values(self, value: Any) -> list[Any]:
-        return self.comm.allgather(value)
-
-    def abort(self, message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
-        self.comm.Abort(1)
 
 
 @cache
 def keyval() -> int:
     """The key under which a communicator keeps its transport; freeing the communicator frees the duplicate."""
-    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, transport: transport.comm.Free())
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, transport: transport.free())
 
 
 def world_communicator() -> MPI.Intracomm:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, library_of
 
-__all__ = ["Request", "StagedTransport", "Transport"]
+__all__ = ["Memory", "Request", "StagedTransport", "Transport", "Wrapper"]
+
+T = TypeVar("T")
 
 
 class Request(Protocol):
@@ -30,6 +32,25 @@ class Request(Protocol):
         """Give the resources back; the request must not be under way."""
 
 
+class Memory(Protocol):
+    """Which memory the ranks of a transport share, and which one messages can go from and to."""
+
+    def allocate(self, nbytes: int) -> Array:
+        """Zero bytes that the other ranks of the host can reach, where that is possible at all."""
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach.
+
+        It is reached if all ranks are on one host and each has its array in memory that ``allocate`` gave.
+        """
+
+    def takes(self, array: Array) -> bool:
+        """Whether messages can be sent from and received into memory like this array's; host memory always can be.
+
+        Collective when it is first asked about a device's memory, and the same on all ranks.
+        """
+
+
 class Transport(Protocol):
     """A group of ranks, seen from one of them.
 
@@ -44,31 +65,23 @@ class Transport(Protocol):
     def size(self) -> int: ...
 
     @property
+    def hosts(self) -> Sequence[int]:
+        """The number of the host of each rank, the same on all ranks."""
+
+    @property
     def name(self) -> str:
         """What carries the bytes, for reports: it says so where something is emulated."""
 
     @property
-    def native(self) -> bool:
-        """Whether the MPI library's own collectives work on it."""
+    def native(self) -> Any | None:
+        """The MPI communicator on which the library's own collectives work; None where there is none.
+
+        Plans send messages on it, too: who does the same takes a tag from ``next_tag``.
+        """
 
     @property
-    def hosts(self) -> Sequence[int]:
-        """The number of the host of each rank, the same on all ranks."""
-
-    def shareable(self, nbytes: int) -> Array:
-        """Zero bytes that the other ranks of the host can reach, where that is possible at all."""
-
-    def reach(self, array: Array) -> Sequence[Array] | None:
-        """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach.
-
-        It is reached if all ranks are on one host and each has its array in memory that ``shareable`` gave.
-        """
-
-    def takes(self, array: Array) -> bool:
-        """Whether messages can be sent from and received into memory like this array's; host memory always can be.
-
-        Collective when it is first asked about a device's memory, and the same on all ranks.
-        """
+    def memory(self) -> Memory:
+        """What its ranks can do with memory."""
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, whose memory must stay where it is until ``Free``."""
@@ -82,18 +95,33 @@ class Transport(Protocol):
     def gather_values(self, value: Any) -> list[Any]:
         """Collective: the (picklable) values of all ranks, in rank order. For set-up and reports, not for speed."""
 
+    def barrier(self, *, asleep: bool = False) -> None:
+        """Collective: return when all ranks have come; ``asleep``: who waits sleeps, and leaves its core to others."""
+
     def abort(self, message: str) -> None:
         """End all ranks, because this one cannot go on."""
 
 
-class StagedTransport:
-    """The same ranks over the same transport, which is not handed device memory: plans stage it."""
+class Wrapper(Generic[T]):
+    """A transport, a memory or a request that is like the one below it in all that it does not define."""
 
-    def __init__(self, below: Transport) -> None:
+    def __init__(self, below: T) -> None:
         self.below = below
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.below, name)
 
+
+class StagedTransport(Wrapper[Transport]):
+    """The same ranks over the same transport, which is not handed device memory: plans stage it."""
+
+    @property
+    def memory(self) -> Memory:
+        return HostMemory(self.below.memory)
+
+
+class HostMemory(Wrapper[Memory]):
+    """Messages go from and to host memory alone."""
+
     def takes(self, array: Array) -> bool:
-        return False
+        return library_of(array) == "numpy"

@@ -6,19 +6,20 @@
     host copies   of device memory: out, the ring of the host, in
     staged        the ring, through pinned host memory
     direct        the ring, where MPI takes device memory
-    the rest      plans of ours, by what ``make_plan`` calls an algorithm
 
-``openmpi`` and ``mpich`` are not here: they run in a job of their own (other_mpi.py).
+These are in ``BACKENDS``. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm; ``openmpi`` and
+``mpich`` run in a job of their own (other_mpi.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from dear_mpi.bench.case import Case
-from dear_mpi.bench.gloo import GlooRun
+from dear_mpi.bench.case import CannotRun, Case
+from dear_mpi.bench.gloo import GlooRun, check_torch, gloo_group
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
@@ -29,14 +30,11 @@ from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.events import synchronize
 from dear_mpi.kernels.slab import Slab
+from dear_mpi.ranks.world import World
 
-__all__ = ["BACKENDS", "DEFAULTS", "Backend", "CannotRun", "Setup", "open_backend"]
+__all__ = ["BACKENDS", "DEFAULTS", "Backend", "Entry", "Setup", "has_segments", "open_backend"]
 
 DEFAULTS = {"cpu": ("native", "ring", "auto", "prototype"), "cuda": ("host copies", "staged", "direct", "native")}
-
-
-class CannotRun(ValueError):
-    """Why a backend sits a case out. All ranks raise it alike."""
 
 
 class Backend(Protocol):
@@ -95,8 +93,6 @@ class Native:
     """The MPI library's call itself; what our plans do around it to keep their promises is not timed."""
 
     def __init__(self, setup: Setup) -> None:
-        if not getattr(setup.transport, "was_built_for", lambda array: True)(setup.x):
-            raise CannotRun("this MPI was not built for GPUs")
         self.plan = setup.plan("native")
         alone = setup.out is None and setup.case.device == "cpu" and setup.case.op != "average"
         run: Any = self.plan.run  # a NativeRun, whose module imports MPI
@@ -116,16 +112,12 @@ def prototype(setup: Setup) -> Backend:
         raise CannotRun("sums fp32 or fp64 in all_reduce, in place")
     if case.count % setup.transport.size:
         raise CannotRun("needs equal chunks")
-    from dear_mpi.collectives.transports.mpi import world_communicator  # imports MPI, which this module must not
-
-    return PrototypeRing(setup.x, world_communicator(), setup.segment_bytes)
+    tag = setup.transport.next_tag()
+    return PrototypeRing(setup.x, setup.transport.native, tag=tag, segment_bytes=setup.segment_bytes)
 
 
 def gloo(setup: Setup) -> Backend:
-    try:
-        return GlooRun(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size)
-    except ValueError as error:
-        raise CannotRun(str(error)) from None
+    return GlooRun(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size)
 
 
 def staged(setup: Setup) -> Backend:
@@ -133,27 +125,54 @@ def staged(setup: Setup) -> Backend:
 
 
 def direct(setup: Setup) -> Backend:
-    if not setup.transport.takes(setup.x):
+    if not setup.transport.memory.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.plan("ring")
 
 
-BACKENDS: dict[str, Callable[[Setup], Backend]] = {
-    "native": Native,
-    "prototype": prototype,
-    "gloo": gloo,
-    "host copies": HostCopies,
-    "staged": staged,
-    "direct": direct,
+@dataclass(frozen=True)
+class Entry:
+    """A backend that ``make_plan`` knows nothing of, and how it is treated."""
+
+    open: Callable[[Setup], Backend]
+    maker: str = "ours"  # or MPI, for libraries that ours are held against; or others
+    segments: bool = True  # whether the size of the largest message makes a difference to it
+    processes: bool = False  # whether its ranks must be the processes of an MPI job
+    alone: bool = False  # whether it takes its turns apart from the others, whom its threads would disturb
+    check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
+    session: Callable[[World], AbstractContextManager[str]] | None = None  # around all its cases; gives its long name
+
+    def refused(self, transport: Transport) -> str:
+        """Why it cannot run on this transport; empty if it can."""
+        lacking = self.processes and transport.native is None
+        return f"needs the processes of an MPI job, not {transport.name}" if lacking else ""
+
+
+BACKENDS = {
+    "native": Entry(Native, maker="MPI", segments=False, processes=True),
+    "prototype": Entry(prototype, maker="others", processes=True),
+    "gloo": Entry(gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group),
+    "host copies": Entry(HostCopies, maker="others"),
+    "staged": Entry(staged),
+    "direct": Entry(direct),
 }
 
 
+def has_segments(name: str) -> bool:
+    """Whether the size of the largest message makes a difference; ``auto`` has its own."""
+    return BACKENDS[name].segments if name in BACKENDS else rules_of(name) is None
+
+
 def open_backend(name: str, setup: Setup) -> Backend:
-    """
+    """A backend, prepared for a case.
+
     Raises:
         CannotRun: it sits this case out, or there is no such algorithm.
     """
+    entry = BACKENDS.get(name, Entry(lambda setup: setup.plan(name)))
+    if refused := entry.refused(setup.transport):
+        raise CannotRun(refused)
     try:
-        return BACKENDS[name](setup) if name in BACKENDS else setup.plan(name)
+        return entry.open(setup)
     except ArgumentError as error:
         raise CannotRun(str(error)) from None

@@ -11,7 +11,7 @@ from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.figures.stats import median
 from dear_mpi.kernels.dtypes import DTYPES
 
-__all__ = ["BUS_FACTORS", "MEMORIES", "PLACEMENTS", "Case", "Row", "Samples", "row_of"]
+__all__ = ["BUS_FACTORS", "MEMORIES", "PLACEMENTS", "CannotRun", "Case", "Row", "Samples", "row_of"]
 
 # Bytes over algbw that cross a rank's link: the definitions of nccl-tests, for sizes of the full buffer.
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
@@ -47,6 +47,10 @@ class Case:
     @property
     def reduces(self) -> bool:
         return COLLECTIVES[self.collective].reduces
+
+
+class CannotRun(ValueError):
+    """Why a backend sits a case out. All ranks raise it alike."""
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from dear_mpi.bench.backends import BACKENDS, DEFAULTS, CannotRun, Setup, open_backend
-from dear_mpi.bench.case import BUS_FACTORS, MEMORIES, PLACEMENTS, Case, Row, Samples, row_of
+from dear_mpi.bench.backends import BACKENDS, DEFAULTS, Setup, has_segments, open_backend
+from dear_mpi.bench.case import BUS_FACTORS, MEMORIES, PLACEMENTS, CannotRun, Case, Row, Samples, row_of
 from dear_mpi.bench.data import COMBINE, check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
-from dear_mpi.bench.gloo import check_torch, gloo_group
 from dear_mpi.bench.interleaved import Interleaved, Key
 from dear_mpi.bench.other_mpi import OTHERS, OtherMpi, check_other, rank_0_does
-from dear_mpi.collectives.plans.tuning import default_segment, rules_of
+from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.figures.units import format_bytes
@@ -90,10 +89,10 @@ class Settings:
         for name in self.names:
             if name in OTHERS:
                 check_other(name, world, self.other_mpi)
+            elif name in BACKENDS:
+                BACKENDS[name].check()
         for case in self.cases():
             self.keys(case)  # a file of rules may be bad
-        if "gloo" in self.names:
-            check_torch()
 
     def keys(self, case: Case) -> list[Key]:
         """The backends of this job in a case, with each of the segments that make a difference."""
@@ -103,7 +102,7 @@ class Settings:
             (name, cut)
             for name in self.names
             if name not in OTHERS
-            for cut in (cuts[-1:] if name in ("native", "gloo") or rules_of(name) is not None else cuts)
+            for cut in (cuts if has_segments(name) else cuts[-1:])
         ]
 
 
@@ -139,7 +138,11 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, streams.compute.use():
         check_plans(settings, world, streams)
-        backends = {"gloo": stack.enter_context(gloo_group(world))} if "gloo" in settings.names else {}
+        backends = {
+            name: stack.enter_context(entry.session(world))
+            for name, entry in BACKENDS.items()
+            if name in settings.names and entry.session is not None and not entry.refused(world.transport)
+        }
         others = {
             name: stack.enter_context(closing(OtherMpi(name, world, settings.other_mpi)))
             for name in settings.names
@@ -151,8 +154,9 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
             samples, missing = at_size(case, settings, world, streams, others)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
-            for (name, segment_bytes), found in sorted(samples.items(), key=lambda item: order(settings, item[0])):
+            for name, segment_bytes in sorted(samples, key=lambda key: (settings.names.index(key[0]), key[1])):
                 backend = backends.get(name, world.transport.name)
+                found = samples[name, segment_bytes]
                 rows.append(row_of(case, name, backend, world.size, segment_bytes, found))
     fit, model_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts))
     return Report(
@@ -163,10 +167,6 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
 def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[Fit | None, list[float | None]]:
     fit = fit_network(rows, hosts)
     return fit, [predicted_us(row, fit, hosts) for row in rows]
-
-
-def order(settings: Settings, key: Key) -> tuple[int, int]:
-    return settings.names.index(key[0]), key[1]
 
 
 def check_plans(settings: Settings, world: World, streams: Streams) -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dear_mpi.bench.case import Row
-from dear_mpi.collectives.algorithms.registry import programs
-from dear_mpi.collectives.plans.tuning import SHARED
+from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
@@ -45,10 +44,10 @@ class Fit:
 
 def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program] | None:
     """What this row ran, if it sent the messages of a program; ``auto`` does not say what it ran."""
+    if runner_of(row.algorithm) != "messages":
+        return None
+    pieces = -(-row.bytes // row.segment_bytes)
     try:
-        pieces = -(-row.bytes // row.segment_bytes)
-        if row.algorithm == SHARED:
-            return None
         return programs(row.algorithm, row.collective, row.ranks, hosts=hosts, pieces=pieces)
     except ValueError:
         return None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from dear_mpi.bench.case import Case
+from dear_mpi.bench.case import CannotRun, Case
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.ranks.world import World
@@ -62,18 +62,18 @@ class GlooRun:
     """A collective of the default process group.
 
     Raises:
-        ValueError: gloo cannot do it.
+        CannotRun: gloo cannot do it.
     """
 
     def __init__(self, case: Case, x: Array, out: Array | None, rank: int, ranks: int) -> None:
         distributed = module("torch.distributed")
         if library_of(x) != "numpy" or (case.reduces and case.op not in OPS):
-            raise ValueError(f"has no {case.op} of memory of {library_of(x)}")
+            raise CannotRun(f"has no {case.op} of memory of {library_of(x)}")
         sharded = case.collective in ("all_gather", "reduce_scatter")
         if sharded and case.count % ranks:
-            raise ValueError("needs equal chunks")
+            raise CannotRun("needs equal chunks")
         if not sharded and out is not None:
-            raise ValueError("works in place alone")
+            raise CannotRun("works in place alone")
         start, stop = chunk_bounds(case.count, ranks, rank)
         source, target = tensor(x, case), tensor(x if out is None else out, case)
         op = getattr(distributed.ReduceOp, OPS[case.op]) if case.reduces else None

@@ -1,4 +1,4 @@
-"""backends take turns at one case: with the same data, call by call, so whatever else the machine does hits them
+"""Backends take turns at one case: with the same data, call by call, so whatever else the machine does hits them
 alike. One sample is one call on its slowest rank, from a barrier to the end; each result is checked.
 
 Ours work in memory that the ranks of a host share, as in training with ``auto``, unless they are told not to; all
@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dear_mpi.bench.backends import BACKENDS, Backend, CannotRun, Setup, open_backend
-from dear_mpi.bench.case import Case, Samples
+from dear_mpi.bench.backends import BACKENDS, Backend, Setup, open_backend
+from dear_mpi.bench.case import CannotRun, Case, Samples
 from dear_mpi.bench.data import Data
-from dear_mpi.ranks.streams import Stream, Streams
+from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
 __all__ = ["Interleaved", "Key"]
@@ -36,7 +36,7 @@ class Interleaved:
         private = Data(case, world.rank, world.size, streams.put, lambda n: streams.put(np.zeros(n, np.uint8)))
         ours = private
         if case.device == "cpu" and case.memory == "shared" and any(name not in BACKENDS for name, _ in keys):
-            ours = Data(case, world.rank, world.size, streams.put, world.transport.shareable)
+            ours = Data(case, world.rank, world.size, streams.put, world.transport.memory.allocate)
         self.backends: dict[Key, Backend] = {}
         self.data: dict[Key, Data] = {}
         self.left_out: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Interleaved:
             for key in random.Random(self.turn).sample(group, len(group)):  # the same order on all ranks
                 data, backend = self.data[key], self.backends[key]
                 data.fill(self.turn)
-                elapsed_s = timed(backend, self.stream)
+                elapsed_s = self.timed(backend)
                 getattr(backend, "untimed", lambda: None)()
                 wrong[key] += data.errors(self.turn)
                 if counts:
@@ -73,21 +73,18 @@ class Interleaved:
     def groups(self) -> list[list[Key]]:
         """Who takes turns: in another order each time, so that nobody always comes behind the slowest.
 
-        gloo is on its own: what its threads still do would hit whoever comes next.
+        What the threads of some backends still do would hit whoever comes next: so these are on their own.
         """
-        gloo = [key for key in self.backends if key[0] == "gloo"]
-        return [[key for key in self.backends if key not in gloo], gloo]
+        alone = [key for key in self.backends if key[0] in BACKENDS and BACKENDS[key[0]].alone]
+        return [[key for key in self.backends if key not in alone], alone]
+
+    def timed(self, run: Callable[[], object]) -> float:
+        """Seconds of one run on this rank, from a barrier on to the end of its last kernel."""
+        self.transport.barrier()
+        begin = self.stream.mark()
+        run()
+        return self.stream.seconds(begin, self.stream.mark())
 
     def free(self) -> None:
         for backend in self.backends.values():
             backend.free()
-
-
-def timed(run: Callable[[], object], stream: Stream) -> float:
-    """Seconds of one run on this rank, from a barrier on to the end of its last kernel."""
-    from dear_mpi.collectives.transports.mpi import world_communicator  # imports MPI, which this module must not
-
-    world_communicator().Barrier()
-    begin = stream.mark()
-    run()
-    return stream.seconds(begin, stream.mark())

@@ -33,7 +33,6 @@ __all__ = ["OTHERS", "OtherMpi", "check_other", "rank_0_does"]
 OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 MARK = "dear-mpi peer: "  # before each answer; a library may print lines of its own
 START_S, ANSWER_S, END_S = 60.0, 300.0, 10.0
-NAPS_S = 100e-6, 5e-3  # from the first to the longest
 T = TypeVar("T")
 
 # Open MPI's mpirun does not tell its ranks that their standard input is over: so the launcher itself has to be ended
@@ -54,8 +53,6 @@ def rank_0_does(world: World, action: Callable[[], T]) -> T:
     Raises:
         ArgumentError: it raised an OSError or a ValueError; on all ranks alike.
     """
-    from dear_mpi.collectives.transports.mpi import world_communicator  # imports MPI, which this module must not
-
     found: Any = None
     fault = None
     if world.rank == 0:
@@ -63,10 +60,7 @@ def rank_0_does(world: World, action: Callable[[], T]) -> T:
             found = action()
         except (OSError, ValueError) as error:
             fault = str(error)
-    over, nap_s = world_communicator().Ibarrier(), NAPS_S[0]
-    while not over.Test():
-        time.sleep(nap_s)
-        nap_s = min(1.3 * nap_s, NAPS_S[1])
+    world.transport.barrier(asleep=True)
     found, fault = world.transport.gather_values((found, fault))[0]
     if fault is not None:
         raise ArgumentError(f"bench: {fault}")
@@ -107,8 +101,8 @@ class OtherMpi:
         try:
             ready = self.job.answer(START_S)
             if ready["ranks"] != size or not ready["library"].startswith(OTHERS[self.name]):
-                found = f"{ready['ranks']} ranks of {ready['library']}"
-                raise ValueError(f"the job for {self.name!r} has {found}, not {size} of {OTHERS[self.name]}")
+                found = f"{ready['library']} on {ready['ranks']}"
+                raise ValueError(f"the job for {self.name!r} must be {OTHERS[self.name]} on {size} ranks, not {found}")
         except BaseException:
             self.job.close()
             raise

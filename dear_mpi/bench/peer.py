@@ -15,7 +15,7 @@ from dear_mpi.ranks.world import World, run_world
 
 __all__ = ["serve"]
 
-NATIVE = ("native", 1 << 20)
+LIBRARY = ("native", 1 << 20)
 
 
 def serve(world: World) -> None:
@@ -32,9 +32,9 @@ def serve(world: World) -> None:
         if interleaved is None or interleaved.case != case:
             if interleaved is not None:
                 interleaved.free()
-            interleaved = Interleaved(case, [NATIVE], world, open_streams(case.device))
-        samples = interleaved.run(order["turns"]).get(NATIVE)
-        say({"left_out": interleaved.left_out["native"]} if samples is None else asdict(samples))
+            interleaved = Interleaved(case, [LIBRARY], world, open_streams(case.device))
+        samples = interleaved.run(order["turns"]).get(LIBRARY)
+        say({"left_out": interleaved.left_out[LIBRARY[0]]} if samples is None else asdict(samples))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,13 @@ __all__ = ["PrototypeRing"]
 class PrototypeRing:
     """All-reduce (sum) of ``x`` in place over an mpi4py communicator; calling it runs it.
 
+    ``tag`` marks its messages: nobody else on the communicator may have it.
+
     Raises:
         ValueError: ``x`` does not split into equal chunks, which would take another page.
     """
 
-    def __init__(self, x: Array, comm: Any, segment_bytes: int = 256 * 1024) -> None:
+    def __init__(self, x: Array, comm: Any, *, tag: int, segment_bytes: int = 256 * 1024) -> None:
         rank, size = comm.rank, comm.size
         if x.size % size:
             raise ValueError(f"x must split into {size} equal chunks, not have {x.size} elements")
@@ -37,10 +39,10 @@ class PrototypeRing:
         for step in range(2 * size - 2):
             reducing = step < size - 1
             for part in segments(x, size, (rank - step - 1) % size, segment):
-                self.sends.append(comm.Send_init(part, (rank + 1) % size, 7))
+                self.sends.append(comm.Send_init(part, (rank + 1) % size, tag))
             for part in segments(x, size, (rank - step - 2) % size, segment):
                 landing = self.landing[len(self.receives) % 2][: part.size] if reducing else part
-                self.receives.append(comm.Recv_init(landing, (rank - 1) % size, 7))
+                self.receives.append(comm.Recv_init(landing, (rank - 1) % size, tag))
                 self.sums.append((part, landing) if reducing else None)
         self.ahead = len(segments(x, size, (rank - 1) % size, segment))  # sends of the first step wait for nothing
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.other_mpi import OTHERS
 
 __all__ = ["CLASSES", "NOT_OURS", "OURS", "against_mpi"]
 
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
-MPI = ("native", *OTHERS)
-NOT_OURS = (*MPI, "gloo", "prototype", "host copies")
+MPI = (*(name for name, entry in BACKENDS.items() if entry.maker == "MPI"), *OTHERS)
+NOT_OURS = (*(name for name, entry in BACKENDS.items() if entry.maker != "ours"), *OTHERS)
 OURS = "our best"
 
 

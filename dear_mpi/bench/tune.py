@@ -1,7 +1,8 @@
 """From measured rows to the rules of ``auto``: the fastest of our algorithms at each size, unless another one that
 comes first (that of the size below, then the order in which they were named) is within its interval.
 
-``shared``, which not all ranks and buffers can run, has a rule beside them where it is the faster one on the whole.
+What works in shared memory, which not all ranks and buffers can, has a rule beside them where it is the faster one on
+the whole.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from statistics import geometric_mean
 from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.other_mpi import OTHERS
-from dear_mpi.collectives.plans.tuning import SHARED, Rule, read_rules, rules_of, write_rules
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.plans.tuning import Rule, read_rules, rules_of, write_rules
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
 
@@ -26,7 +28,7 @@ __all__ = ["Tuning", "tuned"]
 
 def is_ours(name: str) -> bool:
     """Whether ``auto`` may pick it anywhere."""
-    return name not in (*BACKENDS, *OTHERS, SHARED) and rules_of(name) is None
+    return name not in (*BACKENDS, *OTHERS) and rules_of(name) is None and runner_of(name) == "messages"
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:
@@ -44,7 +46,7 @@ def of_collective(rows: list[Row]) -> list[Rule]:
     if not best:
         return []
     borders = [(row, math.isqrt(row.bytes * later.bytes)) for row, later in pairwise(best) if key(row) != key(later)]
-    shared = {row.bytes: row for row in rows if row.algorithm == SHARED}
+    shared = {row.bytes: row for row in rows if runner_of(row.algorithm) == "shared"}
     ratios = [shared[row.bytes].p50_us / row.p50_us for row in best if row.bytes in shared]
     faster = [next(iter(shared.values()))] if ratios and geometric_mean(ratios) < 1 else []
     return [

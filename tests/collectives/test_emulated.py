@@ -93,6 +93,16 @@ def test_plans_work(drive):
     run_loopback(3, lambda t: checks.check_plan_is_reusable(EmulatedTransport(t, FAST), drive))
 
 
+def test_no_rank_reaches_the_memory_of_another_one():
+    def body(transport):
+        memory = EmulatedTransport(transport, FAST).memory
+        block = memory.allocate(8)
+        assert memory.reach(block) is None
+        assert memory.takes(block)
+
+    run_loopback(2, body)
+
+
 def test_shared_memory_refuses_an_emulated_link():
     with pytest.raises(CollectiveError, match="algorithm 'shared' needs ranks of one host"):
         run_loopback(2, lambda t: checks.all_reduce(np.ones(3), EmulatedTransport(t, FAST), algorithm="shared"))

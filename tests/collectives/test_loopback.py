@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 
 from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce
+from dear_mpi.collectives.plans import reach
 from dear_mpi.collectives.plans.runners import shared
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.dtypes import DTYPES
 from tests import collective_checks as checks
 
@@ -68,7 +70,7 @@ def test_shared_memory_gives_the_same_bits_as_messages(size, dtype):
 @given(case=checks.cases(checks.SHARED))
 def test_any_call_in_shared_memory_is_exact(size, case):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "SMALL_BYTES", 0)
+        patch.setattr(reach, "SMALL_BYTES", 0)
         patch.setattr(shared, "BLOCK_BYTES", 64)
         run_loopback(size, lambda transport: checks.check_case(transport, case))
 
@@ -82,6 +84,37 @@ def test_ranks_of_several_hosts_share_no_memory():
 @pytest.mark.parametrize("size", SIZES)
 def test_barrier(size):
     run_loopback(size, checks.check_barrier)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("asleep", [False, True])
+def test_barrier_of_the_transport(size, asleep):
+    run_loopback(size, lambda transport: checks.check_barrier_of_the_transport(transport, asleep))
+
+
+def test_a_barrier_that_cannot_be_reached_releases_the_others():
+    def body(transport):
+        if transport.rank == 1:
+            raise KeyError("rank 1 gives up")
+        transport.barrier()
+
+    with pytest.raises(KeyError, match="rank 1 gives up"):
+        run_loopback(3, body)
+
+
+def test_a_staged_transport_is_handed_host_memory_alone():
+    """In all else it is what it wraps."""
+
+    def body(transport):
+        staged = StagedTransport(transport)
+        takes = [memory.takes(array) for memory in (transport.memory, staged.memory)
+                 for array in (np.zeros(1), checks.DeviceArray())]  # fmt: skip
+        assert takes == [True, True, True, False]
+        assert (staged.rank, staged.size, staged.name) == (transport.rank, transport.size, transport.name)
+        assert staged.native is None
+        assert len(staged.memory.reach(staged.memory.allocate(8))) == transport.size
+
+    run_loopback(2, body)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -141,5 +174,5 @@ def test_messages_of_another_length_are_refused():
         request.Start()
         request.Wait()
 
-    with pytest.raises(TransportError, match="3 bytes were sent where 4 are received"):
+    with pytest.raises(TransportError, match="a message of 3 B met a receive of 4 B"):
         run_loopback(2, body)

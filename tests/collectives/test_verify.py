@@ -29,23 +29,23 @@ def test_correct():
 BROKEN = {
     "a chunk that is never sent": (
         pair([], []),
-        "rank 0 ends with chunk 1 of ranks none, not 1",
+        "rank 0 ends with the data of no rank in chunk 1, not of rank 1",
     ),
     "a send without receive": (
         pair([exchange(0)], [Step(exchange(1).sends)]),
-        "rank 0, step 0: waits for ever, sending chunk 0 to rank 1",
+        "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1",
     ),
     "a receive without send": (
         pair([Step((), exchange(0).receives)], [Step()]),
-        "rank 0, step 0: waits for ever, receiving chunk 1 from rank 1",
+        "rank 0, step 0: blocked for ever, receiving chunk 1 from rank 1",
     ),
     "ends of a message in different steps": (
         pair([Step(exchange(0).sends), exchange(0)], [Step(), exchange(1)]),
-        "rank 1, step 1: receives from rank 0 what that sends in its step 0; both ends of a message must be",
+        "rank 1, step 1: receives from rank 0 what that rank sends in its step 0; both ends of a message must",
     ),
     "more steps than others": (
         pair([exchange(0)], [exchange(1), Step()]),
-        "rank 1 has 2 steps, rank 0 has 1: add empty ones",
+        "rank 1 has 2 steps and rank 0 has 1: add empty steps",
     ),
     "chunks that do not match": (
         pair([exchange(0)], [exchange(1, received=1)]),
@@ -53,7 +53,7 @@ BROKEN = {
     ),
     "a chunk that the sender does not have": (
         pair([exchange(0, sent=1)], [exchange(1, received=1)]),
-        "rank 1, step 0, chunk 1: rank 0 sends it before it holds any data of it",
+        "rank 1, step 0, chunk 1: rank 0 sends it without holding any data of it",
     ),
     "a contribution that is reduced twice": (
         pair(
@@ -61,28 +61,28 @@ BROKEN = {
             [Step((), (Receive(0, range(2), True),)), Step((), (Receive(0, range(2), True),))],
             "all_reduce",
         ),
-        "rank 1, step 1, chunk 0: the contribution of ranks 0 is combined twice",
+        "rank 1, step 1, chunk 0: combines the contribution of rank 0 twice",
     ),
     "data that is combined with nothing": (
         pair([exchange(0, combine=True)], [exchange(1)]),
-        "rank 0, step 0, chunk 1: combined with data that is undefined",
+        "rank 0, step 0, chunk 1: combines what arrives with undefined data",
     ),
     "two blocking sends that wait for each other": (
         pair([Step(exchange(0).sends), Step((), exchange(0).receives)],
              [Step(exchange(1).sends), Step((), exchange(1).receives)]),
-        "rank 0, step 0: waits for ever, sending chunk 0 to rank 1",
+        "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1",
     ),
     "a rank that does not exist": (
         pair([Step((Send(2, one(0)),))], [Step()]),
-        "rank 0, step 0: rank 2 is no peer among ranks 0..1",
+        "rank 0, step 0: the peer must be another rank of 0..1, not 2",
     ),
     "a message to oneself": (
         pair([Step((Send(0, one(0)),))], []),
-        "rank 0, step 0: rank 0 is no peer",
+        "rank 0, step 0: the peer must be another rank of 0..1, not 0",
     ),
     "a chunk that does not exist": (
         pair([Step((Send(1, range(1, 3)),))], []),
-        "rank 0, step 0: range(1, 3) is no range of chunks among 0..1",
+        "rank 0, step 0: chunks must be a range of chunks in 0..1, such as range(0, 1), not range(1, 3)",
     ),
     "two receives that race": (
         pair([Step((), (Receive(1, one(1)), Receive(1, one(1))))], []),
@@ -90,7 +90,7 @@ BROKEN = {
     ),
     "programs in the wrong order": (
         pair([], [])[::-1],
-        "program 0 is of rank 1 of 2, all_gather",
+        "program number 0 must be all_gather on rank 0 of 2, not all_gather on rank 1 of 2",
     ),
 }  # fmt: skip
 

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from mpi4py import MPI
 
 from dear_mpi.collectives import ALGORITHMS, all_reduce, make_plan, transport_of
+from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.ranks.world import run_world
 from tests import collective_checks as checks
 
 pytestmark = pytest.mark.mpi
@@ -68,6 +70,11 @@ def test_barrier(transport):
     checks.check_barrier(transport)
 
 
+@pytest.mark.parametrize("asleep", [False, True])
+def test_barrier_of_the_transport(transport, asleep):
+    checks.check_barrier_of_the_transport(transport, asleep)
+
+
 @pytest.mark.parametrize("drive", checks.DRIVES)
 def test_plan_is_reusable(transport, drive):
     checks.check_plan_is_reusable(transport, drive)
@@ -124,6 +131,20 @@ def test_many_plans_free_what_they_took(comm):
             plan()
     own.Free()
     assert (x == float(comm.size) ** 50).all()
+
+
+def test_a_job_gives_its_communicator_back():
+    """Also after an error that all ranks raise."""
+    kept = []
+
+    def command(world, algorithm):
+        kept.append(world.transport.native)
+        all_reduce(np.ones(3), world.transport, algorithm=algorithm)
+
+    run_world(lambda world: command(world, "ring"))
+    with pytest.raises(ArgumentError):
+        run_world(lambda world: command(world, "rnig"))
+    assert kept == [MPI.COMM_NULL] * 2
 
 
 # A thousand runs of each take long where ranks share cores: all algorithms on few ranks, three of them on more.

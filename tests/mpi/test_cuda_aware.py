@@ -3,12 +3,15 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dear_mpi.collectives.launch.cuda_aware import Probe, decide, probe
 from dear_mpi.collectives.launch.mpi_facts import queries
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
+from dear_mpi.collectives.transports.mpi import MpiTransport
 from dear_mpi.kernels.gpu import current_gpu
+from tests.collective_checks import DeviceArray
 
 pytestmark = pytest.mark.mpi
 
@@ -65,6 +68,25 @@ def test_bad_overrides_are_errors_on_all_ranks(comm):
     if comm.size > 1:
         with pytest.raises(MismatchError, match="not direct and staged"):
             decide(comm, "direct" if comm.rank else "staged")
+
+
+@pytest.mark.parametrize(("device_memory", "direct"), [("direct", True), ("staged", False)])
+def test_a_transport_is_told_how_device_memory_travels(comm, device_memory, direct):
+    transport = MpiTransport(comm, device_memory=device_memory)
+    library = transport.name
+    assert transport.memory.takes(np.zeros(1))
+    assert transport.name == library
+    assert transport.memory.takes(DeviceArray()) == direct
+    assert transport.name.startswith(f"{library}; {'direct' if direct else 'staged'}")
+    transport.free()
+
+
+def test_ranks_with_different_words_for_device_memory(comm):
+    transport = MpiTransport(comm, device_memory="direct" if comm.rank else "staged")
+    if comm.size > 1:
+        with pytest.raises(MismatchError, match="not direct and staged"):
+            transport.memory.takes(DeviceArray())
+    transport.free()
 
 
 CHILD = """

@@ -5,17 +5,13 @@ that it is over, whatever streams do; the wrapper tells the stand-in so. How the
 looked at, nor are collectives of the MPI library, which go past it.
 """
 
+from dear_mpi.collectives.transports.transport import Wrapper
+
 __all__ = ["CheckedTransport"]
 
 
-class CheckedTransport:
+class CheckedTransport(Wrapper):
     """Any transport, between which and the program the stand-in for CuPy watches every request."""
-
-    def __init__(self, below):
-        self.below = below
-
-    def __getattr__(self, name):
-        return getattr(self.below, name)
 
     def send_init(self, data, peer, tag):
         return CheckedRequest(self.below.send_init(data, peer, tag), data, False, f"a send to rank {peer}")

@@ -1,11 +1,14 @@
-"""What the benchmark makes of its rows, without MPI: sizes, the fitted network, means of ratios, rules for `auto`."""
+"""The benchmark without MPI: sizes, ranks that are threads, the fitted network, means of ratios, rules for `auto`."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dear_mpi.bench import collective
+from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import BUS_FACTORS, Case, Samples, row_of
+from dear_mpi.bench.collective import Settings, bench
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
 from dear_mpi.bench.summary import OURS, against_mpi
@@ -14,6 +17,7 @@ from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.tuning import Rule
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.figures.units import parse_sizes
+from dear_mpi.ranks.world import run_world
 
 
 def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts):
@@ -72,6 +76,37 @@ def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
             data.fill(turn)
         sender = collective in ("broadcast",) and placement == "in"  # the root's result is there already
         assert all(data.errors(turn) > 0.5 * data.result.size for data in ranks[sender:] if data.result.size)
+
+
+@pytest.fixture
+def _few_samples(monkeypatch):
+    monkeypatch.setattr(collective, "SAMPLES", (5, 5))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
+@pytest.mark.usefixtures("_few_samples")
+def test_ranks_may_be_threads(ranks, kind):
+    settings = Settings((8, 3000), (kind,), ("ring", "auto", "shared"), segments=(512, 1024), seconds=0.001)
+    report = run_world(lambda world: bench(settings, world), threads=ranks)
+    assert {(row.algorithm, row.wrong, row.ranks, row.backend) for row in report.rows} == {
+        (name, 0, ranks, "loopback (threads)") for name in settings.names
+    }
+    cuts = [row.segment_bytes for row in report.rows if (row.algorithm, row.bytes) == ("ring", 3000)]
+    assert cuts == [512, 1024]
+    assert not report.left_out
+
+
+@pytest.mark.usefixtures("_few_samples")
+def test_who_needs_mpi_says_so_to_threads(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # torch is there, and is not asked for more
+    settings = Settings((60,), algorithms=("native", "prototype", "gloo", "naive"), seconds=0.001)
+    report = run_world(lambda world: bench(settings, world), threads=3)
+    reason = "needs the processes of an MPI job, not loopback (threads)"
+    assert report.left_out == {
+        f"{name}: {reason}": {"all_reduce": [60]} for name, entry in BACKENDS.items() if entry.processes
+    }
+    assert {row.algorithm for row in report.rows} == {"naive"}
 
 
 def test_sums_that_no_type_can_hold_are_refused():

@@ -147,7 +147,7 @@ BAD = [
     (["--schedule", "daer"], "schedule 'daer' is unknown: did you mean 'dear'?"),
     (
         ["--algorithm", "rnig"],
-        "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring, bidirectional",
+        "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: shared, native, naive, ring",
     ),
     (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam'?"),

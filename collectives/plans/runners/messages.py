@@ -12,18 +12,57 @@ waited for: it is in order on that stream.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
 from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
 from dear_mpi.collectives.lowering.messages import Message, messages
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
 from dear_mpi.collectives.plans.message_buffers import MessageBuffers
-from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.plans.proof import proven
+from dear_mpi.collectives.plans.runners.runner import Run, Task
+from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.events import event_for, synchronize
 from dear_mpi.kernels.slab import Slab
 
-__all__ = ["MessagesRun"]
+if TYPE_CHECKING:
+    from dear_mpi.collectives.plans.arguments import Call
+
+__all__ = ["MessagesRun", "check", "check_call", "prepare"]
+
+
+def check(algorithm: str, collective: str, transport: Transport) -> None:
+    find_algorithm(algorithm, collective)
+    if algorithm not in ALGORITHMS:
+        proven(algorithm, collective, transport.size, tuple(transport.hosts), pieces=1)
+
+
+def check_call(call: Call, transport: Transport) -> int | None:
+    """The programs of a user's algorithm, proved for this buffer, as a number."""
+    if call.algorithm in ALGORITHMS:
+        return None
+    return proven(call.algorithm, call.collective, transport.size, call.hosts(transport), call.pieces)
+
+
+def prepare(task: Task) -> Run:
+    """A run of this rank's program, with the root where the call has it."""
+    call, transport = task.call, task.transport
+    algorithm = find_algorithm(call.algorithm, call.collective)
+    vrank = (transport.rank - call.root) % transport.size
+    program = write_program(algorithm, vrank, transport.size, hosts=call.hosts(transport), pieces=call.pieces)
+    return MessagesRun(
+        renamed(program, call.root),
+        task.buffer,
+        call.partition(transport.size).chunks(program.parts),
+        transport,
+        op=task.op,
+        segment=call.segment,
+        tag=task.tag,
+        staged=not transport.memory.takes(task.buffer),
+        slab=task.slab,
+    )
 
 
 class MessagesRun(InstructionRun):
@@ -98,5 +137,5 @@ class MessagesRun(InstructionRun):
 
 def described(message: Message) -> str:
     """A message, for errors."""
-    (step, segment), verb = message.key, "receiving from" if message.incoming else "sending to"
-    return f"step {step}, segment {segment}, {verb} rank {message.peer}"
+    (step, number), verb = message.key, "receiving from" if message.incoming else "sending to"
+    return f"step {step}, message {number}, {verb} rank {message.peer}"

@@ -8,25 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mpi4py import MPI
-
+from dear_mpi.collectives.launch.cuda_aware import built_for
+from dear_mpi.collectives.plans.runners.runner import Run, Task
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.transports.mpi import MpiTransport
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import synchronize
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["NativeRun"]
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
-OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
+    from dear_mpi.collectives.plans.arguments import Call
+
+__all__ = ["check", "check_call", "prepare"]
+
+OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
+
+
+def check(algorithm: str, collective: str, transport: Transport) -> None:
+    if transport.native is None:
+        raise ValueError(f"algorithm {algorithm!r} needs MPI, not the transport {transport.name!r}: use 'ring'")
+
+
+def check_call(call: Call, transport: Transport) -> None:
+    if call.x.dtype == DTYPES["bf16"] and call.contract.reduces:
+        raise ValueError(f"algorithm {call.algorithm!r} cannot reduce bf16, which MPI does not have: use 'ring'")
+
+
+def prepare(task: Task) -> Run:
+    return NativeRun(task)
 
 
 class NativeRun:
-    """The library's collective of this name on a flat buffer, in place (``Call`` checks that it can).
+    """The library's collective on a flat buffer, in place.
 
     MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, else MPI_Reduce_scatter and MPI_Allgatherv.
 
@@ -34,15 +53,17 @@ class NativeRun:
         ArgumentError: the buffer is on a device, for which the library was not built (on all ranks alike).
     """
 
-    def __init__(
-        self, collective: str, buffer: Array, partition: Partition, transport: Transport, *, op: str, root: int = 0
-    ) -> None:
-        assert isinstance(transport, MpiTransport), "check_algorithm lets no other transport pass"
-        if not transport.was_built_for(buffer):
+    def __init__(self, task: Task) -> None:
+        from mpi4py import MPI  # it is started: the transport has a communicator
+
+        transport, buffer, root = task.transport, task.buffer, task.call.root
+        partition = task.call.partition(transport.size)
+        comm: Any = transport.native
+        if not built_for(buffer, comm, taken=transport.memory.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
         self.buffer = buffer
-        comm, combine = transport.comm, lookup("op", op, OPS)
+        combine = getattr(MPI, lookup("op", task.op, OPS))
         shard, equal = buffer[partition.shard(transport.rank)], len(set(partition.counts)) == 1
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, buffer, combine),
@@ -54,10 +75,10 @@ class NativeRun:
         if equal:
             calls["all_gather"] = partial(comm.Allgather, MPI.IN_PLACE, [buffer.view("u1"), shard.nbytes, MPI.BYTE])
             calls["reduce_scatter"] = partial(comm.Reduce_scatter_block, MPI.IN_PLACE, buffer, combine)
-        self.call = lookup("collective", collective, calls)
+        self.call = lookup("collective", task.call.collective, calls)
         # MPI leaves the shard at the start of the buffer, wherever it belongs.
         self.home: Callable[[], object] = lambda: None
-        if collective == "reduce_scatter":
+        if task.call.collective == "reduce_scatter":
             self.home = partial(move, shard, buffer[: shard.size])
         self.pending = False
 
@@ -85,9 +106,11 @@ class NativeRun:
 
 def in_bytes(buffer: Array, partition: Partition) -> list[Any]:
     """MPI's description of a buffer cut into shards; as bytes, because MPI does not have all of our types."""
+    from mpi4py import MPI
+
     itemsize = buffer.dtype.itemsize
-    places = [border * itemsize for border in partition.borders[:-1]]
-    return [buffer.view("u1"), [count * itemsize for count in partition.counts], places, MPI.BYTE]
+    starts = [border * itemsize for border in partition.borders[:-1]]
+    return [buffer.view("u1"), [count * itemsize for count in partition.counts], starts, MPI.BYTE]
 
 
 def move(dst: Array, src: Array) -> None:
@@ -97,6 +120,8 @@ def move(dst: Array, src: Array) -> None:
 
 def reduce(comm: MPI.Intracomm, buffer: Array, op: MPI.Op, root: int) -> None:
     """In place at the root; elsewhere MPI leaves the buffer alone."""
+    from mpi4py import MPI
+
     if comm.rank == root:
         comm.Reduce(MPI.IN_PLACE, buffer, op, root)
     else:

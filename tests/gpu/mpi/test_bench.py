@@ -10,7 +10,7 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("placement", ["in", "out"])
-def test_contestants_on_a_device(comm, monkeypatch, placement):
+def test_backends_on_a_device(comm, monkeypatch, placement):
     monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (3, 3))
     select_gpu()
     settings = Settings((4, 10_000), ("all_reduce", "reduce_scatter", "all_gather"), device="cuda", placement=placement)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 
 from dear_mpi.collectives import make_plan, transport_of
+from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
@@ -27,7 +28,7 @@ def paths(comm):
     """The ways to the other ranks: staged always, and direct where the probe says that this MPI takes device memory."""
     select_gpu()
     transport = transport_of(comm)
-    direct = [watched(transport)] if transport.takes(cupy.zeros(1)) else []
+    direct = [watched(transport)] if transport.memory.takes(cupy.zeros(1)) else []
     if comm.rank == 0:
         print(f"device memory: {transport.name}")
     return [StagedTransport(watched(transport)), *direct]
@@ -81,6 +82,7 @@ def test_the_librarys_own_collectives_wait_for_the_stream(stream):
 
 def test_native_is_refused_where_mpi_was_not_built_for_gpus(comm, paths):
     transport = transport_of(comm)
-    if not transport.was_built_for(cupy.zeros(1)):
+    x = cupy.zeros(100)
+    if not built_for(x, transport.native, taken=transport.memory.takes(x)):
         with pytest.raises(ValueError, match="algorithm 'native' needs an MPI that was built for GPUs"):
-            make_plan("all_reduce", cupy.zeros(100), transport, algorithm="native")
+            make_plan("all_reduce", x, transport, algorithm="native")

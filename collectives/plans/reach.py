@@ -1,0 +1,69 @@
+"""Memory that all ranks can reach: their buffers themselves, or mailboxes beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.slab import Slab
+
+__all__ = ["Reach", "reach_for"]
+
+MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
+SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
+ANY_BUFFER_BYTES = 64 * 1024  # up to here, mailboxes beat messages between ranks of a host
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The same memory of every rank: their buffers, or mailboxes, which have room for two of them."""
+
+    arrays: Sequence[Array]
+    mailboxes: bool
+
+
+def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
+    """Collective: the memory of all ranks, for a call that needs it, or could make use of it.
+
+    Raises:
+        ArgumentError: the call needs it, and it is out of reach; on all ranks alike.
+    """
+    if runner_of(call.algorithm) == "shared":
+        reached = reach(buffer, transport, slab, most_bytes=math.inf)
+        if reached is None:
+            raise ArgumentError(
+                f"algorithm {call.algorithm!r} needs ranks of one host that can open each other's memory; "
+                "no GPU, no emulated link"
+            )
+        return reached
+    useful = call.shared_rules and buffer.nbytes > MESSAGES_BYTES
+    return reach(buffer, transport, slab, most_bytes=ANY_BUFFER_BYTES) if useful else None
+
+
+def reach(buffer: Array, transport: Transport, slab: Slab | None, *, most_bytes: float) -> Reach | None:
+    """Collective: how ranks can read and write each other's data, if they can.
+
+    Args:
+        slab: where mailboxes are taken from, if others can reach it.
+        most_bytes: up to which size a buffer that others cannot reach gets mailboxes.
+    """
+    if library_of(buffer) != "numpy":
+        return None
+    if buffer.nbytes > SMALL_BYTES:
+        arrays = transport.memory.reach(buffer)
+        if arrays is not None:
+            return Reach(arrays, mailboxes=False)
+    if buffer.nbytes > most_bytes:
+        return None
+    count = 2 * max(buffer.size, 1)  # an empty array would be nowhere
+    arrays = None if slab is None else transport.memory.reach(slab.empty(count, buffer.dtype))
+    if arrays is None:
+        nbytes = count * buffer.dtype.itemsize
+        arrays = transport.memory.reach(transport.memory.allocate(nbytes).view(buffer.dtype))
+    return None if arrays is None else Reach(arrays, mailboxes=True)

@@ -1,0 +1,77 @@
+"""What a runner is: one of the ways to carry a collective out, chosen by the algorithm (``runner_of``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.slab import Slab
+
+if TYPE_CHECKING:
+    from dear_mpi.collectives.plans.arguments import Call
+    from dear_mpi.collectives.plans.reach import Reach
+
+__all__ = ["Run", "Runner", "Task"]
+
+
+class Run(Protocol):
+    """A prepared collective on one buffer: what a ``Plan`` starts, advances and waits for."""
+
+    def start(self) -> None: ...
+
+    def advance(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+    def whole(self) -> None: ...
+
+    def free(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a runner is given.
+
+    Attributes:
+        call: checked on all ranks, its algorithm and segments chosen.
+        buffer: flat; the collective works on it in place.
+        tag: marks the messages of this plan, the same on all ranks.
+        slab: where the plan's own memory is taken from.
+        reached: the memory of all ranks, where they can reach it.
+    """
+
+    call: Call
+    buffer: Array
+    transport: Transport
+    tag: int
+    slab: Slab | None = None
+    reached: Reach | None = None
+
+    @property
+    def op(self) -> str:
+        """How contributions are combined; an average is a sum that the plan scales at its end."""
+        return "sum" if self.call.op == "average" else self.call.op
+
+
+class Runner(Protocol):
+    """One way to carry collectives out. A module can be one."""
+
+    def check(self, algorithm: str, collective: str, transport: Transport) -> None:
+        """See that the algorithm can carry out the collective here.
+
+        Raises:
+            ValueError: it cannot.
+            ProgramError: it is a user's, and wrong.
+        """
+
+    def check_call(self, call: Call, transport: Transport) -> object:
+        """See that it can carry out this very call; what, beside the arguments, must be equal on all ranks.
+
+        Raises:
+            ValueError: it cannot.
+        """
+
+    def prepare(self, task: Task) -> Run:
+        """Collective: a run on the task's buffer."""

@@ -1,0 +1,39 @@
+"""The one place where sends meet receives: first come, first met, as MPI matches the messages of one tag.
+
+    rank 0 sends       a  b  c          meetings: (a, x), (b, y)
+    rank 1 receives    x  y             left: the send c, until there is a third receive
+
+A lane holds what was started and has not met yet; whoever keeps it has a lane for each source and destination, and
+decides what happens at a meeting.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+__all__ = ["Lane"]
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+class Lane(Generic[S, R]):
+    """What one rank has sent to another and not yet met its receive, and the other way round; first come, first met.
+
+    >>> lane = Lane()
+    >>> lane.sends.extend("abc")
+    >>> lane.receives.extend("xy")
+    >>> list(lane.meetings()), list(lane.sends), list(lane.receives)
+    ([('a', 'x'), ('b', 'y')], ['c'], [])
+    """
+
+    def __init__(self) -> None:
+        self.sends: deque[S] = deque()
+        self.receives: deque[R] = deque()
+
+    def meetings(self) -> Iterator[tuple[S, R]]:
+        """Each send with its receive, both taken from the lane, as long as there are both."""
+        while self.sends and self.receives:
+            yield self.sends.popleft(), self.receives.popleft()

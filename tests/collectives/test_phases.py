@@ -1,0 +1,83 @@
+"""What ranks do in each other's memory is proved for many shapes; planted faults are found."""
+
+import pytest
+
+from dear_mpi.collectives import Partition, ProgramError
+from dear_mpi.collectives.lowering import check_phases
+from dear_mpi.collectives.lowering.phases import BUFFERS, Share, phases
+
+SHAPES = [(0, None), (1, None), (7, None), (16, None), (13, [3, 1, 2, 0, 4, 0.5, 2, 1])]
+
+
+def written(collective, count, size, weights=None, *, mailboxes, block=3, at_once=False):
+    partition = Partition.of(count, size, weights and weights[:size])
+    shares = [Share(partition, rank, block, at_once) for rank in range(size)]
+    return partition, [phases(collective, share, mailboxes=mailboxes) for share in shares]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("mailboxes", [False, True])
+@pytest.mark.parametrize("collective", BUFFERS)
+def test_proved_for_all_shapes(collective, mailboxes, at_once):
+    for size in (*range(1, 10), 16):
+        for count, weights in SHAPES:
+            if weights is None or size <= len(weights):
+                partition, found = written(
+                    collective, count, size, weights, mailboxes=mailboxes, block=1 + count % 4, at_once=at_once
+                )
+                check_phases.check_phases(collective, partition, found)
+
+
+@pytest.mark.parametrize("collective", BUFFERS)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_contributions_are_combined_in_rank_order(collective, at_once):
+    """All that an element of a rank's shard is made of comes in the order of the ranks."""
+    for mailboxes in (False, True):
+        _, found = written(collective, 12, 4, mailboxes=mailboxes, at_once=at_once)
+        for moves in (move for rank in found for phase in rank for move in phase if len(move.sources) > 2):
+            assert [rank for _, rank in moves.sources] == [0, 1, 2, 3]
+
+
+def no_barrier(of_rank):
+    """The first two phases as one."""
+    return [[*of_rank[0], *of_rank[1]], *of_rank[2:]]
+
+
+def nobody_waits_at_the_end(of_rank):
+    return of_rank[:-1]
+
+
+def twice(of_rank):
+    return [*of_rank[:-1], of_rank[-1] + [move for move in of_rank[-1] if len(move.sources) > 1]]
+
+
+# (what is planted, into which collective, with mailboxes, what is found)
+FAULTS = [
+    (no_barrier, "all_reduce", True, "reads undefined data in element 0 of the mailbox of rank 1"),
+    (no_barrier, "all_gather", False, "which rank 0 may be using"),
+    (nobody_waits_at_the_end, "all_gather", False, "may be using"),
+    (nobody_waits_at_the_end, "all_reduce", False, "may be using"),
+    (twice, "all_reduce", True, "combines ranks? .* twice"),
+    (lambda of_rank: [[], [], []], "all_gather", False, "rank 0 ends with the data of no rank in element"),
+]
+
+
+@pytest.mark.parametrize(("plant", "collective", "mailboxes", "message"), FAULTS)
+def test_faults_are_found(plant, collective, mailboxes, message):
+    partition, found = written(collective, 9, 3, mailboxes=mailboxes)
+    with pytest.raises(ProgramError, match=message):
+        check_phases.check_phases(collective, partition, [plant(of_rank) for of_rank in found])
+
+
+def test_one_set_of_mailboxes_would_not_do(monkeypatch):
+    """A fast rank would overwrite its mailbox while a slow one still reads it."""
+    monkeypatch.setattr(check_phases.State, "memory", lambda state, memory: memory)
+    partition, found = written("all_reduce", 9, 3, mailboxes=True)
+    with pytest.raises(ProgramError, match="writes element 0 of the mailbox of rank 0, which rank 1 may be using"):
+        check_phases.check_phases("all_reduce", partition, found)
+
+
+def test_ranks_must_have_as_many_phases():
+    partition, found = written("all_reduce", 9, 3, mailboxes=True)
+    with pytest.raises(ProgramError, match="rank 1 has fewer phases than others: 1"):
+        check_phases.check_phases("all_reduce", partition, [found[0], found[1][:1], found[2]])
