@@ -23,7 +23,7 @@ from dear_mpi.ranks.world import World
 
 __all__ = ["bench"]
 
-OURS = f"What to compare, with commas, the baseline first. Ours: {NAMES}, shared, auto, FILE.py:FUNCTION. "
+OURS = f"What to compare, with commas, the baseline first. Ours: {NAMES}, auto, FILE.py:FUNCTION. "
 OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py)."
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
 OTHER_MPI = Option(

@@ -28,7 +28,6 @@ __all__ += ["parameter", "with_flags"]
 Flags: TypeAlias = Mapping[str, Any]
 
 NAMES = ", ".join(ALGORITHMS)
-RUNNERS = "shared (in memory that a host's ranks share); native (MPI's own)"
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 MODELS = "mlp, cnn or gpt; or synthetic:TABLE, which only takes the time of TABLE: resnet50, densenet201, inceptionv4, "
 FUSION = "Which layers share a bucket: none (each has its own), layers:4 (4 at a time), buckets:8 (8 in all), or "
@@ -46,7 +45,7 @@ CONFIG_FLAGS = {
     "data": Option(help="What to train on: digits, FILE.npz (arrays x and y), or FILE.txt (for gpt)."),
     "schedule": Option(help=f"When gradients travel: {', '.join(SCHEDULES)}."),
     "fusion": Option(help=f"{FUSION}a largest size such as 25MB."),
-    "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; {RUNNERS}; auto; auto:FILE (written by bench --tune)."),
+    "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; native (MPI's own); auto; auto:FILE (from bench --tune)."),
     "segment_bytes": Option("--segment", help="Size of the largest message, e.g. 256KiB.", show_default=SEGMENT),
     "optimizer": Option(help=f"{' or '.join(OPTIMIZERS)}.", show_default="by model"),
     "lr": Option(help="Learning rate.", show_default=RATES),
