@@ -16,7 +16,6 @@ RANKS := 1 2 3 4 5
 PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist loadfile')
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
-LINES := 12100
 
 include hostfiles/local.env
 LIMIT := timeout 600
@@ -70,13 +69,12 @@ test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 
 	$(PYTHON) -m pytest -q --ignore=tests/gpu/mpi tests/gpu
 	$(PYTHON) tests/launch.py --mpirun '$(MPIRUN_GPU)' --ranks 1 2 4 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
 
-check: install        ## style, types, layers, size
+check: install        ## style, types, the order of the rooms; prints the lines of each
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -q tests/test_layering.py
-	@lines=$$(find -L dear_mpi -name '*.py' -exec cat {} + | wc -l); \
-	echo "$$lines lines of Python in dear_mpi, collectives and kernels (at most $(LINES))"; test $$lines -le $(LINES)
+	$(PYTHON) -m pytest -q tests/test_layering.py tests/test_algorithm_names.py tests/test_style.py
+	@$(PYTHON) tests/rooms.py
 
 format: install       ## let ruff rewrite what it can
 	$(PYTHON) -m ruff format .
@@ -111,7 +109,7 @@ bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on 
 numerics: install     ## the error of sums by type, algorithm and number of ranks: docs/benchmarks/numerics.md
 	$(PYTHON) tests/numerics.py
 
-docs: install         ## run the examples in docstrings; every file named in a text exists
+docs: install         ## run the examples in docstrings; every file that is named somewhere exists
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi
 	$(PYTHON) -m pytest -q tests/test_docs.py
 

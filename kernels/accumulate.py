@@ -42,7 +42,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
         dst = before[0] op before[1] op ... op dst op after[0] op after[1] op ...
 
-    Who receives the same contributions as somebody else, and puts its own at its place, gets the same bits.
+    Ranks that combine the same arrays in the same order get the same bits, whichever of the arrays is their ``dst``.
 
     Args:
         dst: an array of any type that the kernels know; fp16 and bf16 are combined in fp32, and rounded once.
@@ -52,8 +52,8 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
         op: ``sum``, ``prod``, ``min`` or ``max``; the last two pass a NaN on.
 
     Raises:
-        ValueError: there is no source, ``op`` is unknown, or the arrays differ in shape or type; they have several
-            axes and gaps (with several sources), or gaps at all (on a device).
+        ValueError: there is no source, ``op`` is unknown, or the arrays differ in shape or type. Arrays with gaps are
+            refused on a device, and on the host where they have several axes and there are several sources.
 
     >>> import numpy as np
     >>> total = np.array([1.0, 2.0])
@@ -75,7 +75,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Callable[[], object]:
     """A bound call that does dst = src * scale; for two-byte types the product is formed in fp32.
 
-    One of the two may be pinned host memory while the other one is on a device.
+    One array may be in pinned host memory while the other one is on a device.
     """
     call: Callable[[], object] = kernels_for(dst, src).copier(dst, src, scale)
     return call

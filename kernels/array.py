@@ -11,14 +11,16 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["Array", "array_module", "library_of", "to_host"]
+__all__ = ["KERNELS", "Array", "array_module", "library_of", "to_host"]
+
+# Every array library that we know, with the module of its kernels: see dispatch.py.
+KERNELS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
 
 # A CuPy array has the same interface; the annotation says NumPy because that is what type checkers know.
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 def library_of(array: Array) -> str:
@@ -39,13 +41,10 @@ def array_module(array: Array) -> ModuleType:
     >>> array_module(np.zeros(3)).__name__
     'numpy'
     """
-    library = library_of(array)
-    if library == "numpy":
-        return np
-    lookup("array library", library, {"numpy": None, "cupy": None})
-    return importlib.import_module(library)
+    lookup("array library", library_of(array), KERNELS)
+    return importlib.import_module(library_of(array))
 
 
 def to_host(array: Array) -> Array:
-    """The array itself if it is NumPy's, else a copy; of a GPU's the current stream is waited for."""
+    """The array itself if it is NumPy's, else a copy on the host; the call waits for the current stream."""
     return array if library_of(array) == "numpy" else array.get()  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ is as good as the device's: a kernel reads it over the bus.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +17,19 @@ import cupyx
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.cuda_sources import C_TYPES, kernel
-from dear_mpi.kernels.launch_tables import COMBINE_PART, THREADS, address, block_table, grid_of, row_table, slot_columns
+from dear_mpi.kernels.cuda_sources import kernel
+from dear_mpi.kernels.dtypes import C_TYPES
+from dear_mpi.kernels.launch_tables import (
+    COMBINE_PART,
+    THREADS,
+    address,
+    block_table,
+    grid_of,
+    row_table,
+    state_columns,
+)
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.rules import SGD, Adam, Rule
+from dear_mpi.kernels.optimizers import Optimizer
 
 __all__ = ["allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
 
@@ -68,47 +76,26 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> 
 
 
 def updater(
-    views: Sequence[Array], values: Sequence[Array], slots: Sequence[Sequence[Array]], scale: float
-) -> Callable[[Rule], object]:
-    """Every parameter by a rule, with its gradient in the views of a bucket: one launch."""
-    tables = Tables.of(values, views, *slot_columns(slots))
-
-    def unpack_update(rule: Rule) -> None:
-        name, numbers = RULES[type(rule)]
-        tables.launch(kernel("update.cu", f"{name}<{c_type(views)}>"), float(scale), *numbers(rule))
-
-    return unpack_update
-
-
-def sgd_numbers(rule: SGD) -> tuple[Any, ...]:
-    return float(rule.lr), float(rule.momentum), float(rule.weight_decay), np.int32(rule.nesterov)
-
-
-def adam_numbers(rule: Adam) -> tuple[Any, ...]:
-    """With the two corrections of the bias, which are the same for all elements."""
-    step = rule.lr / (1 - rule.beta1**rule.iteration)
-    correction = 1 / math.sqrt(1 - rule.beta2**rule.iteration)
-    return rule.beta1, rule.beta2, rule.epsilon, float(rule.weight_decay), step, correction
-
-
-# Kernel and numbers of each rule; a rule that is not here has no kernel.
-RULES: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
-    SGD: ("update_sgd", sgd_numbers),
-    Adam: ("update_adam", adam_numbers),
-}
+    views: Sequence[Array], values: Sequence[Array], state: Sequence[list[Array]], optimizer: Optimizer, scale: float
+) -> Callable[[int], object]:
+    """Every parameter of a bucket, with its gradient in the bucket's views: one launch."""
+    name, numbers = optimizer.kernel(1)
+    function = kernel("update.cu", f"update<{', '.join([c_type(views), name, *['double'] * len(numbers)])}>")
+    tables = Tables.of(values, views, *state_columns(state))
+    return lambda iteration: tables.launch(function, float(scale), *map(float, optimizer.kernel(iteration)[1]))
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:
     """dst = before[0] op ... op dst op after[0] op ..., from left to right: one launch, whatever their number.
 
-    Those but dst may be pinned host memory: it is read over the bus, without a copy before.
+    All arrays but dst may be in pinned host memory, which the kernel reads over the bus.
     """
     terms, numbers = [*before, dst, *after], (np.int64(dst.size), np.int64(COMBINE_PART))
     name = "accumulate" if len(terms) == 2 else "accumulate_all"
     function = kernel("accumulate.cu", f"{name}<{C_TYPES[dst.dtype.name]}, {lookup('op', op, OPS)}>")
     grid, addresses = grid_of(dst.size, COMBINE_PART), [address(term) for term in terms]
     if not grid:
-        return nothing
+        return lambda: None  # CUDA refuses an empty grid
     if len(terms) == 2:
         return partial(launch, function, grid, (dst, *addresses, *numbers), terms)
     table = cupy.asarray(np.array(addresses, np.int64))
@@ -116,16 +103,12 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
 
 def launch(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Array]) -> None:
-    """Run a kernel over arrays of which it has the addresses; a bound call keeps them alive."""
+    """Run a kernel that has the addresses of arrays among its arguments; ``keeps`` are these arrays, kept alive."""
     function((grid,), (THREADS,), arguments)
 
 
-def nothing() -> None:
-    """A launch for no elements: CUDA refuses an empty grid."""
-
-
 def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
-    """dst = src * scale, where one of them may be pinned host memory."""
+    """dst = src * scale; one of the two may be in pinned host memory."""
     if scale != 1 or dst.dtype != src.dtype:
         return packer([src], [dst], scale, None)
 

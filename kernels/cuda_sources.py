@@ -8,28 +8,13 @@ from typing import Any
 
 import cupy
 
-__all__ = ["C_TYPES", "kernel", "source"]
+__all__ = ["kernel", "source"]
 
 SOURCES = Path(__file__).parent / "cuda"
 
 # Nothing is contracted to a fused multiply-add: every kernel gives the bits of its NumPy reference, and being bound
 # by memory it loses no time.
 OPTIONS = ("--std=c++17", "--fmad=false")
-
-C_TYPES = {
-    "float64": "double",
-    "float32": "float",
-    "float16": "Half",
-    "bfloat16": "Bfloat16",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "int16": "short",
-    "uint16": "unsigned short",
-    "int32": "int",
-    "uint32": "unsigned int",
-    "int64": "long long",
-    "uint64": "unsigned long long",
-}
 
 
 def source(name: str) -> str:

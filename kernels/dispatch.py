@@ -1,7 +1,7 @@
 """Choose the implementation of the kernels by the type of the arrays that they are given.
 
-Callers say ``pack(...)``; whether NumPy or another library does it follows from the arrays. A new kind of array
-joins with one line in ``KERNELS``, and no caller changes. A backend has the functions of ``reference.py``.
+Callers say ``pack(...)``; whether NumPy or another library does it follows from the arrays. A new library joins with a
+module that has the functions of ``reference.py`` and a line in ``KERNELS``. No caller of a kernel changes.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.array import KERNELS, Array, library_of
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["KERNELS", "kernels_for"]
-
-KERNELS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
+__all__ = ["kernels_for"]
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
-    """The module of kernels for these arrays: the device's, if one of them is there and the others are pinned.
+    """The module of kernels for these arrays: a GPU's if one of them is there; the others may be pinned host memory.
 
     Raises:
         ValueError: there are no kernels for arrays of this library.

@@ -1,4 +1,4 @@
-"""The floating-point formats that the kernels know, by the names used on the command line.
+"""The number types that the kernels know: floating formats by the names used on the command line, and integers.
 
 bf16 comes from ``ml_dtypes``: NumPy has no such type, MPI has none either. Sums and casts round to nearest even; only
 fp64 to bf16 goes through fp32, and so rounds twice.
@@ -11,18 +11,26 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DTYPES", "compute_dtype", "is_floating"]
+__all__ = ["C_TYPES", "DTYPES", "compute_dtype", "is_floating"]
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "fp64": np.dtype(np.float64),
-    "fp32": np.dtype(np.float32),
-    "fp16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-}
+# A floating format in a line: its name, NumPy's type, and the type of kernels/cuda/elements.cuh, which numbers the
+# formats in this order.
+FORMATS: list[tuple[str, Any, str]] = [
+    ("fp64", np.float64, "double"),
+    ("fp32", np.float32, "float"),
+    ("fp16", np.float16, "Half"),
+    ("bf16", ml_dtypes.bfloat16, "Bfloat16"),
+]
+DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(numpy_type) for name, numpy_type, _ in FORMATS}
+
+# NumPy's name of a type, and that of the CUDA kernels. Integers are only combined, never scaled or cast.
+SIGNED = {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
+UNSIGNED = {f"u{name}": f"unsigned {c_type.removeprefix('signed ')}" for name, c_type in SIGNED.items()}
+C_TYPES = {np.dtype(numpy_type).name: c_type for _, numpy_type, c_type in FORMATS} | SIGNED | UNSIGNED
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether the kernels can scale this type (bf16 is no ``np.floating`` to NumPy)."""
+    """Whether the kernels can scale this type (to NumPy, bf16 is no ``np.floating``)."""
     return dtype in DTYPES.values()
 
 

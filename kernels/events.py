@@ -1,8 +1,8 @@
 """The order of host and device: when what a kernel wrote may be handed to somebody who is not on its stream.
 
 Kernels on a GPU are only launched when a call returns; they run later, in the order of their stream. An **event**
-marks a place in that order. Whoever is outside of it, above all MPI, has to wait for the event of the stream that
-wrote a buffer: forgetting it gives wrong numbers now and then, and no error.
+marks a place in that order. Whoever does not work on the stream that wrote a buffer, above all MPI, has to wait for an
+event of that stream. Without the wait numbers are wrong now and then, and there is no error.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ __all__ = ["Gpu", "current_gpu", "use_gpu"]
 
 @dataclass(frozen=True)
 class Gpu:
-    """``number`` counts what this process sees; ``address`` (on the PCI bus) is the same for all that share it."""
+    """``number`` is one of those that this process sees; ``address``, on the PCI bus, is the same for all processes."""
 
     number: int
     count: int
@@ -19,9 +19,9 @@ class Gpu:
 
 
 def use_gpu(local_rank: int) -> None:
-    """Let this process use that of the GPUs it sees, counted around; to be done before MPI starts, which binds to it.
+    """Let this process use one of its GPUs: ``local_rank`` modulo their number. Where there is none nothing happens.
 
-    Where there is none nothing happens: ``current_gpu`` will say so.
+    It must be called before MPI starts, which binds to the GPU in use.
     """
     with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):  # CuPy's errors of CUDA are RuntimeErrors
         import cupy

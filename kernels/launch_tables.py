@@ -3,9 +3,9 @@
     tensors   [0: pointers, type][1: pointers, type][2: ...]           a row each
     blocks    [0, 0..8191][0, 8192..16383][0, ..][1, 0..99][2, 0..]    a row each: tensor, and which elements
 
-Large tensors get many blocks, small ones one, none has to search for its tensor, and there is no limit on their
-number, because the tables are in the device's memory and not among the arguments. They are made once per plan:
-addresses must not change afterwards.
+A large tensor gets many blocks, a small one a single block, and no block has to search for its tensor. The tables are
+in the device's memory and not among the arguments, so there is no limit on the number of tensors. They are made once
+per plan: addresses must not change afterwards.
 """
 
 from __future__ import annotations
@@ -20,26 +20,15 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = [
-    "BLOCK",
-    "COMBINE_PART",
-    "KINDS",
-    "PART",
-    "THREADS",
-    "address",
-    "block_table",
-    "grid_of",
-    "row_table",
-    "slot_columns",
-]
+__all__ = ["COMBINE_PART", "PART", "THREADS", "address", "block_table", "grid_of", "row_table", "state_columns"]
 
 THREADS = 256  # of a block
 PART = 4096  # elements of a block: 16 for each thread
-COMBINE_PART = 2048  # of a segment of a ring, which is short: more blocks, so that all multiprocessors have one
+COMBINE_PART = 2048  # the same where arrays are combined: segments are short, and all multiprocessors want a block
+MAX_STATE = 2  # arrays that an optimiser may keep for a parameter: as in kernels/cuda/update.cu
 
 # Element numbers have 64 bits: a tensor may have more than 2^31.
 BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])
-
 
 KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}  # as the kernels number them
 
@@ -54,9 +43,9 @@ def row_table(*columns: Sequence[Array | None]) -> npt.NDArray[np.int64]:
     return np.array(rows, np.int64)
 
 
-def slot_columns(slots: Sequence[Sequence[Array]]) -> list[list[Array | None]]:
-    """The state of an optimiser as the two columns that the kernels have room for."""
-    return [[state[slot] if slot < len(state) else None for state in slots] for slot in (0, 1)]
+def state_columns(state: Sequence[list[Array]]) -> list[list[Array | None]]:
+    """The state arrays of every parameter, as the ``MAX_STATE`` columns that the kernels expect."""
+    return [[arrays[column] if column < len(arrays) else None for arrays in state] for column in range(MAX_STATE)]
 
 
 def kind(array: Array | None) -> int:
@@ -82,7 +71,7 @@ def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
     """
     numbers = np.repeat(np.arange(len(counts)), [grid_of(count, part) for count in counts])
     table = np.empty(len(numbers), BLOCK)
-    first = np.searchsorted(numbers, numbers)  # of the same tensor
+    first = np.searchsorted(numbers, numbers)  # block of the same tensor
     table["tensor"] = numbers
     table["start"] = (np.arange(len(numbers)) - first) * part
     table["count"] = np.minimum(np.asarray(counts, np.int64)[numbers] - table["start"], part)
@@ -90,7 +79,7 @@ def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
 
 
 def grid_of(count: int, part: int = PART) -> int:
-    """The number of blocks for so many elements: never a whole one too many.
+    """The number of blocks for ``count`` elements; the last one may have fewer than ``part``.
 
     >>> [grid_of(count) for count in (0, 1, PART, PART + 1)]
     [0, 1, 1, 2]

@@ -3,8 +3,8 @@
     pack:    tensors --cast, scale--> bucket        unpack:  bucket --cast, scale--> tensors
 
 Bytes moved per element: the itemsize of the tensor plus that of the bucket (fp32 to fp32 8, fp32 to bf16 6).
-Where tensors already *are* views into the bucket (``PackPlan.views``) neither is needed. On a GPU both are one
-launch, whatever the number of tensors; its table is made with the bound call, so bind once and call often.
+Where tensors already *are* views into the bucket (``PackPlan.views``) neither is needed. On a GPU each of the two is
+one launch, whatever the number of tensors. The table of a launch is made with the bound call: bind once, call often.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     |--------|.|------------|.|--------------|.........|
     ^ offsets[0]  ^ offsets[1]   ^ offsets[2]          ^ padded = chunks x (a multiple of 128 bytes)
 
-Tensors start on 16 bytes, so that a GPU reads them in whole vectors. The bucket is as long as ``chunks`` equal
-parts of a multiple of 128 bytes each: collectives then move equal chunks, and no chunk shares a cache line with
-the next. The padding is zero and stays zero (the sum of zeros), hence it disturbs no norm and no finite check.
+Tensors start on 16 bytes, so that a GPU reads them in whole vectors. The bucket consists of ``chunks`` equal chunks,
+each a multiple of 128 bytes, so that no chunk shares a cache line with the next. The padding is zero and stays zero
+(a sum of zeros is zero), hence it disturbs no norm and no finite check.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The smallest multiple of ``multiple`` that is not below ``value``: never a whole extra one."""
+    """The smallest multiple of ``multiple`` that is not below ``value``."""
     return -(-value // multiple) * multiple
 
 
@@ -54,8 +54,8 @@ class PackPlan:
         """
         if chunks < 1:
             raise ValueError(f"chunks must be at least 1, not {chunks}")
-        slots = [round_up(math.prod(shape), max(1, TENSOR_BYTES // dtype.itemsize)) for shape in shapes]
-        ends = list(accumulate(slots, initial=0))
+        lengths = [round_up(math.prod(shape), max(1, TENSOR_BYTES // dtype.itemsize)) for shape in shapes]
+        ends = list(accumulate(lengths, initial=0))
         padded = round_up(ends[-1], chunks * (CHUNK_BYTES // dtype.itemsize))
         return cls(tuple(map(tuple, shapes)), dtype, tuple(ends[:-1]), padded)
 

@@ -1,7 +1,6 @@
-"""The NumPy version of every kernel: the CPU backend, and the oracle that every other backend is tested against.
+"""The NumPy version of every kernel: it runs on the host, and every other version is tested against it.
 
-Large arrays are walked in blocks that stay in the second-level cache, so that a fused operation reads and writes
-main memory once, as its CUDA counterpart does with registers.
+Large arrays are walked in blocks that stay in the second-level cache: a fused operation reads and writes memory once.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.rules import Rule
+from dear_mpi.kernels.optimizers import Optimizer
 
 __all__ = ["OPS", "allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
 
 BLOCK = 1 << 14  # elements: four fp32 arrays of one block are 256 KiB
-COMBINE_BLOCK = 1 << 15  # the same where few arrays are at work at a time
+COMBINE_BLOCK = 1 << 15  # the same for the combiner, which works on two or three arrays at a time
 
 Step = Callable[[], object]
 
@@ -52,13 +51,13 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> 
 
 
 def updater(
-    views: Sequence[Array], values: Sequence[Array], slots: Sequence[Sequence[Array]], scale: float
-) -> Callable[[Rule], object]:
-    """Every parameter by a rule, with its gradient in the views of a bucket."""
+    views: Sequence[Array], values: Sequence[Array], state: Sequence[list[Array]], optimizer: Optimizer, scale: float
+) -> Callable[[int], object]:
+    """Every parameter of a bucket, with its gradient in the bucket's views."""
 
-    def unpack_update(rule: Rule) -> None:
-        for value, grad, state in zip(values, views, slots, strict=True):
-            update(value, grad, state, rule, scale)
+    def unpack_update(iteration: int) -> None:
+        for value, grad, arrays in zip(values, views, state, strict=True):
+            update(value, grad, arrays, partial(optimizer.update, iteration), scale)
 
     return unpack_update
 
@@ -104,7 +103,7 @@ def run_all(steps: Sequence[Step]) -> None:
 
 
 def flat(array: Array) -> Array:
-    """A view of an array with one axis; where there is none, ``reshape`` would give a copy."""
+    """A view of the array with one axis. Where no such view exists ``reshape`` would copy: that is refused."""
     if array.ndim != 1 and not array.flags.c_contiguous:
         raise ValueError(f"arrays of several axes must be contiguous, not of strides {array.strides}")
     return array.reshape(-1)
@@ -138,19 +137,19 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
 
 
-def update(value: Array, grad: Array, slots: Sequence[Array], rule: Rule, scale: float) -> None:
-    """Apply an optimiser's rule to one tensor: value and slots change, grad is only read.
+def update(value: Array, grad: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> None:
+    """Apply an optimiser's formula to one tensor: value and state change, grad is only read.
 
-    The rule works in fp32 (fp64 for fp64 parameters), in which the slots are kept as well.
+    The formula works in fp32 (fp64 for fp64 parameters), in which the state is kept as well.
     """
     wide = compute_dtype(value.dtype)
     flat_value, flat_grad = value.reshape(-1), grad.reshape(-1)
-    flat_slots = [slot.reshape(-1) for slot in slots]
+    flat_state = [array.reshape(-1) for array in state]
     for span in spans(flat_value.size):
         narrow = flat_value[span]
         block = narrow.astype(wide, copy=False)
         scaled = np.empty_like(block)
         copy_scaled(scaled, flat_grad[span], scale)
-        rule(block, scaled, *[slot[span] for slot in flat_slots])
+        formula(block, scaled, [array[span] for array in flat_state])
         if block is not narrow:
             narrow[...] = block

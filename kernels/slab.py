@@ -1,8 +1,8 @@
 """Communication memory: few large allocations that live as long as what is carved from them.
 
-A GPU's memory is handed to other processes by handles of whole allocations, which MPI libraries map once, cache in
-small numbers (MPICH: 16), and which must come from plain ``cudaMalloc``: memory of CuPy's asynchronous pool has no
-such handle. So buckets and side buffers share one slab, and neither is ever given back while a request exists.
+A GPU's memory is handed to other processes by a handle for a whole allocation. MPI libraries map each handle once and
+cache few of them (MPICH: 16). Only plain ``cudaMalloc`` gives handles: memory of CuPy's asynchronous pool has none. So
+buckets and side buffers share one slab, and neither is given back while a request exists.
 """
 
 from __future__ import annotations

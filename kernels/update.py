@@ -9,43 +9,33 @@ from collections.abc import Callable, Sequence
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.pack_plan import PackPlan
-from dear_mpi.kernels.rules import Rule
 
-__all__ = ["unpack_update", "updater"]
+__all__ = ["updater"]
 
 
 def updater(
     bucket: Array,
     plan: PackPlan,
     values: Sequence[Array],
-    slots: Sequence[Sequence[Array]],
+    state: Sequence[list[Array]],
+    optimizer: Optimizer,
     *,
     scale: float = 1.0,
-) -> Callable[[Rule], object]:
-    """A bound call that updates ``values[i]`` by a rule, with its gradient in ``bucket``, cast and times ``scale``.
+) -> Callable[[int], object]:
+    """A bound call that updates ``values`` with the gradients in ``bucket``, cast and multiplied by ``scale``.
+
+    The call takes the number of the iteration, which counts from 1.
 
     Args:
         bucket: the reduced gradients, flat, laid out by ``plan``; only read.
         values: the parameters, C-contiguous, of the plan's shapes.
-        slots: for each parameter, the rule's state arrays, of the parameter's shape; fp32, or fp64 for fp64.
+        state: for each parameter what ``optimizer.new_state`` gave; changed as ``values`` are.
 
     Raises:
-        ValueError: a shape differs from the plan's.
+        ValueError: a shape differs from the plan's, or the optimizer has no kernel for these arrays.
     """
     plan.check(values)
-    call: Callable[[Rule], object] = kernels_for(bucket).updater(plan.views(bucket), values, slots, scale)
+    call: Callable[[int], object] = kernels_for(bucket).updater(plan.views(bucket), values, state, optimizer, scale)
     return call
-
-
-def unpack_update(
-    bucket: Array,
-    plan: PackPlan,
-    values: Sequence[Array],
-    slots: Sequence[Sequence[Array]],
-    rule: Rule,
-    *,
-    scale: float = 1.0,
-) -> None:
-    """``updater``, called once."""
-    updater(bucket, plan, values, slots, scale=scale)(rule)

@@ -23,7 +23,7 @@ from _pytest.terminal import TerminalReporter
 
 PLUGIN = "rank-of-job"
 TESTS = Path(__file__).parent
-GRACE_S = 0.5  # between a report and the abort: other ranks that fail too print theirs, the launcher forwards both
+GRACE_S = 2.0  # between a report and the abort: other ranks that fail too print theirs, the launcher forwards both
 
 # The same examples on every rank and in every run, however slow the machine: no clock, no database of past failures.
 # No shrinking under MPI: it would repeat a test on the rank alone that failed.
@@ -111,7 +111,7 @@ class RankOfJob:
 
 
 def pytest_addoption(parser):
-    parser.addini("mpi_limit_s", "seconds that one test may take under MPI", default="60")
+    parser.addini("mpi_limit_s", "seconds that one test may take under MPI", default="300")
 
 
 @pytest.hookimpl(tryfirst=True)

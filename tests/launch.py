@@ -74,7 +74,7 @@ def launch(mpi: Mpi, ranks: int, arguments: list[str], *, limit_s: int) -> int:
             if job.poll() is None:  # also after Ctrl-C; told to end, a launcher ends its ranks; killed, it leaves them
                 job.terminate()
                 try:
-                    job.wait(10)
+                    job.wait(60)
                 except subprocess.TimeoutExpired:
                     job.kill()
                     job.wait()
@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--mpi", help="only the MPI of this name, such as MPICH")
     parser.add_argument("--mpirun", help="start ranks with this command, such as hostfiles/wheels-cuda.sh")
-    parser.add_argument("--limit", type=int, default=600, help="seconds for one launch")
+    parser.add_argument("--limit", type=int, default=1800, help="seconds for one launch")
     parser.add_argument("--keep-going", action="store_true", help="do the launches that remain after a failure")
     parser.add_argument("arguments", nargs="+", help="what follows `python`, after --")
     options = parser.parse_args()

@@ -1,39 +1,91 @@
-"""Every file and every make target that a text names exists, and the table of algorithms is right."""
+"""Files and make targets that a text, a docstring or a comment names exist, and the table of algorithms is right."""
 
+import ast
 import re
-from pathlib import Path
+import tokenize
 
 import pytest
 
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.verify import keeps_rank_order
+from tests.rooms import LAYERS, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
+CODE = sorted(
+    path
+    for folder in (*LAYERS, "tests")
+    for path in (ROOT / folder).rglob("*.*")
+    if path.suffix in (".py", ".cu", ".cuh") and path.resolve() == path
+)
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("hostfiles/*.md")])
 
-# In `backquotes` or as the target of a [link](...): something with an extension that we use, or a folder of ours.
-EXTENSIONS = "py|md|cu|cuh|toml|json|env|svg|png|sh|yaml|yml"
-NAMED = re.compile(rf"[`(]((?:[\w.-]+/)*[\w.-]+\.(?:{EXTENSIONS})|(?:[\w.-]+/)+)(?:#[\w-]*)?[`)]")
-LINKED = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)")
-# Names of the reader's own files, not of ours.
-EXAMPLES = re.compile(r"(.*/)?([A-Z_]+|mine|wrong|my_\w+|out|result\w*|timeline\w*|trace\w*)\.\w+$|\.venv/.*")
+# Anything with an extension that we use, wherever it stands; a folder in `backquotes`; the target of a [link](...).
+EXTENSIONS = "py|md|cu|cuh|toml|json|env|svg|png|sh|yaml|yml|h"
+FILE = re.compile(rf"(?<![\w/.:-])((?:[\w.-]+/)*[\w.-]+\.(?:{EXTENSIONS}))(?![\w/])")
+FOLDER = re.compile(r"`((?:[\w.-]+/)+)`")
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)")
+# Names of the reader's own files, and one that many folders have.
+EXAMPLES = re.compile(
+    r"(.*/)?(FILE|NAME|mine|wrong|prove|use|ten_lines|my_\w+|out|result\w*|timeline\w*|trace\w*|__init__)\.\w+$"
+    r"|(run|rules)\.json$|(ring|steps)\.png$|\.venv/.*"
+)
 
 
 def exists(name, text):
-    """Relative to the text, to the root, or the bare name of a file somewhere in the packages or the tests."""
-    if (text.parent / name).exists() or (ROOT / name).exists() or (ROOT / "dear_mpi" / name).exists():
-        return True
-    folders = ["dear_mpi", "collectives", "kernels", "tests", "docs", "hostfiles"]
-    return "/" not in name and any(any((ROOT / folder).rglob(name)) for folder in folders)
+    """A path from the root, from the text, or from a room on; docs/algorithms.md is about one folder of ours."""
+    folders = [ROOT, text.parent, *(ROOT / layer for layer in LAYERS if "/" in name)]
+    if text == ROOT / "docs" / "algorithms.md":
+        folders.append(ROOT / "collectives" / "algorithms")
+    return any((folder / name).exists() for folder in folders)
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: str(text.relative_to(ROOT)))
 def test_named_files_exist(text):
     content = text.read_text(encoding="utf-8")
-    names = {match.strip() for match in NAMED.findall(content) + LINKED.findall(content)}
+    names = {name.strip() for pattern in (FILE, FOLDER, LINK) for name in pattern.findall(content)}
     missing = sorted(name for name in names if not EXAMPLES.match(name) and not exists(name, text))
     assert not missing, f"{text.name} names files that are not there: {missing}"
+
+
+def said(path):
+    """The docstrings and comments of a Python file; all of another one."""
+    content = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return content
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [ast.get_docstring(node) for node in ast.walk(ast.parse(content)) if isinstance(node, documented)]
+    with tokenize.open(path) as file:
+        comments = [token.string for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.COMMENT]
+    return "\n".join([*filter(None, docstrings), *comments])
+
+
+def is_near(name, path):
+    """A path from the folder of the code or from one above it, as far as the root; CUDA sources have one folder."""
+    above = [folder for folder in path.parents if folder.is_relative_to(ROOT)]
+    return any((folder / name).exists() for folder in (*above, ROOT / "kernels" / "cuda"))
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_named_in_docstrings_and_comments_exist(path):
+    missing = sorted(name for name in FILE.findall(said(path)) if not EXAMPLES.match(name) and not is_near(name, path))
+    assert not missing, f"{path} names files that are not there: {missing}; give the path from a folder above"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("plan.py", True),
+        ("runners/messages.py", True),
+        ("transports/agree.py", True),
+        ("collectives/transports/agree.py", True),
+        ("agree.py", False),
+        ("execute.py", False),
+        ("plans/agree.py", False),
+    ],
+)
+def test_a_name_that_is_out_of_date_is_found(name, found):
+    assert FILE.findall(f"see ``{name}``, and ({name}).") == [name, name]
+    assert is_near(name, ROOT / "collectives" / "plans" / "make_plan.py") == found
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: str(text.relative_to(ROOT)))
@@ -44,10 +96,14 @@ def test_named_make_targets_exist(text):
 
 
 def algorithm_rows():
-    """The rows of the tables of docs/algorithms.md that begin with a file."""
+    """The rows of the tables of docs/algorithms.md: the first cell is the algorithm's file, or its name without one."""
     lines = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8").splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
-    return [(row[0].strip("`").removesuffix(".py"), *row[1:]) for row in cells if row[0].endswith(".py`")]
+    return [
+        (row[0].strip("`").removesuffix(".py"), *row[1:])
+        for row in cells
+        if row[0].endswith(".py`") or row[0].strip("`") in ALGORITHMS
+    ]
 
 
 def test_every_algorithm_is_in_both_tables():

@@ -1,61 +1,38 @@
-"""The shape of the code: where the packages are, who may import whom, and how long a file and a function may be."""
+"""The shape of the code: where the packages are, who may import whom, and what an import may start."""
 
 import ast
-import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {"dear_mpi": "dear_mpi", "dear_mpi.collectives": "collectives", "dear_mpi.kernels": "kernels"}
+from tests.rooms import LAYERS, ROOMS, ROOT, SOURCES, may_import, place, room_of
 
-FILE_LINES = 300
-BODY_LINES = 60
-MEDIAN_BODY_LINES = 8
-
-MPI4PY_FILES = {
+STARTS_MPI = {"dear_mpi.collectives.transports.mpi"}  # when it is imported: so it is imported where it is needed
+MPI4PY_FILES = STARTS_MPI | {
     f"dear_mpi.collectives.{name}"
-    for name in (
-        "transports.mpi",
-        "plans.runners.native",
-        *(f"launch.{x}" for x in ("cuda_aware", "probe_device", "mpi_facts")),
-    )
+    for name in ("plans.runners.native", *(f"launch.{x}" for x in ("cuda_aware", "probe_device", "mpi_facts")))
 }
 CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.probe_device"}  # and the kernels
+# importlib could load what no import statement names. The facade and two tables of optional libraries need it.
+IMPORTLIB_FILES = {
+    "dear_mpi.collectives.__init__",
+    "dear_mpi.collectives.algorithms.user_algorithm",
+    "dear_mpi.bench.gloo",
+    "dear_mpi.kernels.array",
+    "dear_mpi.kernels.dispatch",
+}
+WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
 
 
-def sources():
-    """{module: path} of every file of the three packages, each once: not again through the links."""
-    found = {}
-    for package, folder in FOLDERS.items():
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.resolve() == path:
-                found[".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts])] = path
-    return found
-
-
-SOURCES = sources()
-
-
-def imported_names(path):
+def imported_names(source):
     """(line, name) of each import, also of those inside functions: a.b for both `import a.b` and `from a import b`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             origin = "." * node.level + (node.module or "")
             yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
-
-
-def bodies(path):
-    """(lines, line, name) of each function: from the first statement after the docstring to the last line."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            statements = node.body[1:] if ast.get_docstring(node) else node.body
-            lines = node.end_lineno - statements[0].lineno + 1 if statements else 0
-            yield lines, node.lineno, node.name
 
 
 def within(name, *packages):
@@ -70,12 +47,15 @@ def is_allowed(module, name):
         return module in MPI4PY_FILES
     if within(name, "cupy", "cupyx"):
         return within(module, "dear_mpi.kernels") or module in CUPY_FILES
+    if within(name, "importlib"):
+        return module in IMPORTLIB_FILES or within(name, "importlib.resources")
     if within(name, "collectives", "kernels", "tests"):
         return False  # the folders are not packages: the same file would be two modules
-    if not within(name, "dear_mpi") or not within(module, "dear_mpi.collectives", "dear_mpi.kernels"):
-        return True
-    below = ["dear_mpi.kernels"] if within(module, "dear_mpi.kernels") else ["dear_mpi.kernels", "dear_mpi.collectives"]
-    return within(name, *below)
+    return not within(name, "dear_mpi") or may_import(module, name)
+
+
+def refused(module, source):
+    return [f"line {line} imports {name}" for line, name in imported_names(source) if not is_allowed(module, name)]
 
 
 def test_links_lead_to_the_top_level_folders():
@@ -88,49 +68,164 @@ def test_links_lead_to_the_top_level_folders():
         assert link.resolve() == ROOT / layer, f"{link} must be a link to ../{layer}, not a copy of it"
 
 
+def test_every_folder_is_a_room_of_the_table():
+    rooms = {f"{layer}/{room}" for layer in LAYERS for room in ROOMS[layer]}
+    assert {room_of(path) for path in SOURCES.values()} - set(LAYERS) == rooms, "see ROOMS in tests/rooms.py"
+    assert set(SOURCES) >= MPI4PY_FILES | CUPY_FILES | IMPORTLIB_FILES
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_rooms_have_an_order(layer):
+    """Each room imports from rooms before it in the table alone, so there is no circle; and what it names exists."""
+    before = []
+    for room, entries in ROOMS[layer].items():
+        assert {entry.partition("/")[0] for entry in entries} <= set(before), room
+        for entry in entries:
+            assert (ROOT / layer / entry).is_dir() or (ROOT / layer / f"{entry}.py").exists(), entry
+        before.append(room)
+
+
 @pytest.mark.parametrize("module", SOURCES)
 def test_imports_point_down(module):
-    path = SOURCES[module]
-    wrong = [f"{path}:{line} imports {name}" for line, name in imported_names(path) if not is_allowed(module, name)]
-    assert not wrong, f"{module} may not import these (see is_allowed):\n" + "\n".join(wrong)
+    wrong = refused(module, SOURCES[module].read_text(encoding="utf-8"))
+    assert not wrong, "\n".join([f"{SOURCES[module]} (see is_allowed, and ROOMS in tests/rooms.py)", *wrong])
 
 
 @pytest.mark.parametrize(
     ("module", "name", "allowed"),
     [
-        ("dear_mpi.kernels.pack", "dear_mpi.kernels.array.Array", True),
-        ("dear_mpi.kernels.pack", "dear_mpi.collectives.algorithms.ring", False),
+        ("kernels.pack", "kernels.array.Array", True),
+        ("kernels.pack", "collectives.program.errors", False),
+        ("collectives.program.verify", "collectives.program.replay", True),
+        ("collectives.program.verify", "collectives.algorithms.ring", False),
+        ("collectives.algorithms.ring", "kernels.lookup", True),
+        ("collectives.algorithms.ring", "collectives.program.program.Program", True),
+        ("collectives.algorithms.registry", "collectives.plans.tuning.rules_of", False),
+        ("collectives.algorithms.registry", "collectives.transports.transport.Transport", False),
+        ("collectives.algorithms.registry", "collectives.programs", False),  # through the facade
+        ("collectives.algorithms.registry", "collectives", False),
+        ("collectives.algorithms.ring", "training.trainer.Trainer", False),
+        ("collectives.lowering.check", "collectives.algorithms.ring", False),
+        ("collectives.launch.launcher", "collectives.program.errors.ArgumentError", True),
+        ("collectives.launch.launcher", "collectives.program.errors_of_others", False),
+        ("collectives.launch.launcher", "collectives.program", False),
+        ("collectives.launch.launcher", "collectives.program.program.Program", False),
+        ("collectives.launch.launcher", "collectives.transports.agree", False),
+        ("collectives.transports.mpi", "collectives.launch.cuda_aware", True),
+        ("collectives.transports.mpi", "collectives.program.partition", False),
+        ("collectives.transports.mpi", "collectives.plans.plan", False),
+        ("collectives.plans.runners.shared", "collectives.plans.execution", True),
+        ("collectives.plans.runners.shared", "collectives.transports.transport", True),
+        ("collectives.plans.plan", "collectives.make_plan", False),
+        ("collectives.__init__", "collectives.plans.calls", True),
+        ("collectives.__init__", "ranks.world", False),
+        ("ranks.world", "collectives.transports.agree", True),
+        ("ranks.world", "collectives.make_plan", True),
+        ("ranks.world", "figures.units", False),
+        ("models.layers.dense", "models.layer.Layer", True),
+        ("models.layers.dense", "training.bucket", False),
+        ("training.schedules.dear", "training.exchange", True),
+        ("training.schedules.dear", "see.tables", False),
+        ("training.trainer", "kernels.pack", True),
+        ("bench.table", "figures.terminal.bar", True),
+        ("bench.table", "see.explain", False),
+        ("bench.collective", "training.trainer", False),
+        ("doctor.show", "bench.table", False),
+        ("cli.app", "see.explain", True),
+        ("cli.app", "__version__", False),
+        ("__main__", "cli.app.app", True),
+    ],
+)
+def test_order_of_rooms(module, name, allowed):
+    assert is_allowed(f"dear_mpi.{module}", f"dear_mpi.{name}") == allowed
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "allowed"),
+    [
         ("dear_mpi.kernels.pack", "mpi4py.MPI", False),
-        ("dear_mpi.collectives.algorithms.ring", "dear_mpi.kernels.pack", True),
-        ("dear_mpi.collectives.algorithms.ring", "dear_mpi.training.trainer.Trainer", False),
-        ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),
         ("dear_mpi.collectives.algorithms.ring", "mpi4py.MPI", False),
         ("dear_mpi.collectives.transports.mpi", "mpi4py.MPI", True),
-        ("dear_mpi.training.trainer", "dear_mpi.collectives.algorithms.ring", True),
+        ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),
         ("dear_mpi.training.trainer", "collectives.ring", False),
+        ("dear_mpi.training.trainer", ".bucket.Bucket", False),
         ("dear_mpi.training.trainer", "cupy", False),
         ("dear_mpi.ranks.streams", "cupy", True),
+        ("dear_mpi.training.trainer", "importlib.import_module", False),
+        ("dear_mpi.models.paper_models", "importlib.resources", True),
     ],
 )
 def test_rule(module, name, allowed):
     assert is_allowed(module, name) == allowed
 
 
-def test_files_and_functions_are_short():
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES.values()}
-    long = [f"{path}: {lines} lines, at most {FILE_LINES}" for path, lines in lengths.items() if lines > FILE_LINES]
-    functions = [(path, *body) for path in SOURCES.values() for body in bodies(path)]
-    long += [
-        f"{path}:{line} {name}: a body of {lines} lines, at most {BODY_LINES}"
-        for path, lines, line, name in functions
-        if lines > BODY_LINES
-    ]
-    assert not long, "\n".join(long)
-    median = statistics.median([lines for _, lines, _, _ in functions] or [0])
-    assert median <= MEDIAN_BODY_LINES, f"the median body has {median} lines, at most {MEDIAN_BODY_LINES}"
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "import dear_mpi.collectives.plans.tuning",
+        "from dear_mpi.collectives.plans import tuning",
+        "from dear_mpi.collectives.plans.tuning import rules_of as rules",
+        "from dear_mpi.collectives import plans",
+        "from ..plans import tuning",
+        "def later():\n    from dear_mpi.collectives.plans.tuning import rules_of",
+        "if TYPE_CHECKING:\n    from dear_mpi.collectives.plans.tuning import Rule",
+    ],
+)
+def test_an_import_is_found_wherever_it_stands(planted):
+    source = f"from dear_mpi.collectives.program import errors\n{planted}\n"
+    assert len(refused("dear_mpi.collectives.algorithms.ring", source)) == 1
 
 
-def test_import_is_free_of_mpi_and_gpu():
-    code = "import sys, dear_mpi; print(*sorted({'mpi4py', 'cupy'} & set(sys.modules)))"
-    job = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert job.stdout.split() == [], "import dear_mpi must not load these"
+def importable(*rooms):
+    """Modules that can be imported without MPI and CuPy; of these rooms of collectives, or of all."""
+    for module in SOURCES:
+        layer, inside = place(module.removesuffix(".__init__"))
+        wanted = layer == "collectives" and (not rooms or inside.partition("/")[0] in rooms)
+        if wanted and module not in STARTS_MPI:
+            yield module.removesuffix(".__init__")
+
+
+def in_another_process(code, *arguments):
+    command = [sys.executable, "-c", code, *arguments]
+    job = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert job.returncode == 0, job.stderr
+    return job.stdout.split()
+
+
+READ_PROGRAMS = """
+import sys
+for name in ("mpi4py", "numpy", "cupy", "ml_dtypes"):
+    sys.modules[name] = None  # an import of it fails
+from importlib import import_module
+for name in sys.argv[1:]:
+    import_module(name)
+from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives.lowering.instructions import write_instructions
+from dear_mpi.collectives.lowering.messages import messages
+ring = programs("ring", "all_reduce", 4)
+verify(ring)
+for program in ring:
+    print(len(write_instructions(messages(program, chunks=(0, 2, 4, 6, 8), segment=1)).messages))
+"""
+
+
+def test_programs_are_read_without_numpy_and_mpi():
+    """Written, proved and lowered: a ring of 4 ranks, of which each sends and receives 2 messages in 6 steps."""
+    modules = list(importable(*WITHOUT_NUMPY))
+    assert {place(module)[1].partition("/")[0] for module in modules} == set(WITHOUT_NUMPY)
+    assert in_another_process(READ_PROGRAMS, *modules) == 4 * ["24"]
+
+
+LOAD = """
+import sys
+from importlib import import_module
+for name in sys.argv[1:]:
+    import_module(name)
+print(*sorted({"mpi4py.MPI", "cupy"} & set(sys.modules)))
+"""
+
+
+def test_import_starts_neither_mpi_nor_a_gpu():
+    """Of the command line with all that it uses, and of all modules of collectives but those that are MPI's."""
+    loaded = in_another_process(LOAD, "dear_mpi.cli.app", *importable())
+    assert loaded == [], "importing must not load these"

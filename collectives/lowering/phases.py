@@ -7,8 +7,8 @@
 
 Ranks reach each other's buffers, or else a mailbox that each of them has beside its buffer. A run uses one of two sets
 of mailboxes, in turn, so that one barrier is enough: whoever passes the next one knows that everybody has read the
-mailboxes of the last run. Contributions are combined in rank order, so the bits are those of ``ordered.py``. Nothing is
-sent: an all-reduce reads and writes every number once, where messages copy it P - 1 times.
+mailboxes of the last run. Contributions are combined in rank order, so the bits are those of ``algorithms/ordered.py``.
+Nothing is sent: an all-reduce reads and writes every number once, where messages copy it P - 1 times.
 
 ``check_phases.py`` proves that no rank touches what another one writes in the same phase.
 """

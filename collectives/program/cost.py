@@ -5,8 +5,8 @@ occupies the outgoing side of its port for b beta, arrives alpha later, occupies
 the same time, and takes b gamma more of the rank where it is combined. Between ranks of one host it is the ranks'
 ports that count; between hosts, which all ranks of a host share, those of the hosts, with an alpha and beta of their
 own. What wants a port that is busy queues up: that is contention. A rank enters a step when all transfers of its
-previous one are done. For the ring this gives the closed forms in ``ring.py``; for the naive algorithm it shows the
-crowd at rank 0. Segments, which let steps overlap, are not modelled.
+previous one are done. For the ring this gives the closed forms in ``algorithms/ring.py``; for the naive algorithm it
+shows the crowd at rank 0. Segments, which let steps overlap, are not modelled.
 """
 
 from __future__ import annotations

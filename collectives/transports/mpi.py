@@ -34,7 +34,7 @@ class MpiTransport:
 
     Args:
         device_memory: how a GPU's memory gets to MPI: ``direct``, ``staged`` through pinned host memory, or ``auto``,
-            which is found out when the first such buffer is seen (``cuda_aware.py``); then ``name`` says it.
+            which is found out when the first such buffer is seen (``launch/cuda_aware.py``); then ``name`` says it.
     """
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:

@@ -95,7 +95,7 @@ class Native:
     def __init__(self, setup: Setup) -> None:
         self.plan = setup.plan("native")
         alone = setup.out is None and setup.case.device == "cpu" and setup.case.op != "average"
-        run: Any = self.plan.run  # a NativeRun, whose module imports MPI
+        run: Any = self.plan.run  # a NativeRun
         self.call: Callable[[], object] = run.call if alone else self.plan
         self.untimed: Callable[[], object] = run.home if alone else lambda: None
 

@@ -18,8 +18,8 @@ from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.figures.units import format_bytes, parse_bytes
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.training.config import LEARNING_RATES, Config
-from dear_mpi.training.optimizer import OPTIMIZERS
+from dear_mpi.kernels.optimizers import OPTIMIZERS
+from dear_mpi.training.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "DeviceMemory", "Flags", "JsonFile", "Threads", "config_of"]
@@ -31,13 +31,22 @@ NAMES = ", ".join(ALGORITHMS)
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 MODELS = "mlp, cnn or gpt; or synthetic:TABLE, which only takes the time of TABLE: resnet50, densenet201, inceptionv4, "
 FUSION = "Which layers share a bucket: none (each has its own), layers:4 (4 at a time), buckets:8 (8 in all), or "
-RATES = ", ".join(f"{rate} for {name}" for name, rate in LEARNING_RATES.items())
 MEMORY = "How GPU memory gets to MPI: direct, staged (copied to the host), or auto (direct if a trial succeeds)."
 
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write the result to a file, as JSON.")]
 Link = Annotated[str | None, Option(help="Emulate a link: slow messages down to it, e.g. 10gbit,50us.")]
 Threads = Annotated[int | None, Option(min=1, help="Run this many ranks as threads of one process, without MPI.")]
+
+
+def of_optimizers(setting: str) -> str:
+    """The defaults of the optimisers that have this setting.
+
+    >>> of_optimizers("momentum")
+    '0.0 for sgd'
+    """
+    return ", ".join(f"{vars(kind)[setting]} for {name}" for name, kind in OPTIMIZERS.items() if setting in vars(kind))
+
 
 # `show_default` says in words what holds without the flag, where Config has no default value.
 CONFIG_FLAGS = {
@@ -48,10 +57,10 @@ CONFIG_FLAGS = {
     "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; native (MPI's own); auto; auto:FILE (from bench --tune)."),
     "segment_bytes": Option("--segment", help="Size of the largest message, e.g. 256KiB.", show_default=SEGMENT),
     "optimizer": Option(help=f"{' or '.join(OPTIMIZERS)}.", show_default="by model"),
-    "lr": Option(help="Learning rate.", show_default=RATES),
-    "momentum": Option(help="Momentum of sgd."),
+    "lr": Option(help="Learning rate.", show_default=of_optimizers("lr")),
+    "momentum": Option(help="Factor of the momentum.", show_default=of_optimizers("momentum")),
     "nesterov": Option("--nesterov", help="Use Nesterov's form of momentum."),
-    "weight_decay": Option(help="Factor of the L2 penalty."),
+    "weight_decay": Option(help="Factor of the L2 penalty.", show_default=of_optimizers("weight_decay")),
     "batch": Option(help="Examples per iteration, over all ranks together.", show_default="by model"),
     "iterations": Option(help="Number of iterations.", show_default="by model"),
     "dtype": Option(help=f"Type of the parameters: fp32 or fp64; of synthetic models {', '.join(DTYPES)}."),

@@ -21,8 +21,8 @@ __all__ = ["Layer", "Loss", "Parameter"]
 class Parameter:
     """A tensor that is trained, and the place where its gradient is written.
 
-    ``grad`` has the shape and dtype of ``value``. The trainer rebinds ``grad`` to a view into a bucket, so that
-    packing costs nothing; a layer therefore writes *into* it (``grad[...] = g`` or ``out=grad``), never over it.
+    ``grad`` has the shape and dtype of ``value``. A bucket rebinds ``grad`` to a view into its buffer where it can, so
+    that packing costs nothing; a layer therefore writes *into* it (``grad[...] = g`` or ``out=grad``), never over it.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The five models of the DeAR paper as synthetic layers: ``synthetic:resnet50`` and its like.
 
-The tables in ``data/paper_models.json`` list for every module the elements of its tensors, its forward FLOPs at the
+The tables in ``paper_models.json`` list for every module the elements of its tensors, its forward FLOPs at the
 paper's batch size, and when the forward pass calls it. A user's own table has the same form:
 
     {"modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order

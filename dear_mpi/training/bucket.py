@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.pack import packer
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.kernels.update import updater
 from dear_mpi.models.layer import Parameter
-from dear_mpi.training.optimizer import Optimizer
 
 __all__ = ["Bucket"]
 
@@ -56,12 +56,13 @@ class Bucket:
             if not parameter.value.flags.c_contiguous:
                 raise ValueError(f"parameter {parameter.name} must be contiguous")
         self.index, self.layers, self.parameters = index, tuple(layers), tuple(parameters)
-        self.optimizer, self.updates = optimizer, 0
+        self.updates = 0
         self.plan = PackPlan.of([parameter.value.shape for parameter in parameters], wire, chunks)
         values = [parameter.value for parameter in parameters]
         self.buffer = (slab or Slab.beside(values[0])).zeros(self.plan.padded, wire)
         self.pack = self.packing()
-        self.apply = updater(self.buffer, self.plan, values, [optimizer.new_slots(value) for value in values])
+        self.state = [optimizer.new_state(value) for value in values]
+        self.apply = updater(self.buffer, self.plan, values, self.state, optimizer)
 
     def packing(self) -> Callable[[], object]:
         """The call that brings the gradients into the buffer: of no effect where they can be there from the start."""
@@ -80,7 +81,7 @@ class Bucket:
     def update(self) -> None:
         """Apply the optimiser with the reduced gradients in the buffer."""
         self.updates += 1
-        self.apply(self.optimizer.rule(self.updates))
+        self.apply(self.updates)
 
     def __str__(self) -> str:
         return f"bucket {self.index} (layers {self.layers[0]}..{self.layers[-1]}, {self.plan.nbytes} bytes)"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.ranks.streams import STREAMS
 
 __all__ = ["PRESETS", "Config"]
@@ -21,7 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # What is of no use for one kind of model is refused, lest somebody believes that it did something.
 OF_OTHERS = {"synthetic": ("data", "context", "batch"), "real": ("forward_time", "backward_time", "compute")}
-LEARNING_RATES = {"sgd": 0.1, "adam": 3e-3}
+OF_OPTIMIZERS = ("lr", "momentum", "nesterov", "weight_decay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Config:
     the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
     ``debug`` lets the ranks compare before every collective which one it is.
     ``wire`` is the type in which gradients travel, that of the model unless it is given.
+    ``lr``, ``momentum``, ``nesterov`` and ``weight_decay`` are settings of the optimiser; None is its own default.
     """
 
     model: str = "mlp"
@@ -44,10 +46,10 @@ class Config:
     dtype: str = "fp32"
     wire: str | None = None
     optimizer: str
-    lr: float
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
+    lr: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    weight_decay: float | None = None
     batch: int
     iterations: int
     seed: int = 0
@@ -72,19 +74,33 @@ class Config:
         for name in OF_OTHERS["synthetic" if kind == "synthetic" else "real"]:
             if name in given:
                 raise ValueError(f"{name} does not apply to the model {given.get('model', cls.model)!r}")
-        chosen = preset | given
-        lr = lookup("optimizer", chosen["optimizer"], LEARNING_RATES)
-        config = cls(**{"lr": lr} | chosen)
+        config = cls(**preset | given)
         config.check()
         return config
 
     def check(self) -> None:
-        """There is such a device, and numbers are in range."""
+        """There are such a device and such an optimiser, and numbers are in range."""
         lookup("device", self.device, STREAMS)
         for name in ("batch", "iterations", "context"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("forward_time", "backward_time", "momentum", "weight_decay", "seed"):
+        for name in ("forward_time", "backward_time", "seed"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, not {value}")
+        self.new_optimizer()
+
+    def new_optimizer(self) -> Optimizer:
+        """The optimiser, with what was chosen for it.
+
+        Raises:
+            ValueError: it has no such setting, or none of this value.
+        """
+        kind = lookup("optimizer", self.optimizer, OPTIMIZERS)
+        settings = [field.name for field in fields(kind) if field.name in OF_OPTIMIZERS]
+        chosen = {name: value for name in OF_OPTIMIZERS if (value := getattr(self, name)) is not None}
+        for name in chosen:
+            if name not in settings:
+                allowed = ", ".join(settings)
+                raise ValueError(f"{name} is not a setting of the optimizer {self.optimizer}, which takes {allowed}")
+        return kind(**chosen)

@@ -31,7 +31,6 @@ from dear_mpi.training.config import Config
 from dear_mpi.training.engine import Engine
 from dear_mpi.training.exchange import Exchange
 from dear_mpi.training.fusion import fuse
-from dear_mpi.training.optimizer import Optimizer
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import LossMeter, Trainer
 from dear_mpi.training.workload import make_workload
@@ -199,8 +198,7 @@ def wire_of(config: Config) -> np.dtype[Any]:
 
 def make_buckets(layers: list[Layer], config: Config, ranks: int, slab: Slab) -> list[Bucket]:
     """Fuse the layers' gradients, in the memory of the slab."""
-    wire = wire_of(config)
-    optimizer = Optimizer(config.optimizer, config.lr, config.momentum, config.nesterov, config.weight_decay)
+    wire, optimizer = wire_of(config), config.new_optimizer()
     nbytes = [sum(parameter.value.size for parameter in layer.parameters) * wire.itemsize for layer in layers]
     return [
         Bucket(

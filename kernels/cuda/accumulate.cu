@@ -13,11 +13,10 @@
 
 #include "elements.cuh"
 
-// The type in which values are combined.
-template <typename T> struct Wide { using type = T; };
+// The type in which values are combined: their own, or Single for float and for formats of storage only, which are bits.
+template <typename T, typename = void> struct Wide { using type = T; };
 template <> struct Wide<float> { using type = Single; };
-template <> struct Wide<Half> { using type = Single; };
-template <> struct Wide<Bfloat16> { using type = Single; };
+template <typename T> struct Wide<T, decltype(static_cast<void>(T::bits))> { using type = Single; };
 
 template <typename W> constexpr bool is_integer = true;
 template <> constexpr bool is_integer<Single> = false;

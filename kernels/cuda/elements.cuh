@@ -136,7 +136,8 @@ struct Block {  // blocks[blockIdx.x]: elements [start, start + count) of one te
     int count;
 };
 
-// Calls f with the format that a table names by its place in DTYPES. It is the same for all threads of a block.
+// Calls f with the format that a table names by its place in FORMATS of kernels/dtypes.py. It is the same for all
+// threads of a block.
 template <typename T> struct Format { using type = T; };
 
 template <typename F> __device__ __forceinline__ void with_format(long long kind, F f) {

@@ -1,8 +1,9 @@
 """Whether device memory goes to MPI: how a probe may end, and what follows from it; without MPI and without a GPU."""
 
+import os
+import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -69,9 +70,7 @@ child = subprocess.Popen(["sleep", "1000"])
 open({str(numbers)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 time.sleep(1000)
 """
-    begin_s = time.monotonic()
-    assert probe(2, command=python(code)) == Probe(False, "the probe did not end within 2 s")
-    assert time.monotonic() - begin_s < 10
+    assert probe(4, command=python(code)) == Probe(False, "the probe did not end within 4 s")
     for number in map(int, numbers.read_text().split()):
         assert not runs(number), number
 
@@ -82,12 +81,14 @@ def runs(number):
     return state.stdout.strip()[:1] not in ("", "Z")
 
 
-def test_a_probe_that_leaves_a_process_behind_does_not_hang():
-    """Its output stays open in that process."""
-    code = "import subprocess; subprocess.Popen(['sleep', '5'])"
-    begin_s = time.monotonic()
+def test_a_probe_that_leaves_a_process_behind_does_not_hang(tmp_path):
+    """Its output stays open in that process, which is still there when the probe has its answer."""
+    file = tmp_path / "number"
+    code = f"import subprocess; open({str(file)!r}, 'w').write(str(subprocess.Popen(['sleep', '1000']).pid))"
     assert probe(command=python(code)).ok
-    assert time.monotonic() - begin_s < 4
+    number = int(file.read_text())
+    assert runs(number)
+    os.kill(number, signal.SIGKILL)
 
 
 def test_a_probe_that_cannot_be_started():

@@ -38,7 +38,7 @@ def in_another_process(part, code):
         "x = memory.view(part, np.empty(10, np.float32))\n"
     )
     command = [sys.executable, "-c", setup + code, json.dumps(asdict(part))]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_block_is_zero_bytes_that_can_be_found(memory):

@@ -1,5 +1,6 @@
 """Algorithms of users: the page that teaches them does what it shows, and every mistake is one error on all ranks."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -42,6 +43,7 @@ def files(tmp_path, monkeypatch):
         with (tmp_path / name).open("a", encoding="utf-8") as file:
             file.write(block)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # this tree, whichever one is installed
     return tmp_path
 
 
@@ -57,7 +59,7 @@ def launched(command):
         environment = None
     program = {"python": [sys.executable], "dear-mpi": [sys.executable, "-m", "dear_mpi"]}
     words = [part for word in words for part in program.get(word, [word])]
-    job = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    job = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600, check=False)
     return job.returncode, job.stdout + job.stderr
 
 

@@ -23,7 +23,7 @@ def test_links_of_all_neighbours(size, path):
     assert all(
         [(row.source, row.dest, row.path) for row in rows] == [(*pair, path) for pair in pairs] for rows in answers
     )
-    assert all(0 < row.latency_us < 1e6 and row.GBps > 0 and row.bytes == 10_000 for row in answers[0])
+    assert all(row.latency_us > 0 and row.GBps > 0 and row.bytes == 10_000 for row in answers[0])
 
 
 @pytest.mark.parametrize("staged", [False, True])

@@ -9,14 +9,14 @@ import pytest
 
 from dear_mpi.kernels.accumulate import accumulate, accumulator, combiner, copier
 from dear_mpi.kernels.cuda_sources import kernel
-from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import event_for
 from dear_mpi.kernels.launch_tables import COMBINE_PART, PART
+from dear_mpi.kernels.optimizers import SGD, Adam, Optimizer
 from dear_mpi.kernels.pack import pack, packer, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
-from dear_mpi.kernels.rules import SGD, Adam
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.kernels.update import unpack_update
+from dear_mpi.kernels.update import updater
 
 SHAPES = [(5,), (PART + 1,), (0,), (), (3, 7), (2 * PART,), (129, 65)]
 COUNTS = [0, 1, 7, 8, 9, COMBINE_PART - 1, COMBINE_PART + 1, 100_003]
@@ -155,26 +155,38 @@ def test_pinned_host_memory_is_read_and_written(count, stream):
 @pytest.mark.parametrize("wire", DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "rules",
-    [[SGD(0.1)] * 3, [SGD(0.1, 0.9, True, 0.3)] * 3, [Adam(0.1, t, weight_decay=0.3) for t in (1, 2, 3)]],
-    ids=lambda rules: repr(rules[0]),
+    "optimizer",
+    [SGD(), SGD(0.1, 0.9, True, 0.3), Adam(0.1, weight_decay=0.3)],
+    ids=lambda optimizer: optimizer.kernel(1)[0],
 )
-def test_update(wire, dtype, rules):
+def test_update(wire, dtype, optimizer):
     plan = PackPlan.of(SHAPES, DTYPES[wire], 2)
     values = [normal(shape, DTYPES[dtype], seed) for seed, shape in enumerate(SHAPES)]
-    slots = [[np.zeros(shape, compute_dtype(DTYPES[dtype])) for _ in range(2)] for shape in SHAPES]
-    if isinstance(rules[0], SGD):
-        slots = [state[: int(rules[0].momentum > 0)] for state in slots]
     bucket = np.zeros(plan.padded, plan.dtype)
     pack([normal(shape, DTYPES["fp32"], seed + 50) for seed, shape in enumerate(SHAPES)], bucket, plan)
     there = cupy.asarray(bucket), [cupy.asarray(value) for value in values]
-    slots_there = [[cupy.asarray(slot) for slot in state] for state in slots]
-    for rule in rules:
-        unpack_update(bucket, plan, values, slots, rule, scale=0.25)
-        unpack_update(there[0], plan, there[1], slots_there, rule, scale=0.25)
+    state, state_there = ([optimizer.new_state(value) for value in some] for some in (values, there[1]))
+    update = updater(bucket, plan, values, state, optimizer, scale=0.25)
+    update_there = updater(there[0], plan, there[1], state_there, optimizer, scale=0.25)
+    for iteration in (1, 2, 3):
+        update(iteration)
+        update_there(iteration)
     flat = itertools.chain.from_iterable
-    for one, other in zip([*there[1], *flat(slots_there)], [*values, *flat(slots)], strict=True):
+    for one, other in zip([*there[1], *flat(state_there)], [*values, *flat(state)], strict=True):
         assert_same_bits(one, other)
+
+
+class Plain(Optimizer):
+    """An optimizer of somebody who wrote no kernel."""
+
+    def update(self, iteration, value, grad, state):
+        value -= self.lr * grad
+
+
+def test_an_optimizer_without_a_kernel_is_refused():
+    plan = PackPlan.of([(3,)], DTYPES["fp32"], 1)
+    with pytest.raises(ValueError, match="optimizer 'Plain' has no CUDA kernel: it trains on the device cpu alone"):
+        updater(cupy.zeros(plan.padded, np.float32), plan, [cupy.zeros(3, np.float32)], [[]], Plain(0.1))
 
 
 def test_kernels_are_compiled_once():

@@ -8,14 +8,14 @@ import pytest
 
 from dear_mpi.kernels import reference
 from dear_mpi.kernels.accumulate import accumulate, combiner, copier
-from dear_mpi.kernels.array import array_module
-from dear_mpi.kernels.dispatch import KERNELS, kernels_for
+from dear_mpi.kernels.array import KERNELS, array_module
+from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.kernels.pack import pack, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
-from dear_mpi.kernels.rules import SGD
-from dear_mpi.kernels.update import unpack_update
+from dear_mpi.kernels.update import updater
 
 LIBRARY = "standin_library"
 PLAN = PackPlan.of([(3,)], DTYPES["fp32"], 1)
@@ -73,7 +73,7 @@ def run_copier(bucket):
 
 def run_update(bucket):
     value = np.ones(3, np.float32)
-    unpack_update(bucket, PLAN, [value], [[]], SGD(0.5))
+    updater(bucket, PLAN, [value], [[]], SGD(0.5))(1)
     assert value.tolist() == [0.5, 0.5, 0.5]
 
 

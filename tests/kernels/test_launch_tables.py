@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.launch_tables import BLOCK, COMBINE_PART, PART, block_table, grid_of, row_table, slot_columns
+from dear_mpi.kernels.launch_tables import BLOCK, COMBINE_PART, PART, block_table, grid_of, row_table, state_columns
 
 
 @given(counts=st.lists(st.integers(0, 3000), max_size=40), part=st.sampled_from([8, 64, 1024]))
@@ -37,8 +37,8 @@ def test_structs_are_those_of_the_kernels():
         [one.ctypes.data, other.ctypes.data, kind]
         for kind, (one, other) in enumerate(zip(arrays, arrays[::-1], strict=True))
     ]
-    slots = slot_columns([[], [arrays[0]], arrays[:2]])
-    assert row_table(arrays[:3], arrays[:3], *slots)[:, 2:4].tolist() == [
+    state = state_columns([[], [arrays[0]], arrays[:2]])
+    assert row_table(arrays[:3], arrays[:3], *state)[:, 2:4].tolist() == [
         [0, 0],
         [arrays[0].ctypes.data, 0],
         [arrays[0].ctypes.data, arrays[1].ctypes.data],

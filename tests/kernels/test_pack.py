@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ml_dtypes import finfo
 
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.pack import pack, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
 
 # Bits of the significand, and the exponent e of the smallest normal number 0.5 * 2**e.
-FORMATS = {"fp64": (53, -1021), "fp32": (24, -125), "fp16": (11, -13), "bf16": (8, -125)}
+FORMATS = {name: (finfo(dtype).nmant + 1, finfo(dtype).minexp + 1) for name, dtype in DTYPES.items()}
 PAIRS = list(product(DTYPES, DTYPES))
 SHAPES = st.lists(st.lists(st.integers(0, 7), max_size=3).map(tuple), max_size=6)  # () is a scalar
 SCALES = st.sampled_from([1.0, 1 / 3, -2.5, 0.0, 1e-3, 600.0])
@@ -55,10 +56,10 @@ def bits(arrays):
 @given(shapes=SHAPES, dtype=st.sampled_from(list(DTYPES.values())), chunks=st.integers(1, 9))
 def test_layout(shapes, dtype, chunks):
     plan = PackPlan.of(shapes, dtype, chunks)
-    slot, row = 16 // dtype.itemsize, chunks * 128 // dtype.itemsize
+    vector, row = 16 // dtype.itemsize, chunks * 128 // dtype.itemsize
     ends = [offset + math.prod(shape) for offset, shape in zip(plan.offsets, shapes, strict=True)]
-    assert all(offset % slot == 0 for offset in plan.offsets)
-    assert all(0 <= begin - end < slot for begin, end in zip(plan.offsets, [0, *ends], strict=False))
+    assert all(offset % vector == 0 for offset in plan.offsets)
+    assert all(0 <= begin - end < vector for begin, end in zip(plan.offsets, [0, *ends], strict=False))
     assert plan.padded % row == 0
     assert 0 <= plan.padded - max(ends, default=0) < row
     assert plan.nbytes == plan.padded * dtype.itemsize

@@ -26,7 +26,7 @@ from dear_mpi.ranks.world import run_world
 pytestmark = pytest.mark.mpi
 
 QUICK = Settings(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
-KEYS = (  # a contract: DESIGN.md, section 8
+KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
 )
@@ -152,10 +152,8 @@ def test_the_other_mpi_leaves_no_process_behind(comm):
     if pid:
         children = Path(f"/proc/{pid}")
         assert not children.exists()
-        deadline = time.monotonic() + 10
-        while (left := peers_of_this_run(pid)) and time.monotonic() < deadline:
+        while peers_of_this_run(pid):  # one that stays is found by the limit of every MPI test
             time.sleep(0.1)
-        assert not left
 
 
 def peers_of_this_run(session):

@@ -12,10 +12,13 @@ import os
 import subprocess
 import tempfile
 from functools import cache
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 
 import numpy as np
+
+from dear_mpi.kernels.dtypes import C_TYPES, DTYPES
+from dear_mpi.kernels.optimizers import SGD, Adam
 
 SHIM = Path(__file__).with_name("cuda_shim.h")
 ROOT = SHIM.parents[2]
@@ -27,15 +30,16 @@ FLAGS = ["-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextr
 SANITIZE = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 INCLUDE = '#include "elements.cuh"'
 
-FLOATING = ["double", "float", "Half", "Bfloat16"]  # in the order of DTYPES
-INTEGERS = [
-    "signed char",
-    "short",
-    "int",
-    "long long",
-    *(f"unsigned {t}" for t in ("char", "short", "int", "long long")),
-]
+FLOATING = [C_TYPES[dtype.name] for dtype in DTYPES.values()]
+INTEGERS = [c_type for c_type in C_TYPES.values() if c_type not in FLOATING]
 OPS = ["Sum", "Prod", "Min", "Max"]
+
+
+def update_expression(bucket, optimizer):
+    """The name expression of an optimizer's kernel for a bucket of a C type."""
+    name, numbers = optimizer.kernel(1)
+    return f"update<{', '.join([bucket, name, *['double'] * len(numbers)])}>"
+
 
 # Every kernel that is launched, by the name expression under which CuPy finds it.
 EXPRESSIONS = {
@@ -44,7 +48,7 @@ EXPRESSIONS = {
         f"{name}<{dtype}, {op}>"
         for name, dtype, op in product(["accumulate", "accumulate_all"], FLOATING + INTEGERS, OPS)
     ],
-    "update.cu": [f"{name}<{bucket}>" for name, bucket in product(["update_sgd", "update_adam"], FLOATING)],
+    "update.cu": list(starmap(update_expression, product(FLOATING, [SGD(), SGD(momentum=0.9), Adam()]))),
 }
 
 # Instances of a template whose other instances try everything that it does. Building them takes long: slow builds, for

@@ -11,23 +11,21 @@ from functools import partial
 from itertools import chain, cycle, product
 
 import numpy as np
+from ml_dtypes import finfo
 
 from dear_mpi.kernels.accumulate import accumulate, combiner
-from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table, slot_columns
+from dear_mpi.kernels.dtypes import C_TYPES, DTYPES, compute_dtype
+from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table, state_columns
+from dear_mpi.kernels.optimizers import SGD, Adam
 from dear_mpi.kernels.pack import pack, unpack
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import OPS, update
-from dear_mpi.kernels.rules import SGD, Adam
-from dear_mpi.kernels.update import unpack_update
+from dear_mpi.kernels.update import updater
 from tests.shim import build
 
 THREADS = 256
 FLOATING = dict(zip(DTYPES, build.FLOATING, strict=True))
-INTEGERS = {
-    **{f"int{8 * np.dtype(c).itemsize}": name for c, name in zip("bhiq", build.INTEGERS[:4], strict=True)},
-    **{f"uint{8 * np.dtype(c).itemsize}": name for c, name in zip("BHIQ", build.INTEGERS[4:], strict=True)},
-}
+INTEGERS = {name: c_type for name, c_type in C_TYPES.items() if c_type in build.INTEGERS}
 TYPES = {**DTYPES, **{name: np.dtype(name) for name in INTEGERS}}
 SIZES = [0, 1, 7, 8, 9, 255, 256, 257, 4097, 8201, 8203]
 # With parts of 40 most threads of a block have nothing to do; in parts of 8192 each format is walked in whole batches.
@@ -39,17 +37,18 @@ SPECIAL += [65504, 65519.99, 65520, -65520, 3.4028234e38, 3.3961775e38, 3.39e38,
 SPECIAL += [6e-8, 2.98e-8, 2**-25, 2**-25 * (1 + 2**-40), 2**-24, 6.1e-5, 2**-14 - 2**-25, 1.17549e-38, 9.2e-41]
 SPECIAL += [1 + 2**-11, 1 + 2**-11 + 2**-40, 1 + 3 * 2**-11, 1 + 3 * 2**-11 - 2**-40, 1 + 2**-8, 1 + 2**-8 + 2**-40]
 SPECIAL += [1 + 3 * 2**-8, 1 + 3 * 2**-8 - 2**-40, 1 + 2**-24, 1 + 2**-24 + 2**-50, 1 / 3]
-RULES = {
-    "sgd": SGD(0.1),
-    "sgd, decay": SGD(0.1, weight_decay=0.3),
-    "momentum": SGD(0.1, 0.9),
-    "momentum, decay": SGD(0.1, 0.9, weight_decay=0.3),
-    "nesterov": SGD(0.1, 0.9, nesterov=True),
-    "nesterov, decay": SGD(0.1, 0.9, nesterov=True, weight_decay=0.3),
-    "adam": Adam(0.1, 1),
-    "adam, later": Adam(1e-3, 1000),
-    "adam, decay": Adam(0.1, 3, weight_decay=0.3),
-    "adam, other constants": Adam(0.1, 2, beta1=0.5, beta2=0.7, epsilon=0.2),
+# Each with an iteration.
+OPTIMIZERS = {
+    "sgd": (SGD(), 1),
+    "sgd, decay": (SGD(weight_decay=0.3), 1),
+    "momentum": (SGD(momentum=0.9), 1),
+    "momentum, decay": (SGD(momentum=0.9, weight_decay=0.3), 1),
+    "nesterov": (SGD(momentum=0.9, nesterov=True), 1),
+    "nesterov, decay": (SGD(momentum=0.9, nesterov=True, weight_decay=0.3), 1),
+    "adam": (Adam(0.1), 1),
+    "adam, later": (Adam(1e-3), 1000),
+    "adam, decay": (Adam(0.1, weight_decay=0.3), 3),
+    "adam, other constants": (Adam(0.1, beta1=0.5, beta2=0.7, epsilon=0.2), 2),
 }
 
 
@@ -145,8 +144,9 @@ def check_unpack(kernel, wire, scale, part, offset=0, arrays=None):
 
 
 def check_every_number(kernel, narrow):
-    """All 65536 numbers of a two-byte format, cast to every format and back, and all ties between them."""
-    every = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[narrow])
+    """All numbers of a format of at most two bytes, cast to every format and back, and all ties between them."""
+    bits = 8 * DTYPES[narrow].itemsize
+    every = np.arange(1 << bits, dtype=f"uint{bits}").view(DTYPES[narrow])
     for other in DTYPES:
         check_pack(kernel, other, 1.0, 1 << 12, arrays=[every])
         wide = every.astype(DTYPES[other])
@@ -173,9 +173,11 @@ def check_lists(kernel, seeds):
 def check_finite(kernel, wire):
     """The flag falls for one bad value anywhere, for an overflow of the cast too, and never rises."""
     run = kernel("pack.cu", f"pack<{FLOATING[wire]}>")
-    largest = {"fp16": 65504.0}.get(wire, 3.0e38)
-    cases = [(1.0, True), (largest, True), (math.inf, False), (-math.inf, False), (math.nan, False)]
-    cases += [(65520.0, False)] if wire == "fp16" else []
+    limits = finfo(DTYPES[wire])
+    largest = float(limits.max)
+    overflow = largest + 2.0 ** (limits.maxexp - limits.nmant - 2)  # the first number that rounds to infinity
+    cases = [(1.0, True), (min(largest, 3.0e38), True), (math.inf, False), (-math.inf, False), (math.nan, False)]
+    cases += [(overflow, False)] if overflow < 3.0e38 else []  # what is larger would not fit into fp32
     for (value, is_finite), position, at_first in product(cases, (0, 5, 999, 1000), (True, False)):
         array = np.ones(1001, np.float32)
         array[position] = value
@@ -222,42 +224,30 @@ def check_accumulate_all(kernel, name, op):
         assert [term.tobytes() for term in terms] == before, "sources are only read"
 
 
-def slots_of(rule, value, rng, offset):
-    count = 2 if isinstance(rule, Adam) else int(rule.momentum != 0)
-    name = "fp64" if value.dtype == DTYPES["fp64"] else "fp32"
-    slots = [ordinary(value.size, name, rng, offset) for _ in range(count)]
-    for slot in slots[1:]:
-        np.abs(slot, out=slot)  # a mean of squares
-    return slots
+def state_of(optimizer, value, rng, offset):
+    name = next(name for name in DTYPES if DTYPES[name] == compute_dtype(value.dtype))
+    state = [ordinary(value.size, name, rng, offset) for _ in range(optimizer.state_arrays)]
+    for array in state[1:]:
+        np.abs(array, out=array)  # a mean of squares
+    return state
 
 
-def update_arguments(rule, scale):
-    if isinstance(rule, SGD):
-        return "update_sgd", (scale, rule.lr, rule.momentum, rule.weight_decay, np.int32(rule.nesterov))
-    step = rule.lr / (1 - rule.beta1**rule.iteration)
-    correction = 1 / math.sqrt(1 - rule.beta2**rule.iteration)
-    return "update_adam", (scale, rule.beta1, rule.beta2, rule.epsilon, rule.weight_decay, step, correction)
-
-
-def check_update(kernel, rule, wire, scale, make=ordinary):
-    """Parameters of all formats in one launch, twice, so that slots that were written are read."""
-    rule, rng = RULES[rule], np.random.default_rng(5)
-    name, arguments = update_arguments(rule, scale)
-    run = kernel("update.cu", f"{name}<{FLOATING[wire]}>")
+def check_update(kernel, name, wire, scale, make=ordinary):
+    """Parameters of all formats in one launch, several times, so that state that was written is read."""
+    (optimizer, iteration), rng = OPTIMIZERS[name], np.random.default_rng(5)
+    run = kernel("update.cu", build.update_expression(FLOATING[wire], optimizer))
     values = mixture(SIZES, rng, make)
-    slots = [slots_of(rule, value, rng, number % 2) for number, value in enumerate(values)]
-    wanted, wanted_slots = [value.copy() for value in values], [[slot.copy() for slot in own] for own in slots]
+    state = [state_of(optimizer, value, rng, number % 2) for number, value in enumerate(values)]
+    wanted, wanted_state = [value.copy() for value in values], [[array.copy() for array in own] for own in state]
     plan = plan_of(values, wire)
     for part, offset in zip(PARTS, (0, 1, 0), strict=True):
         grads = bucket_of(plan, make, rng, offset)
         before, views = grads.tobytes(), plan.views(grads)
-        unpack_update(grads, plan, wanted, wanted_slots, rule, scale=scale)
-        table, blocks = (
-            row_table(values, views, *slot_columns(slots)),
-            block_table([value.size for value in values], part),
-        )
-        launch(run, blocks, table, blocks, *arguments)
-        for got, expected in zip(chain(values, *slots), chain(wanted, *wanted_slots), strict=True):
+        updater(grads, plan, wanted, wanted_state, optimizer, scale=scale)(iteration)
+        table = row_table(values, views, *state_columns(state))
+        blocks = block_table([value.size for value in values], part)
+        launch(run, blocks, table, blocks, scale, *map(float, optimizer.kernel(iteration)[1]))
+        for got, expected in zip(chain(values, *state), chain(wanted, *wanted_state), strict=True):
             assert_same(got, expected)
         assert grads.tobytes() == before, "gradients are only read"
 
@@ -286,18 +276,18 @@ def check_pack_beyond_32_bits(kernel, name):
 
 
 def check_update_beyond_32_bits(kernel, name):
-    rng, rule = np.random.default_rng(7), RULES["adam"]
+    (optimizer, iteration), rng = OPTIMIZERS["adam"], np.random.default_rng(7)
     value, grad = ordinary(4097, name, rng), ordinary(4097, name, rng)
-    slots = slots_of(rule, value, rng, 0)
-    wanted, wanted_slots = value.copy(), [slot.copy() for slot in slots]
-    update(wanted, grad, wanted_slots, rule, 1.0)
-    addresses = map(biased, (value, grad, *slots))
+    state = state_of(optimizer, value, rng, 0)
+    wanted, wanted_state = value.copy(), [array.copy() for array in state]
+    update(wanted, grad, wanted_state, partial(optimizer.update, iteration), 1.0)
+    addresses = map(biased, (value, grad, *state))
     table = np.array([[*addresses, KINDS[value.dtype.name]]], np.int64)
     blocks = block_table([4097], PART)
     blocks["start"] += BEYOND
-    name, arguments = f"update_adam<{FLOATING[name]}>", update_arguments(rule, 1.0)[1]
-    launch(kernel("update.cu", name), blocks, table, blocks, *arguments)
-    for got, expected in zip([value, *slots], [wanted, *wanted_slots], strict=True):
+    run = kernel("update.cu", build.update_expression(FLOATING[name], optimizer))
+    launch(run, blocks, table, blocks, 1.0, *optimizer.kernel(iteration)[1])
+    for got, expected in zip([value, *state], [wanted, *wanted_state], strict=True):
         assert_same(got, expected)
 
 
@@ -327,7 +317,7 @@ def pack_checks():
             name = f"{wire}, scale {scale:.3g}, parts of {part}, offset {offset}"
             found[f"pack to {name}"] = partial(check_pack, wire=wire, scale=scale, part=part, offset=offset)
             found[f"unpack from {name}"] = partial(check_unpack, wire=wire, scale=scale, part=part, offset=offset)
-    for narrow in ("fp16", "bf16"):
+    for narrow in (name for name, dtype in DTYPES.items() if dtype.itemsize <= 2):
         found[f"every {narrow}"] = partial(check_every_number, narrow=narrow)
     for first in range(0, 1000, 250):
         found[f"lists from {first}"] = partial(check_lists, seeds=(first, first + 250))
@@ -347,10 +337,10 @@ def accumulate_checks():
 
 def update_checks():
     found = {f"beyond 2^32, {name}": partial(check_update_beyond_32_bits, name=name) for name in DTYPES}
-    for rule in RULES:
-        found[f"{rule}, special values"] = partial(check_update, rule=rule, wire="fp32", scale=1.0, make=filled)
+    for name in OPTIMIZERS:
+        found[f"{name}, special values"] = partial(check_update, name=name, wire="fp32", scale=1.0, make=filled)
         for wire in DTYPES:
-            found[f"{rule}, {wire}"] = partial(check_update, rule=rule, wire=wire, scale=1 / 3)
+            found[f"{name}, {wire}"] = partial(check_update, name=name, wire=wire, scale=1 / 3)
     return found
 
 

@@ -5,11 +5,11 @@ A footprint takes a launch's arguments and yields (address, nbytes, writes). It 
 
 import numpy as np
 
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import C_TYPES, DTYPES, compute_dtype
 
 ITEMSIZES = [dtype.itemsize for dtype in DTYPES.values()]  # by the kernels' number of a type
-BUCKETS = {"double": 8, "float": 4, "Half": 2, "Bfloat16": 2}
-CHARS = {"char": 1, "short": 2, "int": 4, "long long": 8}
+STATE_ITEMSIZES = [compute_dtype(dtype).itemsize for dtype in DTYPES.values()]
+C_ITEMSIZES = {c_type: np.dtype(name).itemsize for name, c_type in C_TYPES.items()}
 
 
 def pack(expression, tensors, blocks, scale, finite):
@@ -28,17 +28,17 @@ def moved(expression, tensors, blocks, bucket_written):
     yield from whole(tensors, blocks)
     for (tensor, bucket, kind), start, stop in parts(tensors, blocks):
         yield place(tensor, start, stop, ITEMSIZES[kind], not bucket_written)
-        yield place(bucket, start, stop, bucket_itemsize(expression), bucket_written)
+        yield place(bucket, start, stop, element_itemsize(expression), bucket_written)
 
 
 def update(expression, parameters, blocks, *numbers):
-    """Values and the slots that a rule has are written, the bucket is read."""
+    """Values and the state that an optimizer has are written, the bucket is read."""
     yield from whole(parameters, blocks)
-    for (value, grad, *slots, kind), start, stop in parts(parameters, blocks):
+    for (value, grad, *state, kind), start, stop in parts(parameters, blocks):
         yield place(value, start, stop, ITEMSIZES[kind], True)
-        yield place(grad, start, stop, bucket_itemsize(expression), False)
-        for slot in filter(None, slots):
-            yield place(slot, start, stop, 8 if kind == 0 else 4, True)
+        yield place(grad, start, stop, element_itemsize(expression), False)
+        for array in filter(None, state):
+            yield place(array, start, stop, STATE_ITEMSIZES[kind], True)
 
 
 def accumulate(expression, dst, left, right, count, part):
@@ -64,12 +64,8 @@ def start_of(array_or_address):
 
 
 def element_itemsize(expression):
-    name = expression.partition("<")[2].partition(",")[0]
-    return BUCKETS.get(name) or CHARS[name.removeprefix("unsigned ").removeprefix("signed ")]
-
-
-def bucket_itemsize(expression):
-    return BUCKETS[expression.partition("<")[2].rstrip("> ")]
+    """Of a kernel's first type: the one that it combines, or that of its bucket."""
+    return C_ITEMSIZES[expression.partition("<")[2].rstrip(">").partition(",")[0]]
 
 
 def whole(*tables):
@@ -93,8 +89,7 @@ def parts(rows, blocks):
 FOOTPRINTS = {
     "pack": pack,
     "unpack": unpack,
-    "update_sgd": update,
-    "update_adam": update,
+    "update": update,
     "accumulate": accumulate,
     "accumulate_all": accumulate_all,
 }

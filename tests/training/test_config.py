@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,21 +11,21 @@ from hypothesis import strategies as st
 
 from dear_mpi.figures.stats import median, ratio
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.rules import SGD, Adam
+from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from dear_mpi.models.layers import synthetic
 from dear_mpi.models.paper_models import Module, load_modules, synthetic_layers
+from dear_mpi.ranks.world import run_world
 from dear_mpi.training.bounds import BOUNDS
-from dear_mpi.training.config import LEARNING_RATES, PRESETS, Config
-from dear_mpi.training.optimizer import Optimizer
+from dear_mpi.training.config import PRESETS, Config
+from dear_mpi.training.train import train
+from tests.training_checks import settings
 
 
 @pytest.mark.parametrize("name", [*PRESETS, "synthetic:resnet50"])
 def test_preset_then_override(name):
     preset = PRESETS[name.partition(":")[0]]
-    lr = LEARNING_RATES[preset["optimizer"]]
-    assert Config.of({"model": name, "seed": None}) == Config(**{"model": name, "lr": lr} | preset)
+    assert Config.of({"model": name, "seed": None}) == Config(**{"model": name} | preset)
     assert Config.of({"model": name, "lr": 7.0, "iterations": 5}).lr == 7.0
-    assert Config.of({"model": name, "optimizer": "sgd"}).lr == LEARNING_RATES["sgd"]
     assert Config.of({}) == Config.of({"model": None}) == Config.of({"model": Config.model})
 
 
@@ -40,41 +41,72 @@ BAD_SETTINGS = {
     "data does not apply to the model 'synthetic:resnet50'": {"model": "synthetic:resnet50", "data": "digits"},
     "setting 'iteration' is unknown: did you mean 'iterations'?": {"iteration": 5},
     "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda": {"device": "gpu"},
-    "momentum must be finite and not negative, not -0.9": {"momentum": -0.9},
+    "momentum must be finite and not negative, not -0.9": {"optimizer": "sgd", "momentum": -0.9},
     "weight_decay must be finite and not negative, not -1": {"weight_decay": -1},
     "seed must be finite and not negative, not -1": {"seed": -1},
-}
-BAD_OPTIMIZERS = {
-    "optimizer 'adma' is unknown: did you mean 'adam'? Allowed: sgd, adam": {"name": "adma"},
+    "optimizer 'adma' is unknown: did you mean 'adam'? Allowed: sgd, adam": {"optimizer": "adma"},
     "lr must be above zero, not 0": {"lr": 0},
     "lr must be above zero, not -0.1": {"lr": -0.1},
     "lr must be above zero, not nan": {"lr": math.nan},
     "lr must be above zero, not inf": {"lr": math.inf},
-    "momentum is for the optimizer sgd, not adam": {"name": "adam", "momentum": 0.9},
-    "nesterov needs the optimizer sgd with a momentum above zero": {"nesterov": True},
-    "the optimizer sgd with a momentum above zero": {"name": "adam", "nesterov": True, "momentum": 0.9},
+    "momentum is not a setting of the optimizer adam, which takes lr, weight_decay": {"momentum": 0.0},
+    "nesterov is not a setting of the optimizer adam": {"nesterov": False},
+    "nesterov needs a momentum above zero": {"optimizer": "sgd", "nesterov": True},
+}
+BAD_CONSTANTS = {
+    "beta1 and beta2 must be below 1, not 1 and 0.999": {"beta1": 1},
+    "beta2 must be finite and not negative, not nan": {"beta2": math.nan},
 }
 
 
-@pytest.mark.parametrize("message", [*BAD_SETTINGS, *BAD_OPTIMIZERS])
+@pytest.mark.parametrize("message", [*BAD_SETTINGS, *BAD_CONSTANTS])
 def test_bad_choices(message):
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
-        Config.of(BAD_SETTINGS[message]) if message in BAD_SETTINGS else Optimizer(**BAD_OPTIMIZERS[message])
+        Config.of(BAD_SETTINGS[message]) if message in BAD_SETTINGS else Adam(**BAD_CONSTANTS[message])
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "rule", "slots"),
+    ("choices", "optimizer", "arrays"),
     [
-        (Optimizer(lr=0.2, weight_decay=0.1), SGD(0.2, weight_decay=0.1), 0),
-        (Optimizer("sgd", 0.2, 0.9, True, 0.1), SGD(0.2, 0.9, True, 0.1), 1),
-        (Optimizer("adam", 0.2, weight_decay=0.1), Adam(0.2, 3, weight_decay=0.1), 2),
+        ({"optimizer": "sgd"}, SGD(0.1), 0),
+        ({"optimizer": "sgd", "lr": 0.2, "weight_decay": 0.1}, SGD(0.2, weight_decay=0.1), 0),
+        ({"optimizer": "sgd", "momentum": 0.9, "nesterov": True}, SGD(0.1, 0.9, True), 1),
+        ({"optimizer": "adam"}, Adam(3e-3), 2),
+        ({"optimizer": "adam", "lr": 0.2, "weight_decay": 0.1}, Adam(0.2, weight_decay=0.1), 2),
     ],
 )
-def test_optimizers(optimizer, rule, slots):
-    assert optimizer.rule(3) == rule
-    state = optimizer.new_slots(np.ones((2, 3), np.float32))
-    assert [(slot.shape, slot.dtype, slot.any()) for slot in state] == [((2, 3), np.float32, False)] * slots
+def test_optimizers(choices, optimizer, arrays):
+    assert Config.of(choices).new_optimizer() == optimizer
+    for dtype, wide in (("fp64", "fp64"), ("fp32", "fp32"), ("bf16", "fp32")):
+        state = optimizer.new_state(np.ones((2, 3), DTYPES[dtype]))
+        assert [(a.shape, a.dtype, a.any()) for a in state] == [((2, 3), DTYPES[wide], False)] * arrays
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """A user's own: the sign of a mean of gradients (Chen et al. 2023)."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.0
+    state_arrays = 1
+
+    def update(self, iteration, value, grad, state):
+        (mean,) = state
+        value -= self.lr * (np.sign(self.beta1 * mean + (1 - self.beta1) * grad) + self.weight_decay * value)
+        mean += (1 - self.beta2) * (grad - mean)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_new_optimizer_is_a_class_and_a_line_in_the_table(threads, monkeypatch):
+    monkeypatch.setitem(OPTIMIZERS, "lion", Lion)
+    config = Config.of(settings(optimizer="lion", weight_decay=0.1, iterations=30))
+    loss = run_world(lambda world: train(config, world), threads=threads)["loss"]
+    assert loss[-1] < loss[0] / 2
+    with pytest.raises(ValueError, match="momentum is not a setting of the optimizer lion, which"):
+        Config.of({"optimizer": "lion", "momentum": 0.9})
 
 
 @pytest.mark.parametrize(

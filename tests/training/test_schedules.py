@@ -8,6 +8,7 @@ import pytest
 
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World, run_world
@@ -15,7 +16,6 @@ from dear_mpi.training.bucket import Bucket
 from dear_mpi.training.config import Config
 from dear_mpi.training.exchange import Exchange
 from dear_mpi.training.job import Job
-from dear_mpi.training.optimizer import Optimizer
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from dear_mpi.training.trainer import TrainingError
@@ -55,7 +55,7 @@ def test_the_number_of_ranks_does_not_change_what_is_computed(threads, model, sc
 
 
 class Recorder:
-    """An engine that only writes down what it is given."""
+    """An engine that only writes down what it is given, and for which of it somebody waits."""
 
     streams = host_streams()
 
@@ -63,11 +63,9 @@ class Recorder:
         self.log = []
 
     def start(self, plan, label):
-        self.log.append(f"{plan}")
-        return self
-
-    def wait(self):
-        self.log.append("wait")
+        self.log.append(plan)
+        waits = iter([f"wait for {plan}"])  # one: a handle of the last iteration is over
+        return SimpleNamespace(wait=lambda: self.log.append(next(waits, f"wait for {plan} once more")))
 
 
 def recorded(schedule):
@@ -76,7 +74,7 @@ def recorded(schedule):
     parameters = [Parameter.of(str(layer), np.zeros(4)) for layer in range(4)]
     groups = [[0], [1, 2], [3]]
     buckets = [
-        Bucket(i, group, [parameters[layer] for layer in group], wire=DTYPES["fp64"], chunks=1, optimizer=Optimizer())
+        Bucket(i, group, [parameters[layer] for layer in group], wire=DTYPES["fp64"], chunks=1, optimizer=SGD())
         for i, group in enumerate(groups)
     ]
     for bucket in buckets:
@@ -99,7 +97,8 @@ def recorded(schedule):
 
 
 FORWARD = ["forward 0", "forward 1", "forward 2", "forward 3"]
-REDUCED = ["wait", "update 2", "wait", "update 1", "wait", "update 0"]
+REDUCED = [action for i in (2, 1, 0) for action in (f"wait for all_reduce {i}", f"update {i}")]
+GATHERED = [(f"wait for all_gather {i}", f"update {i}") for i in range(3)]
 
 
 def test_sequential_communicates_after_backward():
@@ -117,16 +116,15 @@ def test_wfbp_communicates_during_backward():
 def test_dear_reduces_during_backward_and_gathers_during_forward():
     backward = ["backward 3", "reduce_scatter 2", "backward 2", "backward 1", "reduce_scatter 1", "backward 0"]
     backward += ["reduce_scatter 0", "all_gather 0", "all_gather 1", "all_gather 2"]
-    forward = ["wait", "update 0", "forward 0", "wait", "update 1", "forward 1", "forward 2", "wait", "update 2"]
-    flush = ["wait", "update 0", "wait", "update 1", "wait", "update 2"]
-    assert recorded("dear") == [*FORWARD, *backward, *forward, "forward 3", *backward, *flush]
+    forward = [*GATHERED[0], "forward 0", *GATHERED[1], "forward 1", "forward 2", *GATHERED[2], "forward 3"]
+    assert recorded("dear") == [*FORWARD, *backward, *forward, *backward, *GATHERED[0], *GATHERED[1], *GATHERED[2]]
 
 
 def test_dear_gathers_in_the_order_of_first_use():
     """Where the forward pass needs its buckets in another order than the model lists them, that order counts."""
     engine = Recorder()
     parameters = [Parameter.of(str(layer), np.zeros(4)) for layer in range(2)]
-    buckets = [Bucket(i, [i], [parameters[i]], wire=DTYPES["fp64"], chunks=1, optimizer=Optimizer()) for i in range(2)]
+    buckets = [Bucket(i, [i], [parameters[i]], wire=DTYPES["fp64"], chunks=1, optimizer=SGD()) for i in range(2)]
     exchange = Exchange(buckets, None, engine)
     exchange.plans = {(c, i): f"{c} {i}" for c in ("reduce_scatter", "all_gather") for i in range(2)}
     hooks = SCHEDULES["dear"](exchange)

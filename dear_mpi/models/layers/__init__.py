@@ -1,6 +1,6 @@
 """Layers with hand-written forward and backward, on NumPy or CuPy arrays.
 
-Every layer is a ``Layer`` (see ``parameter.py``), plus one loss. Four rules hold for all of them:
+Every layer is a ``Layer`` (see ``models/layer.py``), plus one loss. Four rules hold for all of them:
 
 - the array library is that of the input, so moving a model to a GPU is moving its parameters;
 - the output has the dtype of the input: scalars are Python's, which never widen an array;
