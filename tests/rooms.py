@@ -27,7 +27,7 @@ ROOMS = {
         "models": [],
         "training": ["ranks", "figures", "models"],
         "see": ["ranks", "figures", "models", "training"],
-        "bench": ["ranks", "figures", "models", "see/tables"],
+        "bench": ["ranks", "figures", "models"],
         "doctor": ["ranks", "figures"],
         "cli": ["ranks", "figures", "models", "training", "see", "bench", "doctor"],
     },

@@ -127,7 +127,7 @@ def test_imports_point_down(module):
         ("training.schedules.dear", "training.exchange", True),
         ("training.schedules.dear", "see.tables", False),
         ("training.trainer", "kernels.pack", True),
-        ("bench.table", "see.tables.console", True),
+        ("bench.table", "figures.terminal.bar", True),
         ("bench.table", "see.explain", False),
         ("bench.collective", "training.trainer", False),
         ("doctor.show", "bench.table", False),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.bench.case import Row
@@ -13,15 +12,15 @@ from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.kernels import KernelRow
 from dear_mpi.bench.summary import CLASSES, NOT_OURS, against_mpi
-from dear_mpi.figures.units import format_bytes
+from dear_mpi.figures.terminal import PLUS_MINUS, console, interval
+from dear_mpi.figures.units import format_bytes, plural
 from dear_mpi.ranks.world import World
-from dear_mpi.see.tables import console, interval
 
 __all__ = ["show_bench", "show_kernels"]
 
 
 def show_bench(world: World, report: Report) -> None:
-    """A table per collective, the means of its ratios, who was left out, and the network that fits."""
+    """A table per collective, the means of its ratios, what was left out, and the network that fits."""
     screen = console(world)
     for _, group in groupby(report.rows, lambda row: row.collective):
         rows = list(group)
@@ -39,12 +38,12 @@ def table_of(rows: Sequence[Row], memory: str) -> Table:
     others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
     backends = ", ".join([f"over {first.backend}", *(f"{name}: {backend}" for name, backend in others.items())])
     place = f"ours in {memory} memory" if first.device == "cpu" else first.device
-    title = f"{first.collective}, {first.ranks} ranks, {first.dtype}, {first.op}, {first.placement}, {place}"
+    title = f"{first.collective}, {plural(first.ranks, 'rank')}, {first.dtype}, {first.op}, {first.placement}, {place}"
     least, most = min(row.samples for row in rows), max(row.samples for row in rows)
+    calls = f"{least} to {most} calls" if least < most else plural(most, "call")
     table = Table(
         title=f"{title}, {backends}",
-        caption=f"us: medians over {least} to {most} calls of the slowest rank; ± to the farther end of the 95 %"
-        " interval; busbw in GB/s",
+        caption=f"us: medians over {calls}, each as long as on its slowest rank; {PLUS_MINUS}; busbw in GB/s",
     )
     ratio, cuts = f"/ {first.algorithm}", len({row.segment_bytes for row in rows}) > 1
     for head in ("bytes", "algorithm", "time (us)", "model", "busbw", ratio, "wrong"):
@@ -72,7 +71,9 @@ def summary_of(rows: Sequence[Row]) -> Table | str:
     found = against_mpi(rows)
     if not found:
         return ""
-    table = Table(title=f"{rows[0].collective}, {rows[0].ranks} ranks: time / better MPI library, geometric means")
+    table = Table(
+        title=f"{rows[0].collective}, {plural(rows[0].ranks, 'rank')}: time / better MPI library, geometric means"
+    )
     table.add_column("algorithm")
     for name in CLASSES:
         table.add_column(name, justify="right")
@@ -84,24 +85,23 @@ def summary_of(rows: Sequence[Row]) -> Table | str:
 def fit_text(fit: Fit | None) -> str:
     """The fitted network in words."""
     if fit is None:
-        return (
-            f"No network fitted: that takes two sizes of an algorithm that has a program, on 2 to {MOST_RANKS} ranks."
-        )
+        needed = "two sizes of one of our algorithms (other than auto and shared)"
+        return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."
     network = fit.network
     beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))
-    told = gamma if fit.gamma_told else "not to be told from 1/beta by these rows, which has both"
+    told = gamma if fit.gamma_told else "unknown (these rows cannot tell gamma from beta: 1/beta covers both)"
     return (
-        f"Network fitted to {fit.rows} rows: alpha {network.alpha * 1e6:.1f} us, 1/beta {beta}, 1/gamma {told};"
-        f" the median row is {fit.residual:.0%} off the model."
+        f"Network fitted to {plural(fit.rows, 'row')}: alpha {network.alpha * 1e6:.1f} us, 1/beta {beta}, 1/gamma "
+        f"{told}; the median row is {fit.residual:.0%} off the model."
     )
 
 
-def show_kernels(rows: Sequence[KernelRow], device: str) -> None:
+def show_kernels(world: World, rows: Sequence[KernelRow], device: str) -> None:
     """One line per kernel and list of tensors."""
     table = Table(
         title=f"kernels on {device}, fp32 tensors, 1 rank",
-        caption="medians; ± to the farther end of the 95 % interval; GB/s: bytes read and written; / copy: of the"
-        " bandwidth of one copy of the bucket; / one by one: the speed against one copy per tensor",
+        caption=f"us: medians; {PLUS_MINUS}; GB/s: bytes read and written; / copy: bandwidth over that of one copy of "
+        "the bucket; / one by one: how many times as fast as one copy per tensor",
     )
     heads = ("kernel", "tensors", "number", "bucket", "time (us)", "GB/s", "/ copy", "/ one by one")
     for head in heads:
@@ -117,4 +117,4 @@ def show_kernels(rows: Sequence[KernelRow], device: str) -> None:
             f"{row.of_copy:.2f}",
             "" if row.faster_than_each is None else f"{row.faster_than_each:.1f} x",
         )
-    Console().print(table)
+    console(world).print(table)

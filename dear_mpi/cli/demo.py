@@ -1,4 +1,4 @@
-"""The demo: the main job end to end, then DeAR beside the schedules it competes with.
+"""The command ``dear-mpi demo``: the main job end to end, then DeAR beside the schedules it competes with.
 
 (a) handwritten digits, a convolutional network, DeAR over rings, to its test accuracy;
 (b) the shadow of ResNet-50 over an emulated link on which an all-reduce takes four times as long as the forward
@@ -7,55 +7,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
+from dear_mpi.cli.compare import compare_and_show
+from dear_mpi.cli.flags import Threads
+from dear_mpi.cli.run import run_job
+from dear_mpi.cli.train import train_and_show
+from dear_mpi.figures.terminal import console
 from dear_mpi.ranks.world import World
-from dear_mpi.see.tables import comparison_progress, console, show_comparison, show_training, training_progress
-from dear_mpi.training.compare import compare
 from dear_mpi.training.config import Config
-from dear_mpi.training.train import train
 
-__all__ = ["DEMO", "Act"]
+__all__ = ["demo"]
 
-FORWARD_S = 0.25
-SCHEDULES = ("wfbp", "sequential", "dear")
-# ResNet-50 has 102.2 MB of fp32 gradients, of which a ring on 4 ranks sends 2 * 3/4 in each direction: 153 MB, and
-# 4 * FORWARD_S at this bandwidth.
+DIGITS = {"model": "cnn", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
+RESNET = {
+    "model": "synthetic:resnet50",
+    "fusion": "10MB",
+    "forward_time": 0.25,
+    "iterations": 9,
+    "segment_bytes": "1MiB",
+}
+# ResNet-50 has 102.2 MB of fp32 gradients, of which a ring on 4 ranks sends 2 * 3/4 in each direction: 153 MB, which
+# takes four times the forward time at this bandwidth.
 LINK = "1.227gbit,50us"
+NOTE = "\nAn emulated link, on which an all-reduce of 4 ranks takes 4 times the forward pass ({} s, spent asleep):"
 
 
-@dataclass(frozen=True)
-class Act:
-    """One part of the demo, and the link that it emulates."""
+def demo(threads: Threads = None) -> None:
+    """Train a classifier with DeAR, then compare DeAR with other schedules. Takes a minute on 4 ranks.
 
-    show: Callable[[World], None]
-    link: str | None = None
-
-
-def digits(world: World) -> None:
-    """Train a real classifier."""
-    config = Config.of({"model": "cnn", "data": "digits", "schedule": "dear", "fusion": "layers:1"})
-    with training_progress(world, config) as progress:
-        report = train(config, world, progress)
-    show_training(world, report)
+    Example: mpirun -n 4 dear-mpi demo
+    """
+    run_job(train_and_show, DIGITS | {"threads": threads})
+    run_job(schedules, RESNET | {"threads": threads, "link": LINK})
 
 
-def schedules(world: World) -> None:
-    """Hold DeAR against its peers."""
-    config = Config.of(
-        {
-            "model": "synthetic:resnet50",
-            "fusion": "10MB",
-            "forward_time": FORWARD_S,
-            "iterations": 9,
-            "segment_bytes": 1 << 20,
-        }
-    )
-    console(world).print(f"\nAll-reduce takes 4 times as long as the forward pass, which takes {FORWARD_S} s asleep:")
-    with comparison_progress(world, config, SCHEDULES) as progress:
-        rows = compare(config, world, SCHEDULES, progress)
-    show_comparison(world, rows)
-
-
-DEMO = (Act(digits), Act(schedules, LINK))
+def schedules(world: World, config: Config) -> list[dict[str, Any]]:
+    console(world).print(NOTE.format(config.forward_time))
+    return compare_and_show(world, config, ("wfbp", "sequential", "dear"))

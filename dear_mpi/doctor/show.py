@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import Finding
-from dear_mpi.figures.units import format_bytes, format_numbers
+from dear_mpi.figures.units import format_bytes, format_numbers, plural
 
 __all__ = ["show_doctor"]
 
@@ -23,7 +23,7 @@ def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
     console.print(job_table(facts))
     console.print(rank_table(facts.ranks))
     console.print(
-        "local rank: by the host's shared memory / by the launcher; cores: those it may use\n",
+        "local rank: counted by shared memory / given by the launcher; cores: those that the rank may use\n",
         style="dim",
         soft_wrap=True,
     )
@@ -60,8 +60,8 @@ def job_rows(facts: Facts) -> dict[str, str]:
         "MPICH device": mpi.device,
         "UCX": f"{facts.ucx}, its CUDA module {'' if facts.ucx_cuda else 'not '}loaded" if facts.ucx else "not loaded",
         "settings": "\n".join(f"{name}={value}" for name, value in facts.settings.items()) or "the library's defaults",
-        "CUDA-aware, asked": "\n".join(f"{name}: {said(answer)}" for name, answer in facts.queries.items()),
-        "CUDA-aware, tried": facts.probed.why if facts.probed else "not tried without a GPU",
+        "CUDA-aware, MPI says": "\n".join(f"{name}: {said(answer)}" for name, answer in facts.queries.items()),
+        "CUDA-aware, tried out": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",
         "device memory": facts.device_memory.why if facts.device_memory and facts.device_memory != facts.probed else "",
     }
     return {name: text for name, text in rows.items() if text}
@@ -94,16 +94,12 @@ def link_table(links: Sequence[LinkFacts]) -> Table:
 def link_caption(row: LinkFacts) -> str:
     """What the figures are."""
     return (
-        f"neighbours in the ring, one pair at a time; latency: median of {row.latency_samples} halved round trips of "
-        f"{format_bytes(row.latency_bytes)}; bandwidth: of {row.samples} of {format_bytes(row.bytes)}; "
-        "staged: copied out, sent, copied in"
+        f"neighbours in the ring, one pair at a time; latency: half the median of {row.latency_samples} round trips of "
+        f"{format_bytes(row.latency_bytes)}; GB/s: from the median of {row.samples} round trips of "
+        f"{format_bytes(row.bytes)}; staged: copied to the host, sent, and copied back"
     )
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def said(answer: bool | str | None) -> str:
     """An answer of the library."""
-    return {True: "yes", False: "no", None: "no such question"}[answer] if not isinstance(answer, str) else answer
+    return {True: "yes", False: "no", None: "not in this library"}[answer] if not isinstance(answer, str) else answer

@@ -1,1 +1,1 @@
-"""How figures are read, summed up and written: units, statistics, JSON, tables and bars."""
+"""How figures are read, summed up and written: units, statistics, and what is on the terminal."""

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from dear_mpi.collectives.transports.emulated import Link
 
-__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_sizes"]
+__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_sizes", "plural"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -24,7 +24,7 @@ def parse(what: str, text: str, units: dict[str, float] | dict[str, int], exampl
     """A non-negative number with one of the units."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
-        lacks = "has no unit" if match and not match[2] else "is no such quantity"
+        lacks = "has no unit" if match and not match[2] else "cannot be read"
         raise ValueError(f"{what} {text!r} {lacks}: write it like {example}; units are {', '.join(units)}")
     value = float(match[1]) * units[match[2]]
     if not math.isfinite(value):
@@ -74,6 +74,14 @@ def format_numbers(numbers: Iterable[int]) -> str:
     """
     runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "rank"), plural(4, "rank")
+    ('1 rank', '4 ranks')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def parse_link(text: str) -> Link:

@@ -17,6 +17,7 @@ from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.replay import Row, ranks_in, replay
 from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order, promised
+from dear_mpi.figures.units import plural
 from dear_mpi.see.picture import draw_steps
 
 __all__ = ["explain_algorithm"]
@@ -48,17 +49,19 @@ def explain_algorithm(
     lesson = inspect.getdoc(inspect.getmodule(find_algorithm(name, collective))) or ""
     console.print(lesson, markup=False, soft_wrap=True)
     on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
-    console.print(f"\n{name} {collective} on {size} ranks{on_hosts}", style="bold", markup=False)
-    console.print("Below: the ranks whose contributions each chunk holds (- where it holds nothing of use).\n")
+    console.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
+    console.print(
+        "Each cell lists the ranks whose contributions the chunk holds; '-': nothing useful; bold: complete.\n"
+    )
     if size > MOST_RANKS_IN_TABLES:
-        console.print(f"(Tables are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
+        console.print(f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
     else:
         for number in range(len(rows[0])):
             console.print(table(written, rows, number))
     console.print(traffic(written, layout), soft_wrap=True)
     if COLLECTIVES[collective].reduces:
-        order = "the order of the ranks" if keeps_rank_order(written) else "an order of its own for each chunk"
-        console.print(f"Contributions are combined in {order}.")
+        order = "in the order of the ranks" if keeps_rank_order(written) else "in another order than that of the ranks"
+        console.print(f"Contributions are combined {order}.")
     if check:
         for ranks in range(1, size + 1):
             for pieces in (1, SEGMENTS):
@@ -66,11 +69,10 @@ def explain_algorithm(
                 verify(proved)
                 for length, segment in CUTS:
                     check_instructions(proved, range(0, proved[0].chunks * length + 1, length), segment)
-        console.print(
-            f"Proved for 1 to {size} ranks: every contribution arrives exactly once, and nobody waits for ever, "
-            f"in one segment or {SEGMENTS} for each chunk, even if every send blocks until it is received.",
-            soft_wrap=True,
-        )
+        numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
+        cuts = f"with {SEGMENTS} segments per chunk and with 2 chunks per segment"
+        promise = "every contribution arrives exactly once, and no rank waits forever, even if each send blocks"
+        console.print(f"Proved for {numbers}, {cuts}: {promise} until it is received.", soft_wrap=True)
     if picture is not None:
         draw_steps(written, rows, picture)
         console.print(f"Drawn into {picture}", markup=False)
@@ -108,6 +110,7 @@ def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:
     between = f", {crossing:.4g} n of them between hosts" if layout[-1] else ""
     most = max(range(len(shares)), key=shares.__getitem__)
     return (
-        f"{len(written[0].steps)} steps. For n bytes, rank {most} sends most: {counted.messages[most]} messages, "
+        f"{plural(len(written[0].steps), 'step')}. For n bytes, rank {most} sends most: "
+        f"{plural(counted.messages[most], 'message')}, "
         f"{shares[most]:.4g} n bytes; all ranks together send {sum(shares):.4g} n bytes{between}."
     )

@@ -1,81 +1,40 @@
-"""Tables and progress bars for people. Rank 0 alone shows anything."""
+"""The tables of ``train`` and ``compare``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from dear_mpi.figures.stats import median
+from dear_mpi.figures.terminal import PLUS_MINUS, console, interval, milliseconds
+from dear_mpi.figures.units import plural
 from dear_mpi.ranks.world import World
-from dear_mpi.training.compare import turns
-from dear_mpi.training.config import Config
 
-__all__ = [
-    "bar",
-    "comparison_progress",
-    "console",
-    "interval",
-    "show_comparison",
-    "show_training",
-    "training_progress",
-]
+__all__ = ["show_comparison", "show_training"]
 
-
-def console(world: World, *, stderr: bool = False) -> Console:
-    """Where this rank writes: nowhere, unless it is rank 0."""
-    return Console(quiet=world.rank != 0, stderr=stderr, highlight=False)
-
-
-@contextmanager
-def bar(world: World, total: int, note: str) -> Iterator[Callable[[str], object]]:
-    """A progress bar on standard error; the call advances it by one and replaces the note."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(world, stderr=True), transient=True, disable=world.rank != 0) as progress:
-        task = progress.add_task(note, total=total)
-        yield lambda note: progress.update(task, advance=1, description=note)
-
-
-@contextmanager
-def training_progress(world: World, config: Config) -> Iterator[Callable[[int, float], object]]:
-    """For ``train``: iterations and loss."""
-    with bar(world, config.iterations, f"{config.model}, {config.schedule}") as advance:
-        yield lambda iteration, loss: advance(f"{config.model}, {config.schedule}, loss {loss:.4f}")
-
-
-@contextmanager
-def comparison_progress(world: World, config: Config, names: Sequence[str]) -> Iterator[Callable[[str], object]]:
-    """For ``compare``: blocks of iterations."""
-    with bar(world, len(turns(config.iterations)) * len(names), config.model) as advance:
-        yield lambda name: advance(f"{config.model}, {name}")
+MEDIANS = "medians over iterations, each as long as on its slowest rank"
 
 
 def show_training(world: World, report: dict[str, Any]) -> None:
     """What a training run ended with."""
     data = f" on {report['data']}" if report["data"] else ""
-    table = Table(
-        title=f"{report['model']}{data}, {report['device']}, {report['ranks']} ranks over {report['transport']}",
-        caption="times: medians over iterations of the slowest rank",
-        show_header=False,
-    )
-    accuracy, steady = report["accuracy"], median(report["iteration_s"][1:] or report["iteration_s"])
+    where = f"{report['device']}, {plural(report['ranks'], 'rank')} over {report['transport']}"
+    table = Table(title=f"{report['model']}{data}, {where}", caption=f"times: {MEDIANS}", show_header=False)
+    accuracy, steady_s = report["accuracy"], median(report["iteration_s"][1:] or report["iteration_s"]).value
+    rest_s = max(0.0, steady_s - report["compute_s"] - report["exposed_comm_s"])
     rows = {
-        "schedule": f"{report['schedule']}, {report['algorithm']}, {report['buckets']} buckets ({report['fusion']})",
+        "schedule": f"{report['schedule']}, {report['algorithm']}, {buckets(report)}",
         "iterations": f"{report['iterations']}" + (f", batch {report['batch']}" if report["data"] else ""),
-        "loss, first and last": f"{report['loss'][0]:.4f}  {report['loss'][-1]:.4f}" if report["data"] else None,
+        "loss, first and last": f"{report['loss'][0]:.4f}, {report['loss'][-1]:.4f}" if report["data"] else None,
         "test accuracy": None if accuracy is None else f"{accuracy:.2%}",
-        "iteration": milliseconds(steady.value),
-        "compute": milliseconds(report["compute_s"]),
-        "exposed communication": milliseconds(report["exposed_comm_s"]),
-        "the rest (updates, loss, data)": milliseconds(
-            max(0.0, steady.value - report["compute_s"] - report["exposed_comm_s"])
-        ),
-        "ideal bound": milliseconds(report["bound_s"]),
-        "parameters, all ranks": f"sha256 {report['params_sha256'][:16]}...",
+        "time of an iteration": milliseconds(steady_s),
+        "- forward and backward": milliseconds(report["compute_s"]),
+        "- exposed communication": milliseconds(report["exposed_comm_s"]),
+        "- the rest (updates, loss, packing)": milliseconds(rest_s),
+        "bound (least time possible)": milliseconds(report["bound_s"]),
+        "parameters, same on all ranks": f"sha256 {report['params_sha256'][:16]}...",
     }
     for name, text in rows.items():
         if text is not None:
@@ -83,15 +42,23 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     console(world).print(table)
 
 
+def buckets(report: dict[str, Any]) -> str:
+    """How many buckets there are, and why.
+
+    >>> buckets({"buckets": 4, "fusion": "none"}), buckets({"buckets": 1, "fusion": "25MB"})
+    ('4 buckets (one per layer)', '1 bucket (fusion 25MB)')
+    """
+    why = "one per layer" if report["fusion"] == "none" else f"fusion {report['fusion']}"
+    return f"{plural(report['buckets'], 'bucket')} ({why})"
+
+
 def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     """Schedules side by side."""
     first = rows[0]
-    title = (
-        f"{first['model']}, {first['device']}, {first['ranks']} ranks, {first['buckets']} buckets ({first['fusion']})"
-    )
-    caption = "ms: medians over iterations of the slowest rank; ± reaches to the farther end of the 95 % interval"
+    title = f"{first['model']}, {first['device']}, {plural(first['ranks'], 'rank')}, {buckets(first)}"
+    caption = f"ms: {MEDIANS}; exposed: waiting for communication; bound: least time possible; {PLUS_MINUS}"
     table = Table(title=f"{title}\n{first['transport']}", caption=caption)
-    heads = ("iteration", "compute", "exposed", "bound", "over it", f"speed-up on {first['schedule']}")
+    heads = ("iteration", "compute", "exposed", "bound", "iteration / bound", f"speed-up over {first['schedule']}")
     for head in ("schedule", *heads):
         table.add_column(head, justify="left" if head == "schedule" else "right")
     digits = 0 if first["median_s"] >= 0.1 else 2
@@ -106,12 +73,3 @@ def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
             interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3),
         )
     console(world).print(table)
-
-
-def interval(value: float, low: float, high: float, unit: float, digits: int) -> str:
-    """A value with the reach of its interval."""
-    return f"{value * unit:.{digits}f} ±{max(value - low, high - value) * unit:.{digits}f}"
-
-
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"

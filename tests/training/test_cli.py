@@ -1,16 +1,21 @@
 """The command line, as people use it: a process of its own, whose exit code and last words count."""
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
+from dear_mpi.cli.app import COMMANDS, app
+from dear_mpi.cli.flags import CONFIG_FLAGS
 from dear_mpi.collectives import ALGORITHMS
+from dear_mpi.training.config import Config
 
 
 def run(*arguments):
@@ -28,6 +33,59 @@ def arrays(tmp_path):
     return write
 
 
+def helped(command, monkeypatch):
+    """What --help says, on long lines without styles."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setenv("NO_COLOR", "1")
+    result = run(command, "--help")
+    assert result.exit_code == 0, result.output
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command, monkeypatch):
+    lines = helped(command, monkeypatch)
+    assert inspect.getdoc(COMMANDS[command]).splitlines()[0] in lines
+    for line in lines:
+        name = line.partition("--")[2].partition(" ")[0]
+        assert not line.startswith("│ --") or re.fullmatch(rf"│ --{name} (<[^│]*>|[A-Z]+) [^│ ][^│]*│", line), line
+
+
+def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
+    """A new field needs its line in CONFIG_FLAGS."""
+    assert set(CONFIG_FLAGS) == {field.name for field in fields(Config)}
+    trained, compared = helped("train", monkeypatch), helped("compare", monkeypatch)
+    for name in CONFIG_FLAGS:
+        flag = {"segment_bytes": "--segment"}.get(name, f"--{name.replace('_', '-')}")
+        assert sum(line.startswith(f"│ {flag} ") for line in trained) == 1, flag
+        assert sum(line.startswith(f"│ {flag} ") for line in compared) == (name != "schedule"), flag
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "default"),
+    [
+        ("train", "model", "mlp"),
+        ("train", "fusion", "25MB"),
+        ("train", "forward-time", "0.1"),
+        ("train", "batch", "(by model)"),
+        ("train", "device-memory", "auto"),
+        ("compare", "model", "synthetic:resnet50"),
+        ("compare", "schedules", "wfbp,dear"),
+        ("doctor", "size", "4MiB"),
+    ],
+)
+def test_defaults_are_shown(command, flag, default, monkeypatch):
+    line = next(line for line in helped(command, monkeypatch) if line.startswith(f"│ --{flag} "))
+    assert f"[default: {default}]" in line
+
+
+def test_only_what_is_typed_counts_as_given():
+    """A synthetic model has no data: the flag is refused where somebody types its default, not where nobody does."""
+    model = ("train", "--threads", 1, "--model", "synthetic:resnet50", "--wire", "fp99")
+    assert "wire 'fp99' is unknown" in run(*model).stderr
+    assert "data does not apply to the model 'synthetic:resnet50'" in run(*model, "--data", "digits").stderr
+
+
 def test_train_writes_its_report(tmp_path):
     file = tmp_path / "run.json"
     result = run("train", "--threads", 3, "--fusion", "none", "--iterations", 5, "--json", file)
@@ -36,6 +94,7 @@ def test_train_writes_its_report(tmp_path):
     assert (report["ranks"], report["iterations"], report["buckets"]) == (3, 5, 3)
     assert "test accuracy" in result.stdout
     assert "3 ranks over loopback" in result.stdout
+    assert "dear, ring, 3 buckets (one per layer)" in result.stdout
 
 
 def test_compare_writes_a_row_per_schedule(tmp_path):
@@ -50,6 +109,15 @@ def test_compare_writes_a_row_per_schedule(tmp_path):
     assert rows[0]["speedup"] == 1
     assert all(row["ci_low"] <= row["speedup"] <= row["ci_high"] for row in rows)
     assert "EMULATED" in result.stdout
+
+
+def test_compare_takes_the_flags_of_train(tmp_path):
+    file = tmp_path / "rows.json"
+    optimizer = ("--optimizer", "sgd", "--lr", 0.01, "--momentum", 0.9, "--debug")
+    result = run("compare", "--threads", 1, "--model", "mlp", *optimizer, "--iterations", 1, "--json", file)
+    assert result.exit_code == 0, result.output
+    assert [row["schedule"] for row in json.loads(file.read_text())] == ["wfbp", "dear"]
+    assert "mlp, cpu, 1 rank, 1 bucket (fusion 25MB)" in result.stdout
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -79,7 +147,7 @@ BAD = [
     (["--schedule", "daer"], "schedule 'daer' is unknown: did you mean 'dear'?"),
     (
         ["--algorithm", "rnig"],
-        "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring, bidirectional",
+        "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: shared, native, naive, ring",
     ),
     (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam'?"),
@@ -159,6 +227,22 @@ def test_explain_refuses(arguments):
     result = run("explain", *arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "demo"])
+def test_threads_are_refused_under_mpirun(command, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "0")
+    result = run(command, "--threads", 2)
+    assert result.exit_code == 2
+    assert "--threads runs in one process: start it without mpirun" in result.stderr
+
+
+def test_the_command_line_is_imported_without_what_only_some_commands_need():
+    heavy = "{'mpi4py', 'cupy', 'matplotlib', 'torch', 'sklearn'}"
+    command = [sys.executable, "-c", f"import sys, dear_mpi.cli.app; print(*{heavy} & set(sys.modules))"]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert job.stdout.split() == []
 
 
 def test_python_m_runs_the_same_command_line():

@@ -123,11 +123,11 @@ def test_groups_of_the_papers_models(model, policy, groups):
 ALLOWED = "Allowed: none, layers:K, buckets:N, or a size"
 ERRORS = {
     "25": f"fusion '25': size '25' has no unit: write it like 25MB; units are b, kb, mb, gb, kib, mib, gib. {ALLOWED}",
-    "nonsense": "fusion 'nonsense': size 'nonsense' is no such quantity",
-    "": "fusion '': size '' is no such quantity",
-    "25MB:2": "fusion '25MB:2': size '25MB:2' is no such quantity",
-    "none:2": "fusion 'none:2': size 'none:2' is no such quantity",
-    "-5MB": "fusion '-5MB': size '-5MB' is no such quantity",
+    "nonsense": "fusion 'nonsense': size 'nonsense' cannot be read",
+    "": "fusion '': size '' cannot be read",
+    "25MB:2": "fusion '25MB:2': size '25MB:2' cannot be read",
+    "none:2": "fusion 'none:2': size 'none:2' cannot be read",
+    "-5MB": "fusion '-5MB': size '-5MB' cannot be read",
     "1e400MB": "fusion '1e400MB': size '1e400MB'",
     "layers:0": "fusion 'layers:0' needs a whole number above zero after the colon, as in layers:4",
     "layers:x": "fusion 'layers:x' needs a whole number above zero after the colon, as in layers:4",

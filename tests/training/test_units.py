@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.figures.units import format_bytes, parse_bytes, parse_link
+from dear_mpi.figures.units import format_bytes, parse_bytes, parse_link, plural
 
 FACTORS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 BITS_PER_S = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -52,29 +52,34 @@ def test_latency_may_be_left_out():
     assert parse_link("10gbit") == parse_link("10 Gbit,0us")
 
 
+@pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (200, "200 ranks")])
+def test_plural(count, text):
+    assert plural(count, "rank") == text
+
+
 UNITS = "units are b, kb, mb, gb, kib, mib, gib"
 ERRORS = {
     parse_bytes: {
         "25": f"size '25' has no unit: write it like 25MB; {UNITS}",
         " 7 ": "size ' 7 ' has no unit",
-        "": f"size '' is no such quantity: write it like 25MB; {UNITS}",
-        "MB": "size 'MB' is no such quantity",
-        "-1MB": "size '-1MB' is no such quantity",
-        "1,5MB": "size '1,5MB' is no such quantity",
-        "1MB2": "size '1MB2' is no such quantity",
-        "nanMB": "size 'nanMB' is no such quantity",
-        "10gbit": "size '10gbit' is no such quantity",
+        "": f"size '' cannot be read: write it like 25MB; {UNITS}",
+        "MB": "size 'MB' cannot be read",
+        "-1MB": "size '-1MB' cannot be read",
+        "1,5MB": "size '1,5MB' cannot be read",
+        "1MB2": "size '1MB2' cannot be read",
+        "nanMB": "size 'nanMB' cannot be read",
+        "10gbit": "size '10gbit' cannot be read",
         "1e400MB": "size '1e400MB'",
     },
     parse_link: {
         "10": "bandwidth '10' has no unit: write it like 10gbit,50us; units are kbit, mbit, gbit, tbit",
-        "": "bandwidth '' is no such quantity",
-        ",50us": "bandwidth '' is no such quantity",
-        "25MB": "bandwidth '25MB' is no such quantity",
+        "": "bandwidth '' cannot be read",
+        ",50us": "bandwidth '' cannot be read",
+        "25MB": "bandwidth '25MB' cannot be read",
         "0gbit": "bandwidth '0gbit' must be above zero",
         "10gbit,50": "latency '50' has no unit: write it like 10gbit,50us; units are ns, us, ms, s",
-        "10gbit,-5us": "latency '-5us' is no such quantity",
-        "10gbit,50us,3us": "latency '50us,3us' is no such quantity",
+        "10gbit,-5us": "latency '-5us' cannot be read",
+        "10gbit,50us,3us": "latency '50us,3us' cannot be read",
         "1e400gbit": "bandwidth '1e400gbit'",
     },
 }

@@ -1,69 +1,21 @@
-"""The command ``dear-mpi doctor``: runs wherever it is started, also where there is no MPI that works."""
+"""Examine a job: start MPI if that can be, gather what all ranks know, and measure their links."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
-from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch, launch_of
+from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, mpi_facts, without_pmix
-from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.doctor.facts import Facts, gather_facts, rank_facts
-from dear_mpi.doctor.findings import Finding, findings
+from dear_mpi.doctor.findings import Finding
 from dear_mpi.doctor.links import measure_links
-from dear_mpi.doctor.show import show_doctor
-from dear_mpi.figures.json_file import json_writer
-from dear_mpi.figures.units import parse_bytes
 from dear_mpi.kernels.gpu import Gpu, current_gpu
-from dear_mpi.kernels.lookup import lookup
-from dear_mpi.ranks.streams import STREAMS, select_gpu
-from dear_mpi.ranks.world import World, run_world
+from dear_mpi.ranks.streams import select_gpu
+from dear_mpi.ranks.world import World
 
-__all__ = ["doctor", "examine", "look"]
-
-
-def doctor(
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; what there is, if not given.")] = None,
-    device_memory: Annotated[
-        str, typer.Option(help="How a GPU's memory gets to MPI: auto, direct or staged.")
-    ] = "auto",
-    size: Annotated[str, typer.Option(help="Messages with which bandwidth is measured.")] = "4MiB",
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
-) -> None:
-    """Say what MPI, GPUs and links this job really has, and what to do about what is wrong.
-
-    mpirun -n 4 dear-mpi doctor
-    """
-    launch = launch_of(os.environ)
-
-    def command(world: World) -> bool:
-        write = json_writer(world, json_file if launch.rank == 0 else None)
-        facts = examine(world, alone, device_memory=device_memory, nbytes=nbytes)
-        found = findings(facts)
-        if launch.rank == world.rank == 0:  # without MPI, each is alone in its world
-            show_doctor(facts, found)
-        write(as_object(facts, found))
-        return any(finding.severity == "broken" for finding in found)
-
-    try:
-        lookup("device", device or "cpu", STREAMS)
-        lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
-        nbytes = parse_bytes(size)
-        if nbytes < 1:
-            raise ValueError(f"size must be at least 1 B, not {size}")
-        alone = look(launch, device)
-        broken = run_world(command, threads=None if alone.usable else 1)
-    except (ValueError, AgreedError) as error:
-        if launch.rank == 0:
-            typer.secho(f"error: {error}", fg="red", bold=True, err=True)
-        raise typer.Exit(2) from None
-    raise typer.Exit(int(broken))
+__all__ = ["as_object", "examine", "gpu_of", "look"]
 
 
 def look(launch: Launch, device: str | None) -> Facts:

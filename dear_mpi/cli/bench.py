@@ -1,0 +1,86 @@
+"""The command ``dear-mpi bench``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from dear_mpi.bench.backends import DEFAULTS
+from dear_mpi.bench.case import BUS_FACTORS
+from dear_mpi.bench.collective import Settings
+from dear_mpi.bench.collective import bench as run_bench
+from dear_mpi.bench.table import show_bench
+from dear_mpi.bench.tune import Tuning
+from dear_mpi.cli.flags import NAMES, SEGMENT, DeviceMemory, JsonFile
+from dear_mpi.cli.run import complaining, run_ranks
+from dear_mpi.figures.terminal import bar
+from dear_mpi.figures.units import parse_bytes, parse_sizes
+from dear_mpi.ranks.world import World
+
+__all__ = ["bench"]
+
+OURS = f"What to compare, with commas, the baseline first. Ours: {NAMES}, auto, FILE.py:FUNCTION. "
+OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py)."
+BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
+OTHER_MPI = Option(
+    metavar="COMMAND", help="What starts the other MPI, e.g. 'mpirun.mpich -f hosts'.", show_default="from make install"
+)
+TUNE = Option(metavar="FILE", help="Write our fastest algorithm at each size to a file, for --algorithm auto:FILE.")
+
+
+def bench(
+    collective: Annotated[str, Option(help=f"{', '.join(BUS_FACTORS)}; several with commas.")] = "all_reduce",
+    sizes: Annotated[
+        str, Option(help="Sizes of the buffer, with commas; 4B:64MiB means 4B, 16B, ... 64MiB.")
+    ] = "256KiB:64MiB",
+    algorithms: Annotated[str, Option(help=OURS + OTHERS, show_default=BY_DEVICE)] = "",
+    placement: Annotated[str, Option(help="Where results go: in (place) or out (into a second buffer).")] = "in",
+    dtype: Annotated[str, Option(help="Type of the elements: fp64, fp32, fp16 or bf16.")] = "fp32",
+    op: Annotated[str, Option(help="How elements are combined: sum, prod, min, max or average.")] = "sum",
+    segment: Annotated[
+        str, Option(help="Size of our largest message; several with commas.", show_default=SEGMENT)
+    ] = "",
+    device: Annotated[str, Option(help="Where the buffer is: cpu or cuda.")] = "cpu",
+    memory: Annotated[str, Option(help="On cpu: shared (a host's ranks reach all its buffers) or private.")] = "shared",
+    device_memory: DeviceMemory = "auto",
+    seconds: Annotated[float, Option(help="Seconds to spend on each size, in 11 to 200 calls.")] = 2.0,
+    other_mpi: Annotated[str, OTHER_MPI] = "",
+    tune: Annotated[Path | None, TUNE] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Time our collectives and those of MPI libraries and others, in turns.
+
+    Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
+    """
+    with complaining(mpi=True):
+        settings = Settings(
+            sizes=tuple(parse_sizes(sizes)),
+            collectives=tuple(collective.split(",")),
+            algorithms=tuple(algorithms.split(",")) if algorithms else (),
+            placement=placement,
+            dtype=dtype,
+            op=op,
+            segments=tuple(map(parse_bytes, segment.split(","))) if segment else (),
+            device=device,
+            memory=memory,
+            seconds=seconds,
+            other_mpi=other_mpi,
+        )
+        rows = run_ranks(
+            lambda world: bench_and_show(world, settings, tune), json_file, device=device, device_memory=device_memory
+        )
+    raise typer.Exit(int(any(row["wrong"] for row in rows)))
+
+
+def bench_and_show(world: World, settings: Settings, tune: Path | None) -> list[dict[str, Any]]:
+    tuning = None if tune is None else Tuning(tune, settings.names, world)
+    with bar(world, len(list(settings.cases())), "warming up") as progress:
+        report = run_bench(settings, world, progress)
+    show_bench(world, report)
+    if tuning is not None:
+        tuning.write(report.rows)
+    return [asdict(row) for row in report.rows]

@@ -1,0 +1,41 @@
+"""The command ``dear-mpi bench-kernels``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from typer import Option
+
+from dear_mpi.bench.kernels import MODELS, SEGMENTS
+from dear_mpi.bench.kernels import bench_kernels as run_kernels
+from dear_mpi.bench.table import show_kernels
+from dear_mpi.cli.flags import JsonFile
+from dear_mpi.cli.run import check_alone, complaining, run_ranks
+from dear_mpi.figures.terminal import bar
+from dear_mpi.ranks.streams import open_streams
+from dear_mpi.ranks.world import World
+
+__all__ = ["bench_kernels"]
+
+
+def bench_kernels(
+    device: Annotated[str, Option(help="Where the kernels run: cpu or cuda.")] = "cpu",
+    models: Annotated[str, Option(help="Models whose tensors are packed, with commas.")] = ",".join(MODELS),
+    json_file: JsonFile = None,
+) -> None:
+    """Time pack, unpack and sums beside plain copies, on the tensors of the paper's models. Runs without MPI."""
+    names = models.split(",")
+
+    def command(world: World) -> list[dict[str, Any]]:
+        rows = []
+        with bar(world, 4 * len(names) + len(SEGMENTS), "kernels") as progress:
+            for row in run_kernels(open_streams(device), names):
+                rows.append(row)
+                progress(f"{row.kernel}, {row.tensors}")
+        show_kernels(world, rows, device)
+        return [asdict(row) for row in rows]
+
+    with complaining(mpi=False):
+        check_alone("bench-kernels", 1)
+        run_ranks(command, json_file, device=device, threads=1)

@@ -1,0 +1,55 @@
+"""The command ``dear-mpi doctor``: runs wherever it is started, also where there is no MPI that works."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from dear_mpi.cli.flags import DeviceMemory, JsonFile
+from dear_mpi.cli.run import complaining, run_ranks
+from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.doctor.examine import as_object, examine, look
+from dear_mpi.doctor.findings import findings
+from dear_mpi.doctor.show import show_doctor
+from dear_mpi.figures.units import parse_bytes
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.streams import STREAMS
+from dear_mpi.ranks.world import World
+
+__all__ = ["doctor"]
+
+DEVICE = Option(help="What to examine: cpu or cuda.", show_default="cuda on ranks that have a GPU")
+
+
+def doctor(
+    device: Annotated[str | None, DEVICE] = None,
+    device_memory: DeviceMemory = "auto",
+    size: Annotated[str, Option(help="Size of the messages that measure bandwidth.")] = "4MiB",
+    json_file: JsonFile = None,
+) -> None:
+    """Say which MPI, GPUs and links this job really has, what is wrong with them, and how to mend it.
+
+    Example: mpirun -n 4 dear-mpi doctor
+    """
+    launch = launch_of(os.environ)
+
+    def command(world: World) -> dict[str, Any]:
+        facts = examine(world, alone, device_memory=device_memory, nbytes=nbytes)
+        found = findings(facts)
+        if launch.rank == world.rank == 0:  # without MPI, each is alone in its world
+            show_doctor(facts, found)
+        return as_object(facts, found)
+
+    with complaining(mpi=False):
+        lookup("device", device or "cpu", STREAMS)
+        lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
+        nbytes = parse_bytes(size)
+        if nbytes < 1:
+            raise ValueError(f"size must be at least 1 B, not {size}")
+        alone = look(launch, device)
+        report = run_ranks(command, json_file if launch.rank == 0 else None, threads=None if alone.usable else 1)
+    raise typer.Exit(int(any(finding["severity"] == "broken" for finding in report["findings"])))

@@ -1,0 +1,31 @@
+"""The command ``dear-mpi explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from dear_mpi.cli.flags import NAMES
+from dear_mpi.cli.run import complaining
+from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.see.explain import explain_algorithm
+
+__all__ = ["explain"]
+
+
+def explain(
+    algorithm: Annotated[str, Option(help=f"{NAMES}, or FILE.py:FUNCTION.")] = "ring",
+    collective: Annotated[str, Option(help=f"{', '.join(COLLECTIVES)}.")] = "all_reduce",
+    ranks: Annotated[int, Option(min=1, help="Number of ranks.")] = 4,
+    hosts: Annotated[int, Option(min=1, help="Number of hosts over which the ranks are spread.")] = 1,
+    check: Annotated[bool, Option("--check", help="Prove it correct for up to this number of ranks.")] = False,
+    picture: Annotated[Path | None, Option(metavar="FILE", help="Draw it into a PNG, PDF or SVG file.")] = None,
+) -> None:
+    """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds.
+
+    Example: dear-mpi explain --algorithm ring --ranks 4 --check
+    """
+    with complaining(mpi=False):
+        explain_algorithm(algorithm, collective, ranks, hosts=hosts, check=check, picture=picture)

@@ -1,0 +1,119 @@
+"""The flags that several commands share, each declared once.
+
+``--model`` to ``--compute`` are the fields of ``Config``, which has their types and defaults. A new field needs one
+line in ``CONFIG_FLAGS`` to be a flag of ``train`` and of ``compare``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, cast, get_type_hints
+
+import typer
+from typer import Option
+
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS
+from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.figures.units import format_bytes, parse_bytes
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.optimizers import OPTIMIZERS
+from dear_mpi.training.config import Config
+from dear_mpi.training.schedules import SCHEDULES
+
+__all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "DeviceMemory", "Flags", "JsonFile", "Threads", "config_of"]
+__all__ += ["parameter", "with_flags"]
+
+Flags: TypeAlias = Mapping[str, Any]
+
+NAMES = ", ".join(ALGORITHMS)
+SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
+MODELS = "mlp, cnn or gpt; or synthetic:TABLE, which only takes the time of TABLE: resnet50, densenet201, inceptionv4, "
+FUSION = "Which layers share a bucket: none (each has its own), layers:4 (4 at a time), buckets:8 (8 in all), or "
+MEMORY = "How GPU memory gets to MPI: direct, staged (copied to the host), or auto (direct if a trial succeeds)."
+
+DeviceMemory = Annotated[str, Option(help=MEMORY)]
+JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write the result to a file, as JSON.")]
+Link = Annotated[str | None, Option(help="Emulate a link: slow messages down to it, e.g. 10gbit,50us.")]
+Threads = Annotated[int | None, Option(min=1, help="Run this many ranks as threads of one process, without MPI.")]
+
+
+def of_optimizers(setting: str) -> str:
+    """The defaults of the optimisers that have this setting.
+
+    >>> of_optimizers("momentum")
+    '0.0 for sgd'
+    """
+    return ", ".join(f"{vars(kind)[setting]} for {name}" for name, kind in OPTIMIZERS.items() if setting in vars(kind))
+
+
+# `show_default` says in words what holds without the flag, where Config has no default value.
+CONFIG_FLAGS = {
+    "model": Option(help=f"{MODELS}bert_base, bert_large or FILE.json."),
+    "data": Option(help="What to train on: digits, FILE.npz (arrays x and y), or FILE.txt (for gpt)."),
+    "schedule": Option(help=f"When gradients travel: {', '.join(SCHEDULES)}."),
+    "fusion": Option(help=f"{FUSION}a largest size such as 25MB."),
+    "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; native (MPI's own); auto; auto:FILE (from bench --tune)."),
+    "segment_bytes": Option("--segment", help="Size of the largest message, e.g. 256KiB.", show_default=SEGMENT),
+    "optimizer": Option(help=f"{' or '.join(OPTIMIZERS)}.", show_default="by model"),
+    "lr": Option(help="Learning rate.", show_default=of_optimizers("lr")),
+    "momentum": Option(help="Factor of the momentum.", show_default=of_optimizers("momentum")),
+    "nesterov": Option("--nesterov", help="Use Nesterov's form of momentum."),
+    "weight_decay": Option(help="Factor of the L2 penalty.", show_default=of_optimizers("weight_decay")),
+    "batch": Option(help="Examples per iteration, over all ranks together.", show_default="by model"),
+    "iterations": Option(help="Number of iterations.", show_default="by model"),
+    "dtype": Option(help=f"Type of the parameters: fp32 or fp64; of synthetic models {', '.join(DTYPES)}."),
+    "wire": Option(help=f"Type in which gradients travel: {', '.join(DTYPES)}.", show_default="that of the parameters"),
+    "device": Option(help="Where the model is: cpu, or cuda (each rank takes the next GPU of its host)."),
+    "seed": Option(help="Fixes the initial parameters and the order of the data."),
+    "debug": Option("--debug", help="Before each collective, check that all ranks start the same one."),
+    "context": Option(help="Bytes of text that gpt sees at once."),
+    "forward_time": Option(help="Seconds that the forward pass of a synthetic model takes."),
+    "backward_time": Option(help="Seconds that its backward pass takes.", show_default="twice the forward time"),
+    "compute": Option(help="How a synthetic model spends its time: sleep, or spin (keeps a core busy)."),
+}
+PARSE: dict[str, Callable[[str], Any]] = {"segment_bytes": parse_bytes}  # fields that are not what is typed
+
+
+def parameter(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
+    """A flag as Typer reads it: a parameter of a function."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def config_parameter(name: str, option: Any) -> inspect.Parameter:
+    """The flag of a field of ``Config``."""
+    kind = str if name in PARSE else get_type_hints(Config)[name]
+    return parameter(name, cast(Any, Annotated)[kind | None, option], getattr(Config, name, None))
+
+
+JOB_FLAGS = {name: config_parameter(name, option) for name, option in CONFIG_FLAGS.items()} | {
+    "device_memory": parameter("device_memory", DeviceMemory, "auto"),
+    "link": parameter("link", Link),
+    "threads": parameter("threads", Threads),
+    "json_file": parameter("json_file", JsonFile),
+}
+
+
+def with_flags(table: Mapping[str, inspect.Parameter], **defaults: Any) -> Callable[..., Callable[..., None]]:
+    """Make a command of a function that takes a mapping: of the flags that were typed, and of these defaults."""
+    shown = [flag.replace(default=defaults.get(name, flag.default)) for name, flag in table.items()]
+    shown.append(parameter("typer_context", typer.Context, inspect.Parameter.empty))
+
+    def decorate(function: Callable[[Flags], None]) -> Callable[..., None]:
+        def command(*, typer_context: Any, **flags: Any) -> None:
+            typed = {name for name in flags if typer_context.get_parameter_source(name).name != "DEFAULT"}
+            function(defaults | {name: flags[name] for name in flags if name in typed})
+
+        command.__doc__ = function.__doc__
+        command.__annotations__ = {flag.name: flag.annotation for flag in shown}
+        command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def config_of(flags: Flags) -> Config:
+    """The configuration that the flags ask for."""
+    given = {name: flags[name] for name in CONFIG_FLAGS if name in flags}
+    return Config.of(given | {name: parse(given[name]) for name, parse in PARSE.items() if name in given})

@@ -1,0 +1,81 @@
+"""What commands share: they run on all ranks, write JSON, and end with one line and exit code 2 if input is bad."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from dear_mpi.cli.flags import Flags, config_of
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.program.errors import AgreedError, ProgramError
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.figures.units import parse_link
+from dear_mpi.ranks.streams import select_gpu
+from dear_mpi.ranks.world import World, launched_rank, run_world
+from dear_mpi.training.config import Config
+
+__all__ = ["check_alone", "complaining", "run_job", "run_ranks"]
+
+
+@contextmanager
+def complaining(*, mpi: bool) -> Iterator[None]:
+    """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
+
+    Args:
+        mpi: whether to ask MPI, which this may start, who is rank 0; otherwise the launcher's variables say it.
+    """
+    try:
+        yield
+    except (ValueError, AgreedError, ProgramError) as error:
+        if (launched_rank() if mpi else launch_of(os.environ).rank) == 0:
+            # On one line however long it is, so that it can be searched for.
+            screen = Console(stderr=True, highlight=False, soft_wrap=True)
+            screen.print(f"error: {error}", style="bold red", markup=False)
+        raise typer.Exit(2) from None
+
+
+def check_alone(what: str, threads: int | None) -> None:
+    """Refuse to start what runs in one process as several."""
+    if threads is not None and launch_of(os.environ).size > 1:
+        raise ValueError(f"{what} runs in one process: start it without mpirun")
+
+
+def run_ranks(command: Callable[[World], Any], json_file: Path | None, *, device: str = "cpu", **how: Any) -> Any:
+    """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
+
+    That the file can be written is checked before the work.
+    """
+
+    def check(world: World) -> Mapping[str, Any]:
+        if json_file is not None and world.rank == 0 and not os.access(json_file.parent, os.W_OK):
+            raise ValueError(
+                f"--json {str(json_file)!r} cannot be written: there is no such folder, or it is read-only"
+            )
+        return {}
+
+    def on_each_rank(world: World) -> Any:
+        agree(world.transport, "output", lambda: check(world))
+        result = command(world)
+        if json_file is not None and world.rank == 0:
+            json_file.write_text(json.dumps(result, indent=1) + "\n")
+        return result
+
+    select_gpu(device)
+    return run_world(on_each_rank, **how)
+
+
+def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
+    """Call ``command`` as every rank of the training job that the flags ask for."""
+    threads = flags.get("threads")
+    with complaining(mpi=threads is None):
+        check_alone("--threads", threads)
+        config, link = config_of(flags), parse_link(flags["link"]) if "link" in flags else None
+        how = {"device": config.device, "device_memory": flags.get("device_memory", "auto")}
+        run_ranks(lambda world: command(world, config), flags.get("json_file"), link=link, threads=threads, **how)
