@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import strategies as st
+from ml_dtypes import finfo
 
 from dear_mpi.collectives import ALGORITHMS, Partition, all_reduce, barrier, make_plan, reduce_scatter
 from dear_mpi.collectives.program.errors import CollectiveError
@@ -184,7 +185,7 @@ def check_same_bits(transport, algorithm: str, dtype: str) -> None:
     all_reduce(x, transport, algorithm=algorithm, segment_bytes=512)
     assert len(set(transport.gather_values(x.tobytes()))) == 1
     exact = np.sum([part.astype(np.float64) for part in data], axis=0)
-    unit = {"fp64": 2**-53, "fp32": 2**-24, "fp16": 2**-11, "bf16": 2**-8}[dtype]
+    unit = float(finfo(DTYPES[dtype]).eps) / 2
     bound = transport.size * unit * np.sum([np.abs(part.astype(np.float64)) for part in data], axis=0)
     assert (np.abs(x.astype(np.float64) - exact) <= bound).all()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from dear_mpi.bench.case import Case
 from dear_mpi.collectives.program.contract import COLLECTIVES
@@ -23,7 +24,7 @@ from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 __all__ = ["Data", "check_exact"]
 
 PERIOD = 31  # a prime: chunks begin at different values
-EXACT = {"fp64": 2**53, "fp32": 2**24, "fp16": 2**11, "bf16": 2**8}  # whole numbers up to here have no gaps
+EXACT = {name: 2 ** (finfo(dtype).nmant + 1) for name, dtype in DTYPES.items()}  # whole numbers up to here have no gaps
 COMBINE: dict[str, Callable[..., Any]] = {
     "sum": np.sum,
     "average": np.sum,

@@ -19,6 +19,7 @@ from dear_mpi.cli.flags import NAMES, SEGMENT, DeviceMemory, JsonFile
 from dear_mpi.cli.run import complaining, run_ranks
 from dear_mpi.figures.terminal import bar
 from dear_mpi.figures.units import parse_bytes, parse_sizes
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import World
 
 __all__ = ["bench"]
@@ -39,7 +40,7 @@ def bench(
     ] = "256KiB:64MiB",
     algorithms: Annotated[str, Option(help=OURS + OTHERS, show_default=BY_DEVICE)] = "",
     placement: Annotated[str, Option(help="Where results go: in (place) or out (into a second buffer).")] = "in",
-    dtype: Annotated[str, Option(help="Type of the elements: fp64, fp32, fp16 or bf16.")] = "fp32",
+    dtype: Annotated[str, Option(help=f"Type of the elements: {', '.join(DTYPES)}.")] = "fp32",
     op: Annotated[str, Option(help="How elements are combined: sum, prod, min, max or average.")] = "sum",
     segment: Annotated[
         str, Option(help="Size of our largest message; several with commas.", show_default=SEGMENT)
