@@ -24,7 +24,8 @@ from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 __all__ = ["Data", "check_exact"]
 
 PERIOD = 31  # a prime: chunks begin at different values
-EXACT = {name: 2 ** (finfo(dtype).nmant + 1) for name, dtype in DTYPES.items()}  # whole numbers up to here have no gaps
+# Whole numbers up to here have no gaps.
+EXACT = {name: 2 ** (finfo(dtype).nmant + 1) for name, dtype in DTYPES.items()}  # type: ignore[no-untyped-call]
 COMBINE: dict[str, Callable[..., Any]] = {
     "sum": np.sum,
     "average": np.sum,
