@@ -1,12 +1,12 @@
 """Butterflies: a power of two of ranks exchange all that they hold, pair by pair; any other number is folded onto that.
 
-            7 ranks on 4 vranks: a pair acts as one, by its even rank
+            7 ranks as 4 virtual ranks (vranks): a pair acts as one, by its even rank
 
             vrank        0        1        2        3
             ranks      0   1    2   3    4   5      6
 
-In step 0 the odd rank of a pair gives its chunk to the even one. Then in each of the lg steps a vrank sends everything
-it holds to its partner of that step, and so holds twice as much; which vranks are partners is what makes one
+In step 0 the odd rank of a pair gives its chunk to the even one. Then in each of the lg steps a virtual rank sends
+everything it holds to its partner of that step, and so holds twice as much; who are partners is what makes one
 butterfly differ from another. In the last step an even rank passes everything on to its odd one.
 """
 
@@ -23,7 +23,7 @@ Partner = Callable[[int, int], int]
 
 
 class Fold:
-    """How ``size`` ranks share the largest power of two of vranks that is not above it."""
+    """How ``size`` ranks become the largest power of two of virtual ranks that is not above it."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -31,17 +31,17 @@ class Fold:
         self.pairs = size - (1 << self.steps)
 
     def vrank(self, rank: int) -> int | None:
-        """The vrank for which a rank acts; None for the odd rank of a pair."""
+        """The virtual rank for which a rank acts; None for the odd rank of a pair."""
         if rank >= 2 * self.pairs:
             return rank - self.pairs
         return None if rank % 2 else rank // 2
 
     def home(self, vrank: int) -> int:
-        """The rank that acts for a vrank."""
+        """The rank that acts for a virtual one."""
         return 2 * vrank if vrank < self.pairs else vrank + self.pairs
 
     def members(self, vrank: int) -> range:
-        """The ranks of a vrank: one, or a pair."""
+        """The ranks of a virtual one: one, or a pair."""
         return range(self.home(vrank), self.home(vrank) + 1 + (vrank < self.pairs))
 
     def pass_on(self, rank: int, chunks: list[range], *, to_odd: bool, combine: bool = False) -> tuple[Step, ...]:
@@ -67,7 +67,7 @@ def all_gather(rank: int, size: int, partner: Partner) -> Program:
 
 
 def exchange(rank: int, fold: Fold, partner: Partner, step: int) -> Step:
-    """Send all chunks that the vrank holds, and receive all of the partner's."""
+    """Send all chunks that the virtual rank holds, and receive all of the partner's."""
     vrank = fold.vrank(rank)
     if vrank is None:
         return Step()
@@ -80,7 +80,7 @@ def exchange(rank: int, fold: Fold, partner: Partner, step: int) -> Step:
 
 
 def held(vrank: int, fold: Fold, partner: Partner, step: int) -> list[range]:
-    """The chunks that a vrank holds before a step."""
+    """The chunks that a virtual rank holds before a step."""
     vranks = [vrank]
     for earlier in reversed(range(step)):
         vranks += [partner(one, earlier) for one in vranks]

@@ -56,7 +56,7 @@ def all_reduce(rank: int, size: int, pieces: int = 1) -> Program:
 
 @dataclass(frozen=True)
 class Duty:
-    """One transfer of a vrank for the first piece; the next pieces come a step later each."""
+    """One transfer of a virtual rank for the first piece; the next pieces come a step later each."""
 
     step: int
     peer: int
@@ -66,13 +66,13 @@ class Duty:
 
 @dataclass(frozen=True)
 class Tree:
-    """A binary tree of vranks whose root, vrank 0, has one child: the parent of each vrank, None for the root."""
+    """A binary tree of virtual ranks. Its root, number 0, has one child; ``parents`` has None for the root."""
 
     parents: tuple[int | None, ...]
 
     @classmethod
     def of(cls, size: int) -> Tree:
-        """In order: the parent of a vrank differs from it in the lowest bit that is set, and the next."""
+        """In order: the parent of a virtual rank differs from it in the lowest bit that is set, and the next."""
 
         def parent(vrank: int) -> int:
             bit = vrank & -vrank

@@ -1,8 +1,9 @@
 """Prove what ranks do in each other's memory: run all of them, phase by phase, on symbols.
 
-As in ``program/replay.py``, a symbol is the set of ranks whose contributions are in an element. In a phase the ranks run
-in any order: so nobody may touch what somebody else writes in it. Several runs follow each other, because between two barriers
-a rank may still be in one run while another one is in the next, and its caller writes new data into its buffer.
+As in ``program/replay.py``, a symbol is the set of ranks whose contributions are in an element. In a phase the ranks
+run in any order: so nobody may touch what somebody else writes in it. Several runs follow each other, because between
+two barriers a rank may still be in one run while another one is in the next, and its caller writes new data into its
+buffer.
 """
 
 from __future__ import annotations
