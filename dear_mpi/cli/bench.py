@@ -15,8 +15,8 @@ from dear_mpi.bench.collective import Settings
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import Tuning
-from dear_mpi.cli.flags import NAMES, SEGMENT, DeviceMemory, JsonFile
-from dear_mpi.cli.run import complaining, run_ranks
+from dear_mpi.cli.flags import NAMES, SEGMENT, DeviceMemory, JsonFile, Threads
+from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.figures.terminal import bar
 from dear_mpi.figures.units import parse_bytes, parse_sizes
 from dear_mpi.kernels.dtypes import DTYPES
@@ -51,13 +51,15 @@ def bench(
     seconds: Annotated[float, Option(help="Seconds to spend on each size, in 11 to 200 calls.")] = 2.0,
     other_mpi: Annotated[str, OTHER_MPI] = "",
     tune: Annotated[Path | None, TUNE] = None,
+    threads: Threads = None,
     json_file: JsonFile = None,
 ) -> None:
     """Time our collectives and those of MPI libraries and others, in turns.
 
     Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
     """
-    with complaining(mpi=True):
+    with complaining(mpi=threads is None):
+        check_alone("--threads", threads)
         settings = Settings(
             sizes=tuple(parse_sizes(sizes)),
             collectives=tuple(collective.split(",")),
@@ -71,9 +73,8 @@ def bench(
             seconds=seconds,
             other_mpi=other_mpi,
         )
-        rows = run_ranks(
-            lambda world: bench_and_show(world, settings, tune), json_file, device=device, device_memory=device_memory
-        )
+        how = {"device": device, "device_memory": device_memory, "threads": threads}
+        rows = run_ranks(lambda world: bench_and_show(world, settings, tune), json_file, **how)
     raise typer.Exit(int(any(row["wrong"] for row in rows)))
 
 
