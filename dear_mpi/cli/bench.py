@@ -73,7 +73,7 @@ def bench(
             seconds=seconds,
             other_mpi=other_mpi,
         )
-        how = {"device": device, "device_memory": device_memory, "threads": threads}
+        how: dict[str, Any] = {"device": device, "device_memory": device_memory, "threads": threads}
         rows = run_ranks(lambda world: bench_and_show(world, settings, tune), json_file, **how)
     raise typer.Exit(int(any(row["wrong"] for row in rows)))
 

@@ -261,3 +261,12 @@ def test_a_launcher_of_another_mpi_is_told_apart():
     assert "2 ranks were launched, but" in result.stderr
     assert "sees one: mpirun belongs to another MPI" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_bench_runs_on_threads(tmp_path):
+    file = tmp_path / "rows.json"
+    sizes = ("--sizes", "1KiB,64KiB", "--seconds", 0.01)
+    result = run("bench", "--threads", 3, "--algorithms", "ring,native", *sizes, "--json", file)
+    assert result.exit_code == 0, result.output
+    assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())] == [("ring", 0)] * 2
+    assert "native: needs the processes of an MPI job" in " ".join(result.stdout.split())
