@@ -47,7 +47,7 @@ class Interleaved:
             except CannotRun as error:
                 self.left_out[name] = str(error)
                 continue
-            key = name, getattr(backend, "segment_bytes", segment_bytes)  # which auto has chosen
+            key = name, backend.segment_bytes or segment_bytes
             self.backends[key], self.data[key] = backend, data
 
     def run(self, turns: int) -> dict[Key, Samples]:
@@ -59,8 +59,8 @@ class Interleaved:
             for key in random.Random(self.turn).sample(group, len(group)):  # the same order on all ranks
                 data, backend = self.data[key], self.backends[key]
                 data.fill(self.turn)
-                elapsed_s = self.timed(backend)
-                getattr(backend, "untimed", lambda: None)()
+                elapsed_s = self.timed(backend.run)
+                backend.untimed()
                 wrong[key] += data.errors(self.turn)
                 if counts:
                     mine[key].append(elapsed_s)
