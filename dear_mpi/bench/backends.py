@@ -58,15 +58,10 @@ class Setup:
     segment_bytes: int
 
     def plan(self, algorithm: str) -> Plan:
-        case = self.case
+        case, op = self.case, self.case.op if self.case.reduces else "sum"
+        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
         return make_plan(
-            case.collective,
-            self.x,
-            self.transport,
-            out=self.out,
-            algorithm=algorithm,
-            op=case.op if case.reduces else "sum",
-            segment_bytes=self.segment_bytes if rules_of(algorithm) is None else None,  # auto has its own
+            case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
         )
 
 

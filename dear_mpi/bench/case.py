@@ -27,10 +27,7 @@ MEMORIES = ("shared", "private")
 
 @dataclass(frozen=True)
 class Case:
-    """A collective on a full buffer of ``nbytes``, rounded down to whole elements.
-
-    ``memory``, of our plans: ``shared`` can be reached by all ranks of a host.
-    """
+    """A collective on a full buffer of ``nbytes``, rounded down to whole elements; ``memory`` is that of our plans."""
 
     collective: str
     nbytes: int

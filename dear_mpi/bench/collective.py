@@ -67,10 +67,7 @@ class Settings:
                 yield Case(collective, nbytes, self.dtype, self.op, self.placement, self.device, self.memory)
 
     def check(self, world: World) -> None:
-        """
-        Raises:
-            ValueError: a setting is not allowed.
-        """
+        """A ValueError if a setting is not allowed."""
         for collective in self.collectives:
             lookup("collective", collective, BUS_FACTORS)
         lookup("placement", self.placement, PLACEMENTS)
@@ -108,10 +105,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """Rows, the network that fits them, the memory of the buffers, and who was left out.
-
-    ``left_out``: by name and reason, by collective, at these sizes.
-    """
+    """What was measured; ``left_out``: who and why, in which collectives, at which sizes."""
 
     rows: list[Row]
     fit: Fit | None
@@ -138,24 +132,21 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, streams.compute.use():
         check_plans(settings, world, streams)
-        backends = {
-            name: stack.enter_context(entry.session(world))
-            for name, entry in BACKENDS.items()
-            if name in settings.names and entry.session is not None and not entry.refused(world.transport)
-        }
-        others = {
-            name: stack.enter_context(closing(OtherMpi(name, world, settings.other_mpi)))
-            for name in settings.names
-            if name in OTHERS
-        }
-        backends |= {name: other.library for name, other in others.items()}
+        libraries, others = dict[str, str](), dict[str, OtherMpi]()
+        for name in settings.names:
+            entry = BACKENDS.get(name)
+            if name in OTHERS:
+                others[name] = stack.enter_context(closing(OtherMpi(name, world, settings.other_mpi)))
+                libraries[name] = others[name].library
+            elif entry and entry.session and not entry.refused(world.transport):
+                libraries[name] = stack.enter_context(entry.session(world))
         for case in settings.cases():
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             samples, missing = at_size(case, settings, world, streams, others)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for name, segment_bytes in sorted(samples, key=lambda key: (settings.names.index(key[0]), key[1])):
-                backend = backends.get(name, world.transport.name)
+                backend = libraries.get(name, world.transport.name)
                 found = samples[name, segment_bytes]
                 rows.append(row_of(case, name, found, backend=backend, ranks=world.size, segment_bytes=segment_bytes))
     fit, model_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts))
@@ -166,15 +157,11 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
 
 def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[Fit | None, list[float | None]]:
     fit = fit_network(rows, hosts)
-    return fit, [predicted_us(row, fit, hosts) for row in rows]
+    return fit, [None if fit is None else predicted_us(row, fit, hosts) for row in rows]
 
 
 def check_plans(settings: Settings, world: World, streams: Streams) -> None:
-    """Collective: see that each algorithm that was asked for serves some of the collectives, before all the work.
-
-    Raises:
-        ArgumentError: one does not.
-    """
+    """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
     for name in settings.algorithms:
         x = streams.put(np.zeros(world.size, DTYPES[settings.dtype]))
         faults = []

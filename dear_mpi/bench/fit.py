@@ -53,17 +53,16 @@ def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program] | None:
         return None
 
 
-def time_s(row: Row, written: Sequence[Program], point: Array) -> float:
-    alpha, beta, gamma = point
-    return cost(written, row.count, DTYPES[row.dtype].itemsize, Network(alpha=alpha, beta=beta, gamma=gamma)).time_s
+def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
+    return cost(written, row.count, DTYPES[row.dtype].itemsize, network).time_s
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
     """How often alpha, and how many bytes of beta and gamma, are on the longest path."""
-    here = time_s(row, written, point)
+    here = time_s(row, written, Network(*point))
     steps = [value * STEP or first * STEP for value, first in zip(point, FIRST, strict=True)]
-    moved = [point + step * unit for step, unit in zip(steps, np.eye(3), strict=True)]
-    return [(time_s(row, written, there) - here) / step for there, step in zip(moved, steps, strict=True)]
+    moved = point + np.diag(steps)
+    return [(time_s(row, written, Network(*there)) - here) / step for there, step in zip(moved, steps, strict=True)]
 
 
 def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
@@ -81,9 +80,9 @@ def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
         relative = np.array([gradient(row, written, point) for row, written in known]) / measured_s[:, None]
         told = distinct(relative)
         point = non_negative(relative, 3 if told else 2)
-    errors = np.abs(np.array([time_s(row, written, point) for row, written in known]) / measured_s - 1)
-    alpha, beta, gamma = map(float, point)
-    return Fit(Network(alpha=alpha, beta=beta, gamma=gamma), told, float(np.median(errors)), len(known))
+    network = Network(*point.tolist())
+    errors = np.abs(np.array([time_s(row, written, network) for row, written in known]) / measured_s - 1)
+    return Fit(network, told, float(np.median(errors)), len(known))
 
 
 def distinct(relative: Array) -> bool:
@@ -98,20 +97,17 @@ def non_negative(relative: Array, unknowns: int) -> Array:
     best, error = np.zeros(3), np.inf
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     for size in range(1, unknowns + 1):
-        for chosen in itertools.combinations(range(unknowns), size):
-            part = relative[:, chosen] / scale[list(chosen)]
-            values = np.linalg.lstsq(part, np.ones(len(relative)), rcond=None)[0]
+        for chosen in map(list, itertools.combinations(range(unknowns), size)):
+            part = (relative / scale)[:, chosen]
+            values = np.linalg.lstsq(part, np.ones(len(part)), rcond=None)[0]
             missed = float(np.linalg.norm(part @ values - 1))
             if (values >= 0).all() and missed < error:
                 best, error = np.zeros(3), missed
-                best[list(chosen)] = values / scale[list(chosen)]
+                best[chosen] = values / scale[chosen]
     return best
 
 
-def predicted_us(row: Row, fit: Fit | None, hosts: Sequence[int] = ()) -> float | None:
+def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = ()) -> float | None:
     """What the fitted network says about a row."""
-    written = None if fit is None else programs_of(row, hosts)
-    if fit is None or written is None:
-        return None
-    network = fit.network
-    return time_s(row, written, np.array([network.alpha, network.beta, network.gamma])) * 1e6
+    written = programs_of(row, hosts)
+    return None if written is None else time_s(row, written, fit.network) * 1e6

@@ -35,12 +35,11 @@ def gloo_group(world: World) -> Iterator[str]:
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
     address = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if len(set(hosts)) == 1 else hosts[0])
-    is_first, port = world.rank == 0, int(os.environ.get("MASTER_PORT", 0))
-    if is_first:
+    store, port = None, int(os.environ.get("MASTER_PORT", 0))
+    if world.rank == 0:
         store = distributed.TCPStore(address, port, world.size, is_master=True, wait_for_workers=False)
-        port = store.port
-    port = world.transport.gather_values(port)[0]
-    if not is_first:
+    port = world.transport.gather_values(store and store.port)[0]
+    if store is None:
         store = distributed.TCPStore(address, port, world.size, is_master=False)
     distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
     try:
