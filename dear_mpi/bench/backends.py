@@ -154,11 +154,7 @@ def has_segments(name: str) -> bool:
 
 
 def open_backend(name: str, setup: Setup) -> Backend:
-    """A backend, prepared for a case.
-
-    Raises:
-        CannotRun: it sits this case out, or there is no such algorithm.
-    """
+    """A backend, prepared for a case; a CannotRun where it sits this one out, or there is no such algorithm."""
     entry = BACKENDS.get(name, Entry(lambda setup: of_plan(setup.plan(name))))
     if refused := entry.refused(setup.transport):
         raise CannotRun(refused)

@@ -30,9 +30,7 @@ COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "m
 class Data:
     """The arrays ``x`` and ``out`` of a call on this rank (``out`` is None in place), filled and checked each turn.
 
-    Args:
-        put: brings an array of the host to where the call works.
-        zeros: so many bytes there.
+    ``put`` brings an array of the host to where the call works, ``zeros`` makes so many bytes there.
     """
 
     def __init__(

@@ -31,19 +31,19 @@ ALIKE = 0.02  # how much of gamma's column must lie outside alpha's and beta's, 
 
 @dataclass(frozen=True)
 class Fit:
-    """``gamma_told`` is False where rows do not tell gamma from beta: then beta has both and gamma is 0.
-
-    ``residual`` is the median over rows of the relative error.
-    """
+    """The network that fits so many rows."""
 
     network: Network
-    gamma_told: bool
-    residual: float
+    gamma_told: bool  # False where rows do not tell gamma from beta: then beta has both and gamma is 0
+    residual: float  # the median over rows of the relative error
     rows: int
 
 
 def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program] | None:
-    """What this row ran, if it sent the messages of a program; ``auto`` does not say what it ran."""
+    """What this row ran on these hosts (on one if not given), if it sent the messages of a program.
+
+    ``auto`` does not say what it ran.
+    """
     if runner_of(row.algorithm) != "messages":
         return None
     pieces = -(-row.bytes // row.segment_bytes)
@@ -66,10 +66,7 @@ def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
 
 
 def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
-    """The network of all these rows, whose ranks are on these hosts (on one if not given).
-
-    None where fewer than two sizes have programs, or there are too many ranks.
-    """
+    """The network of these rows; None where fewer than two sizes have programs, or there are too many ranks."""
     some = [(row, programs_of(row, hosts)) for row in rows if 1 < row.ranks <= MOST_RANKS]
     known = [(row, written) for row, written in some if written is not None]
     if len({row.bytes for row, _ in known}) < 2:

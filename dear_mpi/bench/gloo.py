@@ -49,11 +49,7 @@ def gloo_group(world: World) -> Iterator[str]:
 
 
 def gloo_call(case: Case, x: Array, out: Array | None, rank: int, ranks: int) -> Callable[[], object]:
-    """A collective of the default process group.
-
-    Raises:
-        CannotRun: gloo cannot do it.
-    """
+    """A collective of the default process group; a CannotRun where gloo has none."""
     if library_of(x) != "numpy" or (case.reduces and case.op not in OPS):
         raise CannotRun(f"has no {case.op} of memory of {library_of(x)}")
     sharded = case.collective in ("all_gather", "reduce_scatter")

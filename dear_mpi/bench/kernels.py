@@ -65,7 +65,6 @@ def bench_kernels(streams: Streams, models: Sequence[str] = MODELS) -> Iterator[
 
 
 def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
-    """Pack and unpack of all tensors of a model."""
     counts = [count for module in load_modules(name) for count in module.counts]
     tensors = [streams.put(np.full(count, 1, np.float32)) for count in counts]
     plan = PackPlan.of([tensor.shape for tensor in tensors], DTYPES[wire], 1)
@@ -85,7 +84,6 @@ def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
 
 
 def of_segment(streams: Streams, nbytes: int) -> KernelRow:
-    """The sum of two segments."""
     dst, src = (streams.put(np.ones(nbytes // 4, np.float32)) for _ in range(2))
     times = in_turns(streams, {"copy": copier(dst, src), "accumulate": accumulator(dst, src)})
     moved = {"copy": 2 * nbytes, "accumulate": 3 * nbytes}
@@ -117,7 +115,6 @@ def spent(streams: Streams, call: Call, repeats: int) -> float:
 
 
 def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> KernelRow:
-    """The figures of one kernel."""
     middle = median(times[kernel])
     bandwidth = moved[kernel] / middle.value
     return KernelRow(

@@ -52,8 +52,7 @@ END = b"null\n"
 def rank_0_does(world: World, action: Callable[[], T]) -> T:
     """Collective: what ``action`` returned on rank 0, while the others sleep.
 
-    Raises:
-        ArgumentError: it raised an OSError or a ValueError; on all ranks alike.
+    An OSError or ValueError that it raised is an ArgumentError on all ranks.
     """
     answer: tuple[T | None, str] = None, ""
     if world.rank == 0:
@@ -143,11 +142,7 @@ class Child:
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
     def answer(self, limit_s: float) -> dict[str, Any]:
-        """Its next answer; nothing comes behind it before the next order.
-
-        Raises:
-            ValueError: there is none, because the job has ended or is too slow.
-        """
+        """Its next answer (nothing comes behind it before the next order); a ValueError if it ended or is too slow."""
         end, said = time.monotonic() + limit_s, b""
         while (answer := ANSWER.search(said)) is None:
             if not select.select([self.stdout], [], [], max(end - time.monotonic(), 0))[0]:
@@ -180,11 +175,7 @@ class Child:
 
 
 def launcher(name: str, command: str, size: int) -> tuple[list[str], dict[str, str]]:
-    """How the other MPI starts ranks, and their environment without the variables of this job.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """How the other MPI, if there is one, starts ranks; their environment has no variables of this job."""
     environment = child_environment(os.environ)
     if command:
         return shlex.split(command), environment
