@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark of a collective: anything that is called to run it once, and freed at the end.
+"""Who takes part in the benchmark of a collective.
 
     native        the MPI library's own
     prototype     a ring on a page of mpi4py (all_reduce alone)
@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from dear_mpi.bench.case import CannotRun, Case
-from dear_mpi.bench.gloo import GlooRun, check_torch, gloo_group
+from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
@@ -37,12 +37,14 @@ __all__ = ["BACKENDS", "DEFAULTS", "Backend", "Entry", "Setup", "has_segments", 
 DEFAULTS = {"cpu": ("native", "ring", "auto", "prototype"), "cuda": ("host copies", "staged", "direct", "native")}
 
 
-class Backend(Protocol):
-    """A collective that is prepared on its buffers. One may have a method ``untimed`` for what comes after."""
+@dataclass(frozen=True)
+class Backend:
+    """A collective that is prepared on its buffers; ``untimed`` is what comes after each run."""
 
-    def __call__(self) -> object: ...
-
-    def free(self) -> None: ...
+    run: Callable[[], object]
+    free: Callable[[], object] = lambda: None
+    untimed: Callable[[], object] = lambda: None
+    segment_bytes: int | None = None  # which a plan has chosen
 
 
 @dataclass(frozen=True)
@@ -56,54 +58,41 @@ class Setup:
     segment_bytes: int
 
     def plan(self, algorithm: str) -> Plan:
-        case = self.case
+        case, op = self.case, self.case.op if self.case.reduces else "sum"
+        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
         return make_plan(
-            case.collective,
-            self.x,
-            self.transport,
-            out=self.out,
-            algorithm=algorithm,
-            op=case.op if case.reduces else "sum",
-            segment_bytes=self.segment_bytes if rules_of(algorithm) is None else None,  # auto has its own
+            case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
         )
 
 
-class HostCopies:
+def of_plan(plan: Plan) -> Backend:
+    return Backend(plan, plan.free, segment_bytes=plan.segment_bytes)
+
+
+def host_copies(setup: Setup) -> Backend:
     """What one does without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+    if setup.out is not None:
+        raise CannotRun("works in place alone")
+    host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
+    copy_out, copy_in = copier(host, setup.x), copier(setup.x, host)
+    plan = replace(setup, x=host).plan("ring")
 
-    def __init__(self, setup: Setup) -> None:
-        if setup.out is not None:
-            raise CannotRun("works in place alone")
-        self.x = setup.x
-        host = Slab.pinned(self.x).empty(self.x.size, self.x.dtype)
-        self.copy_out, self.copy_in = copier(host, self.x), copier(self.x, host)
-        self.plan = replace(setup, x=host).plan("ring")
+    def run() -> None:
+        copy_out()
+        synchronize(setup.x)
+        plan()
+        copy_in()
 
-    def __call__(self) -> None:
-        self.copy_out()
-        synchronize(self.x)
-        self.plan()
-        self.copy_in()
-
-    def free(self) -> None:
-        self.plan.free()
+    return Backend(run, plan.free)
 
 
-class Native:
+def native(setup: Setup) -> Backend:
     """The MPI library's call itself; what our plans do around it to keep their promises is not timed."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.plan = setup.plan("native")
-        alone = setup.out is None and setup.case.device == "cpu" and setup.case.op != "average"
-        run: Any = self.plan.run  # a NativeRun
-        self.call: Callable[[], object] = run.call if alone else self.plan
-        self.untimed: Callable[[], object] = run.home if alone else lambda: None
-
-    def __call__(self) -> None:
-        self.call()
-
-    def free(self) -> None:
-        self.plan.free()
+    plan = setup.plan("native")
+    if setup.out is not None or setup.case.device != "cpu" or setup.case.op == "average":
+        return Backend(plan, plan.free)
+    call: Any = plan.run  # a NativeRun
+    return Backend(call.call, plan.free, untimed=call.home)
 
 
 def prototype(setup: Setup) -> Backend:
@@ -113,21 +102,22 @@ def prototype(setup: Setup) -> Backend:
     if case.count % setup.transport.size:
         raise CannotRun("needs equal chunks")
     tag = setup.transport.next_tag()
-    return PrototypeRing(setup.x, setup.transport.native, tag=tag, segment_bytes=setup.segment_bytes)
+    ring = PrototypeRing(setup.x, setup.transport.native, tag=tag, segment_bytes=setup.segment_bytes)
+    return Backend(ring, ring.free)
 
 
 def gloo(setup: Setup) -> Backend:
-    return GlooRun(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size)
+    return Backend(gloo_call(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size))
 
 
 def staged(setup: Setup) -> Backend:
-    return replace(setup, transport=StagedTransport(setup.transport)).plan("ring")
+    return of_plan(replace(setup, transport=StagedTransport(setup.transport)).plan("ring"))
 
 
 def direct(setup: Setup) -> Backend:
     if not setup.transport.memory.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
-    return setup.plan("ring")
+    return of_plan(setup.plan("ring"))
 
 
 @dataclass(frozen=True)
@@ -149,10 +139,10 @@ class Entry:
 
 
 BACKENDS = {
-    "native": Entry(Native, maker="MPI", segments=False, processes=True),
+    "native": Entry(native, maker="MPI", segments=False, processes=True),
     "prototype": Entry(prototype, maker="others", processes=True),
     "gloo": Entry(gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group),
-    "host copies": Entry(HostCopies, maker="others"),
+    "host copies": Entry(host_copies, maker="others"),
     "staged": Entry(staged),
     "direct": Entry(direct),
 }
@@ -164,12 +154,8 @@ def has_segments(name: str) -> bool:
 
 
 def open_backend(name: str, setup: Setup) -> Backend:
-    """A backend, prepared for a case.
-
-    Raises:
-        CannotRun: it sits this case out, or there is no such algorithm.
-    """
-    entry = BACKENDS.get(name, Entry(lambda setup: setup.plan(name)))
+    """A backend, prepared for a case; a CannotRun where it sits this one out, or there is no such algorithm."""
+    entry = BACKENDS.get(name, Entry(lambda setup: of_plan(setup.plan(name))))
     if refused := entry.refused(setup.transport):
         raise CannotRun(refused)
     try:

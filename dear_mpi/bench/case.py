@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +27,7 @@ MEMORIES = ("shared", "private")
 
 @dataclass(frozen=True)
 class Case:
-    """A collective on a full buffer of ``nbytes``, rounded down to whole elements.
-
-    ``memory``, of our plans: ``shared`` can be reached by all ranks of a host.
-    """
+    """A collective on a full buffer of ``nbytes``, rounded down to whole elements; ``memory`` is that of our plans."""
 
     collective: str
     nbytes: int
@@ -61,23 +58,13 @@ class Samples:
     slow_ranks: list[int]
     wrong: int
 
-    @classmethod
-    def of(cls, elapsed_s: Sequence[Sequence[float]], wrong: int) -> Samples:
-        """From the seconds of each rank."""
-        times = np.array(elapsed_s)
-        return cls(times.max(axis=0).tolist(), times.argmax(axis=0).tolist(), wrong)
-
     def __add__(self, later: Samples) -> Samples:
         return Samples(self.elapsed_s + later.elapsed_s, self.slow_ranks + later.slow_ranks, self.wrong + later.wrong)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One backend at one size.
-
-    ``wrong`` counts elements that differed from the exact result, over all ranks and calls; ``slow_rank`` is the rank
-    that was most often the slowest; ``model_us`` is what ``fit.py`` predicts (None where it cannot).
-    """
+    """One backend at one size."""
 
     collective: str
     algorithm: str
@@ -100,13 +87,12 @@ class Row:
     max_us: float
     algbw_GBps: float
     busbw_GBps: float
-    wrong: int
-    slow_rank: int
-    model_us: float | None = None
+    wrong: int  # elements that differed from the exact result, over all ranks and calls
+    slow_rank: int  # the one that was most often the slowest
+    model_us: float | None = None  # what fit.py predicts, where it can
 
 
 def row_of(case: Case, algorithm: str, samples: Samples, *, backend: str, ranks: int, segment_bytes: int) -> Row:
-    """The statistics of one backend."""
     times_us = np.array(samples.elapsed_s) * 1e6
     middle = median(times_us.tolist())
     nbytes = case.count * DTYPES[case.dtype].itemsize

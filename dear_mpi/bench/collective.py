@@ -33,29 +33,19 @@ BLOCKS = 4  # of turns, between which a job under another MPI has its turns
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run of the benchmark measures.
+    """What a run of the benchmark measures."""
 
-    Attributes:
-        sizes: bytes of the full buffer.
-        algorithms: the backends, the first one being the baseline; the device's default ones where empty.
-        placement: ``in`` or ``out`` of place.
-        memory: ``shared``, which ranks of a host can reach, or ``private``.
-        segments: the largest messages of our plans, in bytes, one backend for each; what suits the hosts if empty.
-        seconds: how long to measure each size; decides the number of samples.
-        other_mpi: the launcher of the other MPI.
-    """
-
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # bytes of the full buffer
     collectives: tuple[str, ...] = ("all_reduce",)
-    algorithms: tuple[str, ...] = ()
-    placement: str = "in"
+    algorithms: tuple[str, ...] = ()  # the backends, the baseline first; the device's default ones if empty
+    placement: str = "in"  # of place: in or out
     dtype: str = "fp32"
     op: str = "sum"
-    segments: tuple[int, ...] = ()
+    segments: tuple[int, ...] = ()  # largest messages of our plans, one backend each; what suits the hosts if empty
     device: str = "cpu"
-    memory: str = "shared"
-    seconds: float = 2.0
-    other_mpi: str = ""
+    memory: str = "shared"  # which ranks of a host can reach, or private
+    seconds: float = 2.0  # how long to measure each size; decides the number of samples
+    other_mpi: str = ""  # the launcher of the other MPI
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,10 +57,7 @@ class Settings:
                 yield Case(collective, nbytes, self.dtype, self.op, self.placement, self.device, self.memory)
 
     def check(self, world: World) -> None:
-        """
-        Raises:
-            ValueError: a setting is not allowed.
-        """
+        """A ValueError if a setting is not allowed."""
         for collective in self.collectives:
             lookup("collective", collective, BUS_FACTORS)
         lookup("placement", self.placement, PLACEMENTS)
@@ -78,8 +65,8 @@ class Settings:
         lookup("memory", self.memory, dict.fromkeys(MEMORIES))
         itemsize = lookup("dtype", self.dtype, DTYPES).itemsize
         for name, given in (("sizes", self.sizes), ("segments", self.segments)):
-            if min(given, default=0) < itemsize:
-                raise ValueError(f"{name} must be at least {itemsize} B, one element, not {min(given, default=0)} B")
+            if (least := min(given, default=0)) < itemsize:
+                raise ValueError(f"{name} must be at least {itemsize} B, one element, not {least} B")
         if not self.seconds > 0:
             raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
         lookup("device", self.device, DEFAULTS)
@@ -108,10 +95,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """Rows, the network that fits them, the memory of the buffers, and who was left out.
-
-    ``left_out``: by name and reason, by collective, at these sizes.
-    """
+    """What was measured; ``left_out``: who and why, in which collectives, at which sizes."""
 
     rows: list[Row]
     fit: Fit | None
@@ -138,53 +122,44 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, streams.compute.use():
         check_plans(settings, world, streams)
-        backends = {
-            name: stack.enter_context(entry.session(world))
-            for name, entry in BACKENDS.items()
-            if name in settings.names and entry.session is not None and not entry.refused(world.transport)
-        }
-        others = {
-            name: stack.enter_context(closing(OtherMpi(name, world, settings.other_mpi)))
-            for name in settings.names
-            if name in OTHERS
-        }
-        backends |= {name: other.library for name, other in others.items()}
+        libraries, others = dict[str, str](), dict[str, OtherMpi]()
+        for name in settings.names:
+            entry = BACKENDS.get(name)
+            if name in OTHERS:
+                others[name] = stack.enter_context(closing(OtherMpi(name, world, settings.other_mpi)))
+                libraries[name] = others[name].library
+            elif entry and entry.session and not entry.refused(world.transport):
+                libraries[name] = stack.enter_context(entry.session(world))
         for case in settings.cases():
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             samples, missing = at_size(case, settings, world, streams, others)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for name, segment_bytes in sorted(samples, key=lambda key: (settings.names.index(key[0]), key[1])):
-                backend = backends.get(name, world.transport.name)
+                backend = libraries.get(name, world.transport.name)
                 found = samples[name, segment_bytes]
                 rows.append(row_of(case, name, found, backend=backend, ranks=world.size, segment_bytes=segment_bytes))
-    fit, model_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts))
-    return Report(
-        [replace(row, model_us=us) for row, us in zip(rows, model_us, strict=True)], fit, settings.memory, left_out
-    )
+    rows, fit = rank_0_does(world, lambda: modelled(rows, world.transport.hosts))
+    return Report(rows, fit, settings.memory, left_out)
 
 
-def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[Fit | None, list[float | None]]:
+def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | None]:
     fit = fit_network(rows, hosts)
-    return fit, [predicted_us(row, fit, hosts) for row in rows]
+    return rows if fit is None else [replace(row, model_us=predicted_us(row, fit, hosts)) for row in rows], fit
 
 
 def check_plans(settings: Settings, world: World, streams: Streams) -> None:
-    """Collective: see that each algorithm that was asked for serves some of the collectives, before all the work.
-
-    Raises:
-        ArgumentError: one does not.
-    """
-    for name in settings.algorithms:
-        x = streams.put(np.zeros(world.size, DTYPES[settings.dtype]))
+    """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
+    x = streams.put(np.zeros(world.size, DTYPES[settings.dtype]))
+    for name in (name for name in settings.algorithms if name not in (*BACKENDS, *OTHERS)):
         faults = []
-        for collective in settings.collectives if name not in (*BACKENDS, *OTHERS) else ():
+        for collective in settings.collectives:
             case = Case(collective, 0, settings.dtype, settings.op)
             try:
                 open_backend(name, Setup(case, x, None, world.transport, min(settings.segments))).free()
             except CannotRun as error:
                 faults.append(error)
-        if faults and len(faults) == len(settings.collectives):
+        if len(faults) == len(settings.collectives):
             raise ArgumentError(f"{faults[0]}; the benchmark also has {', '.join((*BACKENDS, *OTHERS))}")
 
 

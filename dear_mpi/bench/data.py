@@ -26,21 +26,13 @@ __all__ = ["Data", "check_exact"]
 PERIOD = 31  # a prime: chunks begin at different values
 # Whole numbers up to here have no gaps.
 EXACT = {name: 2 ** (finfo(dtype).nmant + 1) for name, dtype in DTYPES.items()}  # type: ignore[no-untyped-call]
-COMBINE: dict[str, Callable[..., Any]] = {
-    "sum": np.sum,
-    "average": np.sum,
-    "prod": np.prod,
-    "min": np.min,
-    "max": np.max,
-}
+COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 
 
 class Data:
     """The arrays ``x`` and ``out`` of a call on this rank (``out`` is None in place), filled and checked each turn.
 
-    Args:
-        put: brings an array of the host to where the call works.
-        zeros: so many bytes there.
+    ``put`` brings an array of the host to where the call works, ``zeros`` makes so many bytes there.
     """
 
     def __init__(
@@ -51,12 +43,11 @@ class Data:
         shard, whole, out_of_place = slice(*chunk_bounds(count, ranks, rank)), slice(0, count), case.placement == "out"
         x_part = shard if out_of_place and case.collective == "all_gather" else whole
         result_part = shard if out_of_place and case.collective == "reduce_scatter" else whole
-        self.x = zeros((x_part.stop - x_part.start) * dtype.itemsize).view(dtype)
-        nbytes = (result_part.stop - result_part.start) * dtype.itemsize
-        self.out = zeros(nbytes).view(dtype) if out_of_place else None
-        mine, expected = patterns(case, rank, ranks)
+        x_bytes, result_bytes = ((part.stop - part.start) * dtype.itemsize for part in (x_part, result_part))
+        self.x = zeros(x_bytes).view(dtype)
+        self.out = zeros(result_bytes).view(dtype) if out_of_place else None
         bits, length = f"u{dtype.itemsize}", count + PERIOD + 1
-        self.mine, self.expected = (put(np.resize(values.view(bits), length)) for values in (mine, expected))
+        self.mine, self.expected = (put(np.resize(one.view(bits), length)) for one in patterns(case, rank, ranks))
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(begins, x_part)]
         self.result = (self.x if self.out is None else self.out).view(bits)[within(ends, result_part)]
         self.starts = x_part.start, begins.start, ends.start
@@ -77,10 +68,8 @@ class Data:
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
     """The elements that a rank holds, at the beginning or at the end: of all owners, of itself, or of nobody."""
-    owners = [owner for owner in range(ranks) if holder(rank, owner)]
-    if not owners:
-        return slice(0, 0)
-    return slice(chunk_bounds(count, ranks, owners[0])[0], chunk_bounds(count, ranks, owners[-1])[1])
+    bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
+    return slice(bounds[0][0], bounds[-1][1]) if bounds else slice(0, 0)
 
 
 def within(part: slice, whole: slice) -> slice:
@@ -116,9 +105,6 @@ def values_below(case: Case, ranks: int) -> int:
 
 
 def check_exact(case: Case, ranks: int) -> None:
-    """
-    Raises:
-        ValueError: too many ranks for exact sums in this type.
-    """
+    """A ValueError if there are too many ranks for exact sums in this type."""
     if case.reduces and case.op != "prod" and values_below(case, ranks) < 2:
         raise ValueError(f"dtype {case.dtype!r} has no exact sums over {ranks} ranks: take another one, or op max")

@@ -31,19 +31,19 @@ ALIKE = 0.02  # how much of gamma's column must lie outside alpha's and beta's, 
 
 @dataclass(frozen=True)
 class Fit:
-    """``gamma_told`` is False where rows do not tell gamma from beta: then beta has both and gamma is 0.
-
-    ``residual`` is the median over rows of the relative error.
-    """
+    """The network that fits so many rows."""
 
     network: Network
-    gamma_told: bool
-    residual: float
+    gamma_told: bool  # False where rows do not tell gamma from beta: then beta has both and gamma is 0
+    residual: float  # the median over rows of the relative error
     rows: int
 
 
 def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program] | None:
-    """What this row ran, if it sent the messages of a program; ``auto`` does not say what it ran."""
+    """What this row ran on these hosts (on one if not given), if it sent the messages of a program.
+
+    ``auto`` does not say what it ran.
+    """
     if runner_of(row.algorithm) != "messages":
         return None
     pieces = -(-row.bytes // row.segment_bytes)
@@ -53,24 +53,20 @@ def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program] | None:
         return None
 
 
-def time_s(row: Row, written: Sequence[Program], point: Array) -> float:
-    alpha, beta, gamma = point
-    return cost(written, row.count, DTYPES[row.dtype].itemsize, Network(alpha=alpha, beta=beta, gamma=gamma)).time_s
+def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
+    return cost(written, row.count, DTYPES[row.dtype].itemsize, network).time_s
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
     """How often alpha, and how many bytes of beta and gamma, are on the longest path."""
-    here = time_s(row, written, point)
+    here = time_s(row, written, Network(*point))
     steps = [value * STEP or first * STEP for value, first in zip(point, FIRST, strict=True)]
-    moved = [point + step * unit for step, unit in zip(steps, np.eye(3), strict=True)]
-    return [(time_s(row, written, there) - here) / step for there, step in zip(moved, steps, strict=True)]
+    moved = point + np.diag(steps)
+    return [(time_s(row, written, Network(*there)) - here) / step for there, step in zip(moved, steps, strict=True)]
 
 
 def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
-    """The network of all these rows, whose ranks are on these hosts (on one if not given).
-
-    None where fewer than two sizes have programs, or there are too many ranks.
-    """
+    """The network of these rows; None where fewer than two sizes have programs, or there are too many ranks."""
     some = [(row, programs_of(row, hosts)) for row in rows if 1 < row.ranks <= MOST_RANKS]
     known = [(row, written) for row, written in some if written is not None]
     if len({row.bytes for row, _ in known}) < 2:
@@ -81,9 +77,9 @@ def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
         relative = np.array([gradient(row, written, point) for row, written in known]) / measured_s[:, None]
         told = distinct(relative)
         point = non_negative(relative, 3 if told else 2)
-    errors = np.abs(np.array([time_s(row, written, point) for row, written in known]) / measured_s - 1)
-    alpha, beta, gamma = map(float, point)
-    return Fit(Network(alpha=alpha, beta=beta, gamma=gamma), told, float(np.median(errors)), len(known))
+    network = Network(*point.tolist())
+    errors = np.abs(np.array([time_s(row, written, network) for row, written in known]) / measured_s - 1)
+    return Fit(network, told, float(np.median(errors)), len(known))
 
 
 def distinct(relative: Array) -> bool:
@@ -98,20 +94,17 @@ def non_negative(relative: Array, unknowns: int) -> Array:
     best, error = np.zeros(3), np.inf
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     for size in range(1, unknowns + 1):
-        for chosen in itertools.combinations(range(unknowns), size):
-            part = relative[:, chosen] / scale[list(chosen)]
-            values = np.linalg.lstsq(part, np.ones(len(relative)), rcond=None)[0]
+        for chosen in map(list, itertools.combinations(range(unknowns), size)):
+            part = (relative / scale)[:, chosen]
+            values = np.linalg.lstsq(part, np.ones(len(part)), rcond=None)[0]
             missed = float(np.linalg.norm(part @ values - 1))
             if (values >= 0).all() and missed < error:
                 best, error = np.zeros(3), missed
-                best[list(chosen)] = values / scale[list(chosen)]
+                best[chosen] = values / scale[chosen]
     return best
 
 
-def predicted_us(row: Row, fit: Fit | None, hosts: Sequence[int] = ()) -> float | None:
+def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = ()) -> float | None:
     """What the fitted network says about a row."""
-    written = None if fit is None else programs_of(row, hosts)
-    if fit is None or written is None:
-        return None
-    network = fit.network
-    return time_s(row, written, np.array([network.alpha, network.beta, network.gamma])) * 1e6
+    written = programs_of(row, hosts)
+    return None if written is None else time_s(row, written, fit.network) * 1e6

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from dear_mpi.bench.case import CannotRun, Case
@@ -16,23 +16,14 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.ranks.world import World
 
-__all__ = ["GlooRun", "check_torch", "gloo_group"]
+__all__ = ["check_torch", "gloo_call", "gloo_group"]
 
 OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
 def check_torch() -> None:
-    """
-    Raises:
-        ValueError: torch is missing.
-    """
     if importlib.util.find_spec("torch") is None:
         raise ValueError("algorithm 'gloo' needs torch: pip install torch==2.13.0 (our extra 'gloo')")
-
-
-def module(name: str) -> Any:
-    """A part of torch, which takes seconds to import, and whose types this package does not depend on."""
-    return importlib.import_module(name)
 
 
 @contextmanager
@@ -41,15 +32,14 @@ def gloo_group(world: World) -> Iterator[str]:
 
     They meet at a TCP port of rank 0's host: ``MASTER_ADDR`` names it where its own name does not lead there.
     """
-    torch, distributed = map(module, ("torch", "torch.distributed"))
+    torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
     address = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if len(set(hosts)) == 1 else hosts[0])
-    is_first, port = world.rank == 0, int(os.environ.get("MASTER_PORT", 0))
-    if is_first:
+    store, port = None, int(os.environ.get("MASTER_PORT", 0))
+    if world.rank == 0:
         store = distributed.TCPStore(address, port, world.size, is_master=True, wait_for_workers=False)
-        port = store.port
-    port = world.transport.gather_values(port)[0]
-    if not is_first:
+    port = world.transport.gather_values(store and store.port)[0]
+    if store is None:
         store = distributed.TCPStore(address, port, world.size, is_master=False)
     distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
     try:
@@ -58,47 +48,35 @@ def gloo_group(world: World) -> Iterator[str]:
         distributed.destroy_process_group()
 
 
-class GlooRun:
-    """A collective of the default process group.
-
-    Raises:
-        CannotRun: gloo cannot do it.
-    """
-
-    def __init__(self, case: Case, x: Array, out: Array | None, rank: int, ranks: int) -> None:
-        distributed = module("torch.distributed")
-        if library_of(x) != "numpy" or (case.reduces and case.op not in OPS):
-            raise CannotRun(f"has no {case.op} of memory of {library_of(x)}")
-        sharded = case.collective in ("all_gather", "reduce_scatter")
-        if sharded and case.count % ranks:
-            raise CannotRun("needs equal chunks")
-        if not sharded and out is not None:
-            raise CannotRun("works in place alone")
-        start, stop = chunk_bounds(case.count, ranks, rank)
-        source, target = tensor(x, case), tensor(x if out is None else out, case)
-        op = getattr(distributed.ReduceOp, OPS[case.op]) if case.reduces else None
-        # Their names until torch 2.12, which later ones warn about.
-        gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
-        scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
-        calls: dict[str, Callable[[], Any]] = {
-            "all_reduce": partial(distributed.all_reduce, source, op),
-            "broadcast": partial(distributed.broadcast, source, 0),
-            "reduce": partial(distributed.reduce, source, 0, op),
-            "all_gather": partial(gather, target, source if out is not None else source[start:stop]),
-            "reduce_scatter": partial(scatter, target if out is not None else target[start:stop], source, op),
-        }
-        self.call = calls[case.collective]
-
-    def __call__(self) -> None:
-        self.call()
-
-    def free(self) -> None:
-        pass
+def gloo_call(case: Case, x: Array, out: Array | None, rank: int, ranks: int) -> Callable[[], object]:
+    """A collective of the default process group; a CannotRun where gloo has none."""
+    if library_of(x) != "numpy" or (case.reduces and case.op not in OPS):
+        raise CannotRun(f"has no {case.op} of memory of {library_of(x)}")
+    sharded = case.collective in ("all_gather", "reduce_scatter")
+    if sharded and case.count % ranks:
+        raise CannotRun("needs equal chunks")
+    if not sharded and out is not None:
+        raise CannotRun("works in place alone")
+    distributed = import_module("torch.distributed")
+    source, target = tensor(x, case), tensor(x if out is None else out, case)
+    shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
+    op = getattr(distributed.ReduceOp, OPS[case.op]) if case.reduces else None
+    # Their names until torch 2.12, which later ones warn about.
+    gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+    scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": partial(distributed.all_reduce, source, op),
+        "broadcast": partial(distributed.broadcast, source, 0),
+        "reduce": partial(distributed.reduce, source, 0, op),
+        "all_gather": partial(gather, target, source[shard]),
+        "reduce_scatter": partial(scatter, target[shard], source, op),
+    }
+    return calls[case.collective]
 
 
 def tensor(array: Array, case: Case) -> Any:
     """A tensor over the same memory; NumPy's bf16 is none to torch, its bits are."""
-    torch = module("torch")
+    torch = import_module("torch")
     if case.dtype == "bf16":
         return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
     return torch.from_numpy(array)

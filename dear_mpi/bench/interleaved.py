@@ -25,11 +25,7 @@ Key = tuple[str, int]  # a backend and its segment_bytes
 
 
 class Interleaved:
-    """Collective: the backends of a case, prepared.
-
-    Attributes:
-        left_out: why those are missing that cannot run it.
-    """
+    """Collective: the backends of a case, prepared; ``left_out`` says why those are missing that cannot run it."""
 
     def __init__(self, case: Case, keys: Sequence[Key], world: World, streams: Streams) -> None:
         self.case, self.transport, self.stream, self.turn = case, world.transport, streams.compute, 0
@@ -37,8 +33,7 @@ class Interleaved:
         ours = private
         if case.device == "cpu" and case.memory == "shared" and any(name not in BACKENDS for name, _ in keys):
             ours = Data(case, world.rank, world.size, streams.put, world.transport.memory.allocate)
-        self.backends: dict[Key, Backend] = {}
-        self.data: dict[Key, Data] = {}
+        self.backends: dict[Key, tuple[Backend, Data]] = {}
         self.left_out: dict[str, str] = {}
         for name, segment_bytes in keys:
             data = private if name in BACKENDS else ours
@@ -47,8 +42,7 @@ class Interleaved:
             except CannotRun as error:
                 self.left_out[name] = str(error)
                 continue
-            key = name, getattr(backend, "segment_bytes", segment_bytes)  # which auto has chosen
-            self.backends[key], self.data[key] = backend, data
+            self.backends[name, backend.segment_bytes or segment_bytes] = backend, data
 
     def run(self, turns: int) -> dict[Key, Samples]:
         """Collective: so many samples of each, after one turn that does not count."""
@@ -57,18 +51,20 @@ class Interleaved:
         for group, counts in itertools.product(self.groups(), [False] + [True] * turns):
             self.turn += 1
             for key in random.Random(self.turn).sample(group, len(group)):  # the same order on all ranks
-                data, backend = self.data[key], self.backends[key]
+                backend, data = self.backends[key]
                 data.fill(self.turn)
-                elapsed_s = self.timed(backend)
-                getattr(backend, "untimed", lambda: None)()
+                elapsed_s = self.timed(backend.run)
+                backend.untimed()
                 wrong[key] += data.errors(self.turn)
                 if counts:
                     mine[key].append(elapsed_s)
         answers = self.transport.gather_values((mine, wrong))
-        return {
-            key: Samples.of([times[key] for times, _ in answers], sum(errors[key] for _, errors in answers))
-            for key in self.backends
-        }
+        found = {}
+        for key in self.backends:
+            times = np.array([elapsed_s[key] for elapsed_s, _ in answers])
+            errors = sum(errors[key] for _, errors in answers)
+            found[key] = Samples(times.max(axis=0).tolist(), times.argmax(axis=0).tolist(), errors)
+        return found
 
     def groups(self) -> list[list[Key]]:
         """Who takes turns: in another order each time, so that nobody always comes behind the slowest.
@@ -86,5 +82,5 @@ class Interleaved:
         return self.stream.seconds(begin, self.stream.mark())
 
     def free(self) -> None:
-        for backend in self.backends.values():
+        for backend, _ in self.backends.values():
             backend.free()

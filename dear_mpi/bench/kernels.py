@@ -65,7 +65,6 @@ def bench_kernels(streams: Streams, models: Sequence[str] = MODELS) -> Iterator[
 
 
 def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
-    """Pack and unpack of all tensors of a model."""
     counts = [count for module in load_modules(name) for count in module.counts]
     tensors = [streams.put(np.full(count, 1, np.float32)) for count in counts]
     plan = PackPlan.of([tensor.shape for tensor in tensors], DTYPES[wire], 1)
@@ -81,15 +80,14 @@ def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
     times = in_turns(streams, calls)
     moved = {"copy": 2 * plan.nbytes} | dict.fromkeys(("pack", "unpack"), plan.nbytes + 4 * sum(counts))
     facts: dict[str, Any] = {"tensors": name, "number": len(counts), "bucket_bytes": plan.nbytes, "bucket_dtype": wire}
-    return [row(kernel, times, moved, "each", facts) for kernel in ("pack", "unpack")]
+    return [row(kernel, times, moved, **facts) for kernel in ("pack", "unpack")]
 
 
 def of_segment(streams: Streams, nbytes: int) -> KernelRow:
-    """The sum of two segments."""
     dst, src = (streams.put(np.ones(nbytes // 4, np.float32)) for _ in range(2))
     times = in_turns(streams, {"copy": copier(dst, src), "accumulate": accumulator(dst, src)})
-    facts: dict[str, Any] = {"tensors": "a segment", "number": 1, "bucket_bytes": nbytes, "bucket_dtype": "fp32"}
-    return row("accumulate", times, {"copy": 2 * nbytes, "accumulate": 3 * nbytes}, None, facts)
+    moved = {"copy": 2 * nbytes, "accumulate": 3 * nbytes}
+    return row("accumulate", times, moved, tensors="a segment", number=1, bucket_bytes=nbytes, bucket_dtype="fp32")
 
 
 def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]:
@@ -116,10 +114,7 @@ def spent(streams: Streams, call: Call, repeats: int) -> float:
     return streams.compute.seconds(begin, streams.compute.mark()) / repeats
 
 
-def row(
-    kernel: str, times: dict[str, list[float]], moved: dict[str, int], each: str | None, facts: dict[str, Any]
-) -> KernelRow:
-    """The figures of one kernel."""
+def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> KernelRow:
     middle = median(times[kernel])
     bandwidth = moved[kernel] / middle.value
     return KernelRow(
@@ -132,5 +127,5 @@ def row(
         ci_high_us=middle.high * 1e6,
         GBps=bandwidth * 1e-9,
         of_copy=bandwidth / (moved["copy"] / statistics.median(times["copy"])),
-        faster_than_each=None if each is None else ratio(times[each], times[kernel]).value,
+        faster_than_each=ratio(times["each"], times[kernel]).value if "each" in times else None,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import shlex
 import shutil
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.collectives.launch.launcher import child_environment
@@ -32,6 +33,7 @@ __all__ = ["OTHERS", "OtherMpi", "check_other", "rank_0_does"]
 
 OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 MARK = "dear-mpi peer: "  # before each answer; a library may print lines of its own
+ANSWER = re.compile(f"{MARK}(.*)\n".encode())
 START_S, ANSWER_S, END_S = 60.0, 300.0, 10.0
 T = TypeVar("T")
 
@@ -50,29 +52,23 @@ END = b"null\n"
 def rank_0_does(world: World, action: Callable[[], T]) -> T:
     """Collective: what ``action`` returned on rank 0, while the others sleep.
 
-    Raises:
-        ArgumentError: it raised an OSError or a ValueError; on all ranks alike.
+    An OSError or ValueError that it raised is an ArgumentError on all ranks.
     """
-    found: Any = None
-    fault = None
+    answer: tuple[T | None, str] = None, ""
     if world.rank == 0:
         try:
-            found = action()
+            answer = action(), ""
         except (OSError, ValueError) as error:
-            fault = str(error)
+            answer = None, f"bench: {error}"
     world.transport.barrier(asleep=True)
-    found, fault = world.transport.gather_values((found, fault))[0]
-    if fault is not None:
-        raise ArgumentError(f"bench: {fault}")
-    answer: T = found
-    return answer
+    found, fault = world.transport.gather_values(answer)[0]
+    if fault:
+        raise ArgumentError(fault)
+    return cast(T, found)
 
 
 def check_other(name: str, world: World, command: str) -> None:
-    """
-    Raises:
-        ValueError: it is the library of this job, or nobody knows how to start it on several hosts.
-    """
+    """A ValueError if it is the library of this job, or nobody knows how to start it on several hosts."""
     if len(set(world.transport.hosts)) > 1 and not command:
         raise ValueError(f"algorithm {name!r} on several hosts needs --other-mpi, its launcher with their names")
     if world.transport.name.startswith(OTHERS[name]):
@@ -115,7 +111,7 @@ class OtherMpi:
 
     def ask(self, case: Case, turns: int) -> dict[str, Any]:
         assert self.job is not None, "rank 0 has it open"
-        self.job.say({"case": asdict(case), "turns": turns})
+        self.job.stdin.write(f"{json.dumps({'case': asdict(case), 'turns': turns})}\n".encode())
         return self.job.answer(ANSWER_S)
 
     def close(self) -> None:
@@ -130,7 +126,7 @@ class Child:
         command = [*command, "-n", str(size), sys.executable, "-m", "dear_mpi.bench.peer"]
         if shutil.which(command[0]) is None:
             raise ValueError(f"the job for {name!r} cannot be started: there is no command {command[0]!r}")
-        self.name, self.lines = name, b""
+        self.name = name
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-c", START, *command],
@@ -141,35 +137,22 @@ class Child:
             bufsize=0,
             start_new_session=True,
         )
-
-    def say(self, order: dict[str, Any]) -> None:
         assert self.process.stdin is not None, "Popen was told to open it"
-        self.process.stdin.write(f"{json.dumps(order)}\n".encode())
+        assert self.process.stdout is not None, "Popen was told to open it"
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
     def answer(self, limit_s: float) -> dict[str, Any]:
-        """
-        Raises:
-            ValueError: there is none, because the job has ended or is too slow.
-        """
-        end, mark = time.monotonic() + limit_s, MARK.encode()
-        while True:
-            line, newline, rest = self.lines.partition(b"\n")
-            if newline:
-                self.lines = rest
-                if mark in line:
-                    answer: dict[str, Any] = json.loads(line.partition(mark)[2])
-                    return answer
-            else:
-                self.lines += self.read(end - time.monotonic(), limit_s)
-
-    def read(self, left_s: float, limit_s: float) -> bytes:
-        assert self.process.stdout is not None, "Popen was told to open it"
-        if not select.select([self.process.stdout], [], [], max(left_s, 0))[0]:
-            raise ValueError(f"the job for {self.name!r} has not answered for {limit_s:.0f} s")
-        found = os.read(self.process.stdout.fileno(), 1 << 16)
-        if not found:
-            raise ValueError(f"the job for {self.name!r} has ended: {self.last_words()}")
-        return found
+        """Its next answer (nothing comes behind it before the next order); a ValueError if it ended or is too slow."""
+        end, said = time.monotonic() + limit_s, b""
+        while (answer := ANSWER.search(said)) is None:
+            if not select.select([self.stdout], [], [], max(end - time.monotonic(), 0))[0]:
+                raise ValueError(f"the job for {self.name!r} has not answered for {limit_s:.0f} s")
+            found = os.read(self.stdout.fileno(), 1 << 16)
+            if not found:
+                raise ValueError(f"the job for {self.name!r} has ended: {self.last_words()}")
+            said += found
+        content: dict[str, Any] = json.loads(answer[1])
+        return content
 
     def last_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -179,38 +162,31 @@ class Child:
 
     def close(self) -> None:
         """End it: politely, then by its launcher, which ends its ranks, and at last by force."""
-        assert self.process.stdin is not None, "Popen was told to open it"
-        assert self.process.stdout is not None, "Popen was told to open it"
-        with contextlib.suppress(OSError):
-            self.process.stdin.write(END)
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        for push in (None, self.process.terminate, self.process.kill):
-            if push is not None:
-                push()
+        with contextlib.suppress(OSError), self.stdin:
+            self.stdin.write(END)
+        pushes: tuple[Callable[[], object], ...] = (self.process.poll, self.process.terminate, self.process.kill)
+        for push in pushes:
+            push()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_S)
                 break
-        self.process.stdout.close()
+        self.stdout.close()
         self.errors.close()
 
 
 def launcher(name: str, command: str, size: int) -> tuple[list[str], dict[str, str]]:
-    """How the other MPI starts ranks, and their environment without the variables of this job.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """How the other MPI, if there is one, starts ranks; their environment has no variables of this job."""
     environment = child_environment(os.environ)
     if command:
         return shlex.split(command), environment
     home = Path(sys.prefix) / ("mpich" if name == "mpich" else ".")
-    if not (home / "bin" / "mpirun").exists():
-        missing = f"there is no {home / 'bin' / 'mpirun'}"
-        raise ValueError(f"algorithm {name!r} needs {OTHERS[name]}, and {missing}: `make install`, or --other-mpi")
+    mpirun = home / "bin" / "mpirun"
+    if not mpirun.exists():
+        missing = f"there is no {mpirun}: `make install`, or --other-mpi"
+        raise ValueError(f"algorithm {name!r} needs {OTHERS[name]}, and {missing}")
     environment.pop("MPI4PY_LIBMPI", None)
     if name == "mpich":
         environment |= {"MPI4PY_LIBMPI": str(home / "lib" / "libmpi.so.12"), "HYDRA_LAUNCHER": "fork"}
         if size > len(os.sched_getaffinity(0)):
             environment.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")  # see tests/launch.py
-    return [str(home / "bin" / "mpirun")], environment
+    return [str(mpirun)], environment

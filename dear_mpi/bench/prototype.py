@@ -18,12 +18,9 @@ __all__ = ["PrototypeRing"]
 
 
 class PrototypeRing:
-    """All-reduce (sum) of ``x`` in place over an mpi4py communicator; calling it runs it.
+    """All-reduce (sum) of ``x`` in place over an mpi4py communicator; unequal chunks would take another page.
 
     ``tag`` marks its messages: nobody else on the communicator may have it.
-
-    Raises:
-        ValueError: ``x`` does not split into equal chunks, which would take another page.
     """
 
     def __init__(self, x: Array, comm: Any, *, tag: int, segment_bytes: int = 256 * 1024) -> None:

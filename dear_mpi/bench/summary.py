@@ -31,15 +31,13 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
             for name in (row.algorithm, OURS):
                 mine = times.setdefault(name, {})
                 mine[row.bytes] = min(row.p50_us, mine.get(row.bytes, row.p50_us))
-    times = times if best else {}
-    ratios = {name: {size: mine[size] / best[size] for size in mine if size in best} for name, mine in times.items()}
-    found = {name: [mean(per_size, *sizes) for sizes in CLASSES.values()] for name, per_size in ratios.items()}
-    only_one = len(found) == 2  # which is our best, then
-    return {
-        name: means
-        for name, means in sorted(found.items(), key=lambda item: item[0] == OURS)
-        if name != OURS or not only_one
-    }
+    if not best:
+        return {}
+    names = sorted(times, key=lambda name: name == OURS)
+    if len(names) == 2:  # the only one of ours is the best of them
+        names.remove(OURS)
+    ratios = {name: {size: us / best[size] for size, us in times[name].items() if size in best} for name in names}
+    return {name: [mean(per_size, *sizes) for sizes in CLASSES.values()] for name, per_size in ratios.items()}
 
 
 def mean(ratios: dict[int, float], low: int, high: int) -> float | None:

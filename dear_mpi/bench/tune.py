@@ -39,12 +39,12 @@ def tuned(rows: Sequence[Row]) -> list[Rule]:
 
 def of_collective(rows: list[Row]) -> list[Rule]:
     """A border lies between two sizes, in the middle of their logarithms."""
-    best: list[Row] = []
-    for _, group in groupby(sorted(rows, key=lambda row: row.bytes), lambda row: row.bytes):
-        ours = [row for row in group if is_ours(row.algorithm)]
-        best += [fastest(ours, best[-1] if best else None)] if ours else []
-    if not best:
+    ours = sorted((row for row in rows if is_ours(row.algorithm)), key=lambda row: row.bytes)
+    if not ours:
         return []
+    best: list[Row] = []
+    for _, group in groupby(ours, lambda row: row.bytes):
+        best.append(fastest(list(group), best[-1] if best else None))
     borders = [(row, math.isqrt(row.bytes * later.bytes)) for row, later in pairwise(best) if key(row) != key(later)]
     shared = {row.bytes: row for row in rows if runner_of(row.algorithm) == "shared"}
     ratios = [shared[row.bytes].p50_us / row.p50_us for row in best if row.bytes in shared]

@@ -22,12 +22,7 @@ WARM_UP = 3
 
 
 def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFacts]:
-    """Collective: a row per pair of neighbours, the same on all ranks; none where there is one rank.
-
-    Args:
-        nbytes: of the large messages.
-        path: ``host``, ``device`` (a GPU's memory is handed to MPI) or ``staged`` (copied out, sent, copied in).
-    """
+    """Collective: a row per pair of neighbours, the same on all ranks; ``nbytes`` is that of the large messages."""
     size = transport.size
     rows: list[LinkFacts] = []
     for source in range(size if size > 2 else size - 1):
