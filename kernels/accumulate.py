@@ -18,7 +18,7 @@ def accumulator(dst: Array, src: Array, op: str = "sum") -> Callable[[], object]
 
     >>> import numpy as np
     >>> total = np.array([1.0, 2.0])
-    >>> accumulator(total, np.array([10.0, 20.0]))()
+    >>> _ = accumulator(total, np.array([10.0, 20.0]))()
     >>> total.tolist()
     [11.0, 22.0]
     """
