@@ -10,29 +10,17 @@ from collections.abc import Callable, Sequence
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 
-__all__ = ["accumulate", "accumulator", "combiner", "copier"]
-
-
-def accumulate(dst: Array, src: Array, op: str = "sum") -> None:
-    """dst = dst op src, element by element, in the arrays' own type.
-
-    Args:
-        op: ``sum``, ``prod``, ``min`` or ``max``; the last two pass a NaN on.
-
-    >>> import numpy as np
-    >>> total = np.array([1.0, 2.0])
-    >>> accumulate(total, np.array([10.0, 20.0]))
-    >>> total.tolist()
-    [11.0, 22.0]
-    """
-    accumulator(dst, src, op)()
+__all__ = ["accumulator", "combiner", "copier"]
 
 
 def accumulator(dst: Array, src: Array, op: str = "sum") -> Callable[[], object]:
-    """``accumulate`` with arguments bound and dispatch done, for a plan that runs it a thousand times.
+    """A bound call that does dst = dst op src: ``combiner`` with a single source.
 
-    Raises:
-        ValueError: ``op`` is unknown, or the arrays differ in shape or type.
+    >>> import numpy as np
+    >>> total = np.array([1.0, 2.0])
+    >>> _ = accumulator(total, np.array([10.0, 20.0]))()
+    >>> total.tolist()
+    [11.0, 22.0]
     """
     return combiner(dst, (), (src,), op)
 

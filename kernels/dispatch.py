@@ -1,6 +1,6 @@
 """Choose the implementation of the kernels by the type of the arrays that they are given.
 
-Callers say ``pack(...)``; whether NumPy or another library does it follows from the arrays. A new library joins with a
+Callers say ``packer``; whether NumPy or another library does it follows from the arrays. A new library joins with a
 module that has the functions of ``reference.py`` and a line in ``KERNELS``. No caller of a kernel changes.
 """
 

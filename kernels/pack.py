@@ -15,7 +15,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.pack_plan import PackPlan
 
-__all__ = ["pack", "packer", "unpack", "unpacker"]
+__all__ = ["packer", "unpacker"]
 
 
 def packer(
@@ -43,15 +43,3 @@ def unpacker(bucket: Array, tensors: Sequence[Array], plan: PackPlan, *, scale: 
     plan.check(tensors)
     call: Callable[[], object] = kernels_for(bucket).unpacker(plan.views(bucket), tensors, scale)
     return call
-
-
-def pack(
-    tensors: Sequence[Array], bucket: Array, plan: PackPlan, *, scale: float = 1.0, finite: Array | None = None
-) -> None:
-    """``packer``, called once."""
-    packer(tensors, bucket, plan, scale=scale, finite=finite)()
-
-
-def unpack(bucket: Array, tensors: Sequence[Array], plan: PackPlan, *, scale: float = 1.0) -> None:
-    """``unpacker``, called once."""
-    unpacker(bucket, tensors, plan, scale=scale)()

@@ -19,16 +19,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layers import (
     CausalSelfAttention,
     Conv2d,
     Dense,
     Embedding,
-    Flatten,
     Gelu,
     Layer,
     LayerNorm,
@@ -37,31 +34,20 @@ from dear_mpi.models.layers import (
     Residual,
 )
 
-__all__ = ["MODELS", "build", "cnn", "gpt", "mlp"]
-
-
-def build(
-    name: str, *, shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: npt.DTypeLike = np.float32
-) -> list[Layer]:
-    """The model of this name, for samples of this shape.
-
-    >>> layers = build("mlp", shape=(8, 8), classes=10, rng=np.random.default_rng(0))
-    >>> [parameter.name for layer in layers for parameter in layer.parameters][:2]
-    ['dense1.weight', 'dense1.bias']
-    """
-    return lookup("model", name, MODELS)(shape, classes, rng, np.dtype(dtype))
+__all__ = ["MODELS", "cnn", "gpt", "mlp"]
 
 
 def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
     """Two hidden layers of 128 units.
 
-    >>> len(mlp((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32)))
-    6
+    >>> layers = mlp((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32))
+    >>> [parameter.name for layer in layers for parameter in layer.parameters][:2]
+    ['dense1.weight', 'dense1.bias']
     """
     draw = partial(draw_weight, rng, dtype)
     inputs, hidden = math.prod(shape), 128
     return [
-        Flatten(),
+        Reshape((inputs,)),
         Dense("dense1", draw((inputs, hidden), fan_in=inputs, gain=2.0)),
         Relu(),
         Dense("dense2", draw((hidden, hidden), fan_in=hidden, gain=2.0)),
@@ -90,7 +76,7 @@ def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
             Relu(),
         ]
     features = channels * height * width
-    return [*layers, Flatten(), Dense("head", draw((features, classes), fan_in=features))]
+    return [*layers, Reshape((features,)), Dense("head", draw((features, classes), fan_in=features))]
 
 
 def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
@@ -107,11 +93,7 @@ def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
     layers: list[Layer] = [Embedding("embedding", tokens=tokens, positions=positions)]
     for index in range(blocks):
         layers += block(f"block{index}", draw, width=width, branch_gain=0.5 / blocks, dtype=dtype)
-    return [
-        *layers,
-        LayerNorm("norm", (width,), dtype),
-        Dense("head", draw((width, classes), fan_in=width)),
-    ]
+    return [*layers, LayerNorm("norm", (width,), dtype), Dense("head", draw((width, classes), fan_in=width))]
 
 
 def block(
@@ -140,8 +122,5 @@ def draw_weight(
     return (rng.standard_normal(shape) * math.sqrt(gain / fan_in)).astype(dtype)
 
 
-MODELS: dict[str, Callable[[tuple[int, ...], int, np.random.Generator, np.dtype[Any]], list[Layer]]] = {
-    "mlp": mlp,
-    "cnn": cnn,
-    "gpt": gpt,
-}
+Network = Callable[[tuple[int, ...], int, np.random.Generator, np.dtype[Any]], list[Layer]]
+MODELS: dict[str, Network] = {"mlp": mlp, "cnn": cnn, "gpt": gpt}

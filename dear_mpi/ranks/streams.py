@@ -16,49 +16,36 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.gpu import current_gpu, use_gpu
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["STREAMS", "HostStream", "Stream", "Streams", "open_streams", "select_gpu"]
+__all__ = ["STREAMS", "Stream", "Streams", "open_streams", "select_gpu"]
 
 
-class Stream(Protocol):
-    """An order of work."""
+class Stream:
+    """An order of work. This is the host's, whose code is over when it returns: a mark is a time."""
 
     def use(self) -> AbstractContextManager[object]:
         """Let this thread work on it."""
+        return nullcontext()
 
     def mark(self) -> Any:
         """The end of what was launched so far."""
+        return time.perf_counter()
 
     def wait(self, mark: Any) -> None:
         """Let what is launched from now on begin after a mark of another stream."""
 
     def seconds(self, begin: Any, end: Any) -> float:
         """From one mark of this stream to another; blocks the host until that one is reached."""
+        return float(end - begin)
 
 
-class HostStream:
-    """Host code is over when it returns: a mark is a time, and nothing has to wait for it."""
-
-    def use(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
-    def wait(self, mark: float) -> None:
-        pass
-
-    def seconds(self, begin: float, end: float) -> float:
-        return end - begin
-
-
-class CudaStream:
+class CudaStream(Stream):
     """A stream of a GPU; a mark is an event."""
 
     def __init__(self, cupy: Any, gpu: int) -> None:
@@ -94,7 +81,7 @@ class Streams:
 
 
 def host_streams() -> Streams:
-    return Streams(HostStream(), HostStream(), lambda array: array)
+    return Streams(Stream(), Stream(), lambda array: array)
 
 
 def cuda_streams() -> Streams:

@@ -35,18 +35,9 @@ class World:
     def size(self) -> int:
         return self.transport.size
 
-    @classmethod
-    def over(cls, transport: Transport, link: Link | None = None) -> World:
-        """A world over a transport, slowed to an emulated link where one is given."""
-        return cls(transport if link is None else EmulatedTransport(transport, link), link)
-
 
 def run_world(
-    function: Callable[[World], T],
-    *,
-    link: Link | None = None,
-    threads: int | None = None,
-    device_memory: str = "auto",
+    function: Callable[[World], T], *, link: Link | None = None, threads: int | None = None, device_memory: str = "auto"
 ) -> T:
     """Call ``function(world)`` as every rank of this job; the result on this rank.
 
@@ -65,9 +56,10 @@ def run_world(
     lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
 
     def guarded(transport: Transport) -> T:
-        staged = threads is not None and device_memory == "staged"  # MPI's transport stages by itself
+        if threads is not None and device_memory == "staged":  # MPI's transport stages by itself
+            transport = StagedTransport(transport)
         try:
-            return function(World.over(StagedTransport(transport) if staged else transport, link))
+            return function(World(transport if link is None else EmulatedTransport(transport, link), link))
         except AgreedError:
             raise
         except BaseException:

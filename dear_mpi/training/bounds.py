@@ -14,7 +14,7 @@ With bp = 2 ff and rs = ag, DeAR gains nothing over WFBP while rs + ag <= 2 ff, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.plans.proof import serves
@@ -27,8 +27,7 @@ __all__ = ["BOUNDS", "Communication", "communication"]
 REPEATS = 3
 
 
-@dataclass(frozen=True)
-class Communication:
+class Communication(NamedTuple):
     """Seconds for all buckets one after the other, with no compute beside them."""
 
     reduce_scatter_s: float

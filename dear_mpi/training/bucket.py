@@ -73,11 +73,6 @@ class Bucket:
             parameter.grad = view
         return lambda: None
 
-    @property
-    def first_layer(self) -> int:
-        """The layer that runs first in forward, hence last in backward: its gradient completes the bucket."""
-        return self.layers[0]
-
     def update(self) -> None:
         """Apply the optimiser with the reduced gradients in the buffer."""
         self.updates += 1

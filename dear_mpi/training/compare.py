@@ -23,10 +23,7 @@ BLOCK = 3  # counted iterations of one schedule before the next one's turn
 
 
 def compare(
-    config: Config,
-    world: World,
-    schedules: Sequence[str],
-    progress: Callable[[str], object] | None = None,
+    config: Config, world: World, schedules: Sequence[str], progress: Callable[[str], object] | None = None
 ) -> list[dict[str, Any]]:
     """Time each schedule for ``config.iterations`` iterations. Collective.
 

@@ -21,7 +21,6 @@ from dear_mpi.ranks.streams import Streams
 
 __all__ = ["Engine", "Handle"]
 
-
 GRACE_S = 2.0  # an error on all ranks alike leaves plans that end by themselves; one on a single rank does not
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 from dear_mpi.training.bucket import Bucket
 from dear_mpi.training.engine import Engine, Handle
@@ -19,25 +19,15 @@ class Exchange:
     """Starts and awaits the collectives of the buckets, in place in their buffers.
 
     Args:
-        algorithm, slab, options: of ``make_plan``.
-
-    Attributes:
         buckets: in forward order.
-        slab: the memory of the buckets and of the plans.
+        algorithm, options: of ``make_plan``.
     """
 
     def __init__(
-        self,
-        buckets: Sequence[Bucket],
-        world: World,
-        engine: Engine,
-        *,
-        algorithm: str = "ring",
-        slab: Slab | None = None,
-        **options: Any,
+        self, buckets: Sequence[Bucket], world: World, engine: Engine, *, algorithm: str = "ring", **options: Any
     ) -> None:
         self.algorithm, self.options = algorithm, options
-        self.buckets, self.world, self.engine, self.slab = tuple(buckets), world, engine, slab
+        self.buckets, self.world, self.engine = tuple(buckets), world, engine
         self.compute = engine.streams.compute
         self.plans: dict[tuple[str, int], Plan] = {}
         self.by_layer = {layer: bucket for bucket in buckets for layer in bucket.layers}
@@ -45,26 +35,20 @@ class Exchange:
 
     def prepare(self, collectives: Iterable[str]) -> None:
         """Collective: make the plans that are still missing. To be called while nothing is under way."""
-        for collective in collectives:
-            for bucket in self.buckets:
-                if (collective, bucket.index) not in self.plans:
-                    self.plans[collective, bucket.index] = make_plan(
-                        collective,
-                        bucket.buffer,
-                        self.world.transport,
-                        algorithm=self.algorithm,
-                        slab=self.slab,
-                        **self.options,
-                    )
+        transport = self.world.transport
+        for collective, bucket in product(collectives, self.buckets):
+            if (collective, bucket.index) not in self.plans:
+                plan = make_plan(collective, bucket.buffer, transport, algorithm=self.algorithm, **self.options)
+                self.plans[collective, bucket.index] = plan
 
     def bucket_of(self, layer: int) -> Bucket | None:
         """The bucket with the layer's parameters; None where it has none."""
         return self.by_layer.get(layer)
 
     def completed_by(self, layer: int) -> Bucket | None:
-        """The bucket whose last gradient is this layer's, if there is one."""
+        """The bucket whose first layer this is: it runs last in backward, so now all gradients are there."""
         bucket = self.by_layer.get(layer)
-        return bucket if bucket is not None and bucket.first_layer == layer else None
+        return bucket if bucket is not None and bucket.layers[0] == layer else None
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a collective on a bucket; what begins a reduction also packs it."""

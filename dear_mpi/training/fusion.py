@@ -85,5 +85,4 @@ def equal_buckets(count: int, nbytes: Sequence[int]) -> Groups:
         end = min(range(begin + 1, last + 1), key=lambda end: abs(ends[end - 1] - goal))
         groups.append(layers[begin:end])
         begin = end
-    groups[-1].extend(layers[begin:])
     return groups

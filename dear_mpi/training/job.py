@@ -60,16 +60,9 @@ class Job:
             stack.enter_context(self.streams.compute.use())
             stack.push(self.free)
             engine = stack.enter_context(Engine(self.streams))  # ends before its plans are freed
-            self.exchange = Exchange(
-                self.buckets,
-                world,
-                engine,
-                algorithm=config.algorithm,
-                segment_bytes=config.segment_bytes,
-                debug=config.debug,
-                slab=self.slab,
-            )
-            self.meter = LossMeter(self.exchange, self.slab.zeros(1, DTYPES["fp64"]))
+            options = {"segment_bytes": config.segment_bytes, "debug": config.debug, "slab": self.slab}
+            self.exchange = Exchange(self.buckets, world, engine, algorithm=config.algorithm, **options)
+            self.meter = LossMeter(self.exchange, self.slab)
             self.trainers = {name: self.trainer(name) for name in schedules}
             self.stack = stack.pop_all()
 
@@ -98,15 +91,16 @@ class Job:
             raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
         self.streams = open_streams(config.device)
         self.workload = make_workload(config)
+        facts = asdict(config) | {"parameters": self.parameters_sha256()}
         self.batches = None
         if self.workload.dataset is not None:
             examples = self.workload.dataset.train
             self.batches = Batches(examples, config.batch, rank=world.rank, size=world.size, seed=config.seed)
-        facts = asdict(config) | {"parameters": self.parameters_sha256(), "examples": self.data_sha256()}
+            facts["examples"] = sha256(examples.arrays)  # a rank that reads another file is noticed
         with self.streams.compute.use():
             for parameter in self.parameters:
                 parameter.value, parameter.grad = map(self.streams.put, (parameter.value, parameter.grad))
-            self.slab = make_slab(self.workload.layers, config, world.transport)
+            self.slab = make_slab(self.parameters, config, world.transport)
             self.buckets = make_buckets(self.workload.layers, config, world.size, self.slab)
         return facts
 
@@ -158,10 +152,6 @@ class Job:
     def parameters_sha256(self) -> str:
         return sha256(parameter.value for parameter in self.parameters)
 
-    def data_sha256(self) -> str:
-        """Of all examples, so that a rank that reads another file is noticed."""
-        return "" if self.workload.dataset is None else sha256(self.workload.dataset.train.arrays)
-
 
 def sha256(arrays: Any) -> str:
     """Of the bytes of some arrays, in order."""
@@ -171,24 +161,19 @@ def sha256(arrays: Any) -> str:
     return digest.hexdigest()
 
 
-def make_slab(layers: list[Layer], config: Config, transport: Transport) -> Slab:
+def make_slab(parameters: Sequence[Parameter], config: Config, transport: Transport) -> Slab:
     """Memory for the buckets, whatever the fusion, and some for the plans: one allocation, if the plans' are usual.
 
     It is memory that the other ranks of the host can reach, where the algorithm makes use of that: MPI libraries are
     slower there.
     """
-    parameters = [parameter for layer in layers for parameter in layer.parameters]
     one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), transport.size)
-    padding = len(layers) * (transport.size * CHUNK_BYTES + ALIGNMENT)
+    padding = len(parameters) * (transport.size * CHUNK_BYTES + ALIGNMENT)
     nbytes = one_bucket.nbytes + padding + PLANS_BYTES
-    if config.device == "cpu" and shares(config.algorithm):
+    shares = runner_of(config.algorithm) == "shared" or rules_of(config.algorithm) is not None  # auto may choose it
+    if config.device == "cpu" and shares:
         return Slab(transport.memory.allocate, nbytes, growth=PLANS_BYTES)
     return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
-
-
-def shares(algorithm: str) -> bool:
-    """Whether an algorithm works, or may work, in memory that ranks share."""
-    return runner_of(algorithm) == "shared" or rules_of(algorithm) is not None
 
 
 def wire_of(config: Config) -> np.dtype[Any]:
@@ -200,15 +185,8 @@ def make_buckets(layers: list[Layer], config: Config, ranks: int, slab: Slab) ->
     """Fuse the layers' gradients, in the memory of the slab."""
     wire, optimizer = wire_of(config), config.new_optimizer()
     nbytes = [sum(parameter.value.size for parameter in layer.parameters) * wire.itemsize for layer in layers]
-    return [
-        Bucket(
-            index,
-            group,
-            [parameter for layer in group for parameter in layers[layer].parameters],
-            wire=wire,
-            chunks=ranks,
-            optimizer=optimizer,
-            slab=slab,
-        )
-        for index, group in enumerate(fuse(config.fusion, nbytes))
-    ]
+    buckets = []
+    for index, group in enumerate(fuse(config.fusion, nbytes)):
+        parameters = [parameter for layer in group for parameter in layers[layer].parameters]
+        buckets.append(Bucket(index, group, parameters, wire=wire, chunks=ranks, optimizer=optimizer, slab=slab))
+    return buckets

@@ -38,16 +38,14 @@ def timing(transport: Transport, schedule: str, blocks: Sequence[Sequence[Times]
     Args:
         blocks: runs of iterations; the first of each block fills the pipeline.
     """
-    mine = [[[t.iteration_s, t.forward_s, t.backward_s, t.exposed_s] for t in block] for block in blocks]
-    ranks = transport.gather_values(mine)
-    slowest = [np.max([rank[number] for rank in ranks], axis=0) for number in range(len(blocks))]
+    slowest = [np.max(ranks, axis=0) for ranks in zip(*transport.gather_values(blocks), strict=True)]
     steady = np.concatenate([block[1:] if len(block) > 1 else block for block in slowest])
     _, forward_s, backward_s, exposed_s = np.median(steady, axis=0).tolist()
     return Timing(
         iteration_s=np.concatenate(slowest)[:, 0].tolist(),
         compute_s=forward_s + backward_s,
         exposed_comm_s=exposed_s,
-        bound_s=BOUNDS[schedule](forward_s, backward_s, network.reduce_scatter_s, network.all_gather_s),
+        bound_s=BOUNDS[schedule](forward_s, backward_s, *network),
         steady_s=steady[:, 0].tolist(),
     )
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.training.exchange import Exchange
 from dear_mpi.training.schedules import Schedule
@@ -29,8 +30,7 @@ class TrainingError(AgreedError):
 Pair: TypeAlias = tuple[Any, Any]  # marks of the compute stream
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
     """Where the seconds of one iteration went, on this rank; ``exposed_s``: waiting for communication."""
 
     iteration_s: float
@@ -42,15 +42,12 @@ class Times:
 class LossMeter:
     """Sums the ranks' losses, hidden under the backward pass: started before it, read after it.
 
-    Constructing is collective.
-
-    Args:
-        value: one fp64, where the model is: a GPU's host does not wait for the loss before it goes on.
+    Constructing is collective. ``slab`` is memory where the model is: a GPU's host does not wait for the loss.
     """
 
-    def __init__(self, exchange: Exchange, value: Array) -> None:
-        self.exchange, self.value = exchange, value
-        self.plan = make_plan("all_reduce", value, exchange.world.transport, slab=exchange.slab)
+    def __init__(self, exchange: Exchange, slab: Slab) -> None:
+        self.exchange, self.value = exchange, slab.zeros(1, DTYPES["fp64"])
+        self.plan = make_plan("all_reduce", self.value, exchange.world.transport, slab=slab)
 
     def start(self, loss: Array | float, scale: float) -> None:
         self.value[...] = loss

@@ -55,12 +55,8 @@ def real_workload(config: Config) -> Workload:
 def synthetic_workload(config: Config, table: str) -> Workload:
     """The shadow of a model, without data."""
     backward_s = 2 * config.forward_time if config.backward_time is None else config.backward_time
+    modules, dtype, rng = load_modules(table), lookup("dtype", config.dtype, DTYPES), np.random.default_rng(config.seed)
     layers = synthetic_layers(
-        load_modules(table),
-        forward_s=config.forward_time,
-        backward_s=backward_s,
-        dtype=lookup("dtype", config.dtype, DTYPES),
-        rng=np.random.default_rng(config.seed),
-        compute=config.compute,
+        modules, forward_s=config.forward_time, backward_s=backward_s, dtype=dtype, rng=rng, compute=config.compute
     )
     return Workload(layers, NoLoss(), None)

@@ -7,13 +7,13 @@ import cupy
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.accumulate import accumulate, accumulator, combiner, copier
+from dear_mpi.kernels.accumulate import accumulator, combiner, copier
 from dear_mpi.kernels.cuda_sources import kernel
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import event_for
 from dear_mpi.kernels.launch_tables import COMBINE_PART, PART
 from dear_mpi.kernels.optimizers import SGD, Adam, Optimizer
-from dear_mpi.kernels.pack import pack, packer, unpack
+from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.kernels.update import updater
@@ -47,15 +47,15 @@ def test_pack_and_unpack(wire, dtype, scale, launches):
     finite = cupy.ones(1, np.bool_)
     on_device = [cupy.asarray(tensor) for tensor in tensors]
     begin = launches()
-    pack(on_device, there, plan, scale=scale, finite=finite)
+    packer(on_device, there, plan, scale=scale, finite=finite)()
     assert launches() == (None if begin is None else begin + 1)
-    pack(tensors, bucket, plan, scale=scale)
+    packer(tensors, bucket, plan, scale=scale)()
     assert_same_bits(there, bucket)
     assert bool(finite[0])
     back = [cupy.zeros(shape, np.float32) for shape in SHAPES]
-    unpack(there, back, plan, scale=scale)
+    unpacker(there, back, plan, scale=scale)()
     expected = [np.zeros(shape, np.float32) for shape in SHAPES]
-    unpack(bucket, expected, plan, scale=scale)
+    unpacker(bucket, expected, plan, scale=scale)()
     for one, other in zip(back, expected, strict=True):
         assert_same_bits(one, other)
 
@@ -78,8 +78,8 @@ def test_tensors_of_several_types_share_a_launch(launches):
     plan = PackPlan.of(shapes, DTYPES["fp32"], 2)
     tensors = [normal(100, dtype, seed) for seed, dtype in enumerate(DTYPES.values())]
     bucket, there = np.zeros(plan.padded, np.float32), cupy.zeros(plan.padded, np.float32)
-    pack(tensors, bucket, plan)
-    pack([cupy.asarray(tensor) for tensor in tensors], there, plan)
+    packer(tensors, bucket, plan)()
+    packer([cupy.asarray(tensor) for tensor in tensors], there, plan)()
     assert_same_bits(there, bucket)
 
 
@@ -87,15 +87,15 @@ def test_misaligned_views():
     plan = PackPlan.of([(PART + 5,)], DTYPES["fp32"], 1)
     whole = normal(PART + 6, np.float32)
     bucket, there = np.zeros(plan.padded, np.float32), cupy.zeros(plan.padded, np.float32)
-    pack([whole[1:]], bucket, plan)
-    pack([cupy.asarray(whole)[1:]], there, plan)
+    packer([whole[1:]], bucket, plan)()
+    packer([cupy.asarray(whole)[1:]], there, plan)()
     assert_same_bits(there, bucket)
 
 
 def test_a_tensor_with_gaps_is_refused():
     plan = PackPlan.of([(5,)], DTYPES["fp32"], 1)
     with pytest.raises(ValueError, match="must be contiguous, not of strides"):
-        pack([cupy.zeros(10, np.float32)[::2]], cupy.zeros(plan.padded, np.float32), plan)
+        packer([cupy.zeros(10, np.float32)[::2]], cupy.zeros(plan.padded, np.float32), plan)()
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
@@ -105,8 +105,8 @@ def test_accumulate(op, dtype, count):
     dtype = DTYPES.get(dtype, np.dtype(dtype) if dtype not in DTYPES else None)
     dst, src = (np.abs(normal(count, np.float32, seed) * 20).astype(dtype) for seed in (1, 2))
     there = cupy.asarray(dst)
-    accumulate(there, cupy.asarray(src), op)
-    accumulate(dst, src, op)
+    accumulator(there, cupy.asarray(src), op)()
+    accumulator(dst, src, op)()
     assert_same_bits(there, dst)
 
 
@@ -163,7 +163,7 @@ def test_update(wire, dtype, optimizer):
     plan = PackPlan.of(SHAPES, DTYPES[wire], 2)
     values = [normal(shape, DTYPES[dtype], seed) for seed, shape in enumerate(SHAPES)]
     bucket = np.zeros(plan.padded, plan.dtype)
-    pack([normal(shape, DTYPES["fp32"], seed + 50) for seed, shape in enumerate(SHAPES)], bucket, plan)
+    packer([normal(shape, DTYPES["fp32"], seed + 50) for seed, shape in enumerate(SHAPES)], bucket, plan)()
     there = cupy.asarray(bucket), [cupy.asarray(value) for value in values]
     state, state_there = ([optimizer.new_state(value) for value in some] for some in (values, there[1]))
     update = updater(bucket, plan, values, state, optimizer, scale=0.25)

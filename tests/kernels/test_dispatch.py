@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from dear_mpi.kernels import reference
-from dear_mpi.kernels.accumulate import accumulate, combiner, copier
+from dear_mpi.kernels.accumulate import accumulator, combiner, copier
 from dear_mpi.kernels.array import KERNELS, array_module
 from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import SGD
-from dear_mpi.kernels.pack import pack, unpack
+from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.update import updater
 
@@ -46,18 +46,18 @@ def calls(monkeypatch):
 
 def run_pack(bucket):
     finite = np.array([True])
-    pack([np.arange(3.0)], bucket, PLAN, finite=finite)
+    packer([np.arange(3.0)], bucket, PLAN, finite=finite)()
     assert (bucket[:3].tolist(), finite[0]) == ([0, 1, 2], True)
 
 
 def run_unpack(bucket):
     tensor = np.full(3, np.nan)
-    unpack(bucket, [tensor], PLAN)
+    unpacker(bucket, [tensor], PLAN)()
     assert tensor.tolist() == [1, 1, 1]
 
 
 def run_accumulate(bucket):
-    accumulate(bucket, np.ones_like(bucket))
+    accumulator(bucket, np.ones_like(bucket))()
     assert (bucket == 2).all()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ml_dtypes import finfo
 
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
-from dear_mpi.kernels.pack import pack, unpack
+from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
 
 # Bits of the significand, and the exponent e of the smallest normal number 0.5 * 2**e.
@@ -95,7 +95,7 @@ def test_pack(source, wire, shapes, scale, seed):
     for tensor, offset in zip(tensors, plan.offsets, strict=True):
         expected[offset : offset + tensor.size] = scaled(tensor, scale, source, wire).ravel()
     with np.errstate(over="ignore"):
-        pack(tensors, bucket, plan, scale=scale)
+        packer(tensors, bucket, plan, scale=scale)()
     assert bucket.tobytes() == expected.astype(bucket.dtype).tobytes()
     assert bits(tensors) == bits(random_tensors(shapes, source, seed)), "tensors are only read"
 
@@ -109,7 +109,7 @@ def test_unpack(wire, target, shapes, scale, seed):
     before = bucket.tobytes()
     tensors = [np.full(shape, np.nan, DTYPES[target]) for shape in shapes]
     with np.errstate(over="ignore"):
-        unpack(bucket, tensors, plan, scale=scale)
+        unpacker(bucket, tensors, plan, scale=scale)()
     expected = [scaled(view, scale, wire, target).astype(DTYPES[target]) for view in plan.views(bucket)]
     assert bits(tensors) == bits(expected)
     assert bucket.tobytes() == before, "the bucket is only read"
@@ -123,7 +123,7 @@ def test_a_cast_rounds_once(source, wire):
     just_above = np.array([1 + 2.0 ** -FORMATS[wire][0] + 2.0 ** (1 - FORMATS[source][0])]).astype(DTYPES[source])
     plan = PackPlan.of([(1,)], DTYPES[wire], 1)
     bucket = bucket_of(plan)
-    pack([just_above], bucket, plan)
+    packer([just_above], bucket, plan)()
     assert float(bucket[0]) == 1 + 2.0 ** (1 - FORMATS[wire][0])
 
 
@@ -136,8 +136,8 @@ def test_round_trip_through_a_format_that_holds_the_other(source, wire):
     tensors = random_tensors(shapes, source, 0)
     plan = PackPlan.of(shapes, DTYPES[wire], 4)
     bucket, back = bucket_of(plan), [np.empty_like(tensor) for tensor in tensors]
-    pack(tensors, bucket, plan)
-    unpack(bucket, back, plan)
+    packer(tensors, bucket, plan)()
+    unpacker(bucket, back, plan)()
     assert bits(back) == bits(tensors)
 
 
@@ -156,11 +156,11 @@ def test_tensors_need_not_be_contiguous(kind, scale):
     assert not tensor.flags.c_contiguous
     plan = PackPlan.of([tensor.shape], DTYPES["fp32"], 2)
     bucket, expected = bucket_of(plan), bucket_of(plan)
-    pack([tensor], bucket, plan, scale=scale)
-    pack([tensor.copy()], expected, plan, scale=scale)
+    packer([tensor], bucket, plan, scale=scale)()
+    packer([tensor.copy()], expected, plan, scale=scale)()
     assert bucket.tobytes() == expected.tobytes()
     if tensor.flags.writeable:
-        unpack(bucket, [tensor], plan, scale=2)
+        unpacker(bucket, [tensor], plan, scale=2)()
         np.testing.assert_array_equal(tensor, 2 * plan.views(bucket)[0])
 
 
@@ -184,9 +184,9 @@ def test_finite_flag(value, source, wire, scale, expected):
     plan = PackPlan.of([(3,), (3,)], DTYPES[wire], 2)
     bucket, finite = np.full(plan.padded, np.nan, plan.dtype), np.array([True])
     with np.errstate(over="ignore"):
-        pack(tensors, bucket, plan, scale=scale, finite=finite)
+        packer(tensors, bucket, plan, scale=scale, finite=finite)()
         assert finite[0] == expected, "padding does not count"
-        pack([np.ones(3), np.ones(3)], bucket, plan, finite=finite)
+        packer([np.ones(3), np.ones(3)], bucket, plan, finite=finite)()
     assert finite[0] == expected, "the flag stays as it is"
 
 
@@ -200,8 +200,8 @@ ERRORS = {
     "the plan, ((3,), (2, 2)), not ((3,),)": lambda move: move([np.zeros(3)], BUCKET),
 }
 MOVES = {
-    "pack": lambda tensors, bucket: pack(tensors, bucket, PLAN),
-    "unpack": lambda tensors, bucket: unpack(bucket, tensors, PLAN),
+    "pack": lambda tensors, bucket: packer(tensors, bucket, PLAN)(),
+    "unpack": lambda tensors, bucket: unpacker(bucket, tensors, PLAN)(),
 }
 
 

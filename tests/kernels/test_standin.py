@@ -14,7 +14,7 @@ import pytest
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.array import array_module
 from dear_mpi.models.layers import SoftmaxCrossEntropy
-from dear_mpi.models.networks import build
+from dear_mpi.models.networks import MODELS
 from tests.standin import fixture
 from tests.standin.checked_transport import CheckedTransport
 from tests.standin.fixture import expect_race, standin_modules
@@ -149,7 +149,7 @@ def test_models_give_the_bits_of_numpy(standin, name, shape):
     targets = rng.integers(0, 20, (4, 6) if name == "gpt" else 4)
 
     def run(put):
-        layers, loss = build(name, shape=shape, classes=20, rng=np.random.default_rng(1)), SoftmaxCrossEntropy()
+        layers, loss = MODELS[name](shape, 20, np.random.default_rng(1), np.dtype(np.float32)), SoftmaxCrossEntropy()
         parameters = [parameter for layer in layers for parameter in layer.parameters]
         for parameter in parameters:
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)

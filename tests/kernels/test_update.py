@@ -5,7 +5,7 @@ import pytest
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD, Adam
-from dear_mpi.kernels.pack import pack
+from dear_mpi.kernels.pack import packer
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import BLOCK
 from dear_mpi.kernels.update import updater
@@ -60,7 +60,7 @@ def train(name, shapes, *, dtype="fp32", wire="fp32", scale=1.0):
     bucket = np.full(plan.padded, np.nan, plan.dtype)
     call = updater(bucket, plan, values, state, optimizer, scale=scale)
     for iteration in range(1, ITERATIONS + 1):
-        pack(grads(shapes, plan.dtype, iteration), bucket, plan)
+        packer(grads(shapes, plan.dtype, iteration), bucket, plan)()
         before = bucket.tobytes()
         call(iteration)
         assert bucket.tobytes() == before, "gradients are only read"

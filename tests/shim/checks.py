@@ -13,11 +13,11 @@ from itertools import chain, cycle, product
 import numpy as np
 from ml_dtypes import finfo
 
-from dear_mpi.kernels.accumulate import accumulate, combiner
+from dear_mpi.kernels.accumulate import accumulator, combiner
 from dear_mpi.kernels.dtypes import C_TYPES, DTYPES, compute_dtype
 from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table, state_columns
 from dear_mpi.kernels.optimizers import SGD, Adam
-from dear_mpi.kernels.pack import pack, unpack
+from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import OPS, update
 from dear_mpi.kernels.update import updater
@@ -119,7 +119,7 @@ def check_pack(kernel, wire, scale, part, offset=0, arrays=None):
     got = bucket_of(plan, filled, rng, offset)
     wanted = got.copy()
     finite, wanted_finite = np.ones(1, bool), np.ones(1, bool)
-    pack(arrays, wanted, plan, scale=scale, finite=wanted_finite)
+    packer(arrays, wanted, plan, scale=scale, finite=wanted_finite)()
     before = [array.tobytes() for array in arrays]
     table, blocks = row_table(arrays, plan.views(got)), block_table([array.size for array in arrays], part)
     launch(kernel("pack.cu", f"pack<{FLOATING[wire]}>"), blocks, table, blocks, scale, finite)
@@ -135,7 +135,7 @@ def check_unpack(kernel, wire, scale, part, offset=0, arrays=None):
     plan = plan_of(arrays, wire)
     bucket = bucket_of(plan, filled, rng, offset)
     wanted, before = [array.copy() for array in arrays], bucket.tobytes()
-    unpack(bucket, wanted, plan, scale=scale)
+    unpacker(bucket, wanted, plan, scale=scale)()
     table, blocks = row_table(arrays, plan.views(bucket)), block_table([array.size for array in arrays], part)
     launch(kernel("pack.cu", f"unpack<{FLOATING[wire]}>"), blocks, table, blocks, scale)
     for array, reference_array in zip(arrays, wanted, strict=True):
@@ -198,7 +198,7 @@ def check_accumulate(kernel, name, op):
     for (size, part), offsets in product(cases, [(0, 0), (1, 1), (0, 1), (3, 0)]):
         dst, src = (filled(size, name, rng, offset) for offset in offsets)
         wanted, before = dst.copy(), src.tobytes()
-        accumulate(wanted, src, op)
+        accumulator(wanted, src, op)()
         launch(run, range(-(-size // part)), dst, dst, src, size, part)
         assert_same(dst, wanted, zeros=op in ("min", "max"))  # NumPy leaves it to the processor which zero is less
         assert src.tobytes() == before, "src is only read"
@@ -296,7 +296,7 @@ def check_accumulate_beyond_32_bits(kernel, name):
     rng = np.random.default_rng(8)
     dst, src = filled(4097, name, rng), filled(4097, name, rng)
     wanted = dst.copy()
-    accumulate(wanted, src)
+    accumulator(wanted, src)()
     run = kernel("accumulate.cu", f"accumulate<{FLOATING[name]}, Sum>")
     first, count = BEYOND // PART, BEYOND + 4097
     arguments = (biased(dst), biased(dst), biased(src), count, PART)

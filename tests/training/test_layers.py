@@ -14,7 +14,6 @@ from dear_mpi.models.layers import (
     Conv2d,
     Dense,
     Embedding,
-    Flatten,
     Gelu,
     LayerNorm,
     Relu,
@@ -22,7 +21,7 @@ from dear_mpi.models.layers import (
     Residual,
     SoftmaxCrossEntropy,
 )
-from dear_mpi.models.networks import MODELS, build
+from dear_mpi.models.networks import MODELS, cnn, gpt
 
 
 def random(*shape):
@@ -63,7 +62,7 @@ CASES = {
     "embedding, short window": lambda: (Embedding("e", tokens=random(9, 2), positions=random(6, 2)), tokens(3, 4, 9)),
     "relu": lambda: (Relu(), random(3, 4, 2)),
     "gelu": lambda: (Gelu(), 2 * random(3, 5)),
-    "flatten": lambda: (Flatten(), random(3, 2, 4)),
+    "flatten": lambda: (Reshape((8,)), random(3, 2, 4)),
     "reshape": lambda: (Reshape((1, 2, 4)), random(3, 8)),
     "residual": lambda: (branch(), random(2, 3, 4)),
 }
@@ -302,7 +301,7 @@ def train_once(layers, x, targets):
 def test_model_gradient_agrees_with_differences(name):
     """Along one random direction per parameter, through the whole model and the loss."""
     shape, classes = TINY[name]
-    layers = build(name, shape=shape, classes=classes, rng=np.random.default_rng(3), dtype=float)
+    layers = MODELS[name](shape, classes, np.random.default_rng(3), np.dtype(float))
     x, targets = example(name)
     train_once(layers, x, targets)
     loss, step = SoftmaxCrossEntropy(), 1e-6  # small: some of many Relus are near their kink
@@ -329,7 +328,7 @@ def test_model_gradient_agrees_with_differences(name):
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_model_shapes_and_dtype(name, shape, classes, logits, dtype):
-    layers = build(name, shape=shape, classes=classes, rng=np.random.default_rng(0), dtype=dtype)
+    layers = MODELS[name](shape, classes, np.random.default_rng(0), np.dtype(dtype))
     x = tokens(2, 16, 256) if name == "gpt" else random(2, *shape).astype(dtype)
     y = run(layers, x)
     assert (y.shape, y.dtype) == (logits, dtype)
@@ -345,7 +344,7 @@ def test_model_depends_on_the_seed_alone_and_not_on_the_dtype(name):
     shape, classes = TINY[name]
 
     def weights(seed, dtype):
-        layers = build(name, shape=shape, classes=classes, rng=np.random.default_rng(seed), dtype=dtype)
+        layers = MODELS[name](shape, classes, np.random.default_rng(seed), np.dtype(dtype))
         return np.concatenate([parameter.value.ravel() for layer in layers for parameter in layer.parameters])
 
     np.testing.assert_array_equal(weights(0, np.float64), weights(0, np.float64))
@@ -354,7 +353,7 @@ def test_model_depends_on_the_seed_alone_and_not_on_the_dtype(name):
 
 
 def test_gpt_names_its_parameters():
-    layers = build("gpt", shape=(4,), classes=8, rng=np.random.default_rng(0))
+    layers = gpt((4,), 8, np.random.default_rng(0), np.dtype(np.float32))
     names = [parameter.name for layer in layers for parameter in layer.parameters]
     assert names[:6] == [
         "embedding.tokens",
@@ -390,12 +389,11 @@ MISTAKES = {
     "targets must have shape (3,), one per row of logits, not (2,)": lambda: SoftmaxCrossEntropy().forward(
         random(3, 4), np.zeros(2, int)
     ),
-    "model 'cnm' is unknown": lambda: build("cnm", shape=(8, 8), classes=10, rng=RNG),
-    "shape of a sample for cnn must be (H, W) or (C, H, W), not (64,)": lambda: build(
-        "cnn", shape=(64,), classes=10, rng=RNG
+    "shape of a sample for cnn must be (H, W) or (C, H, W), not (64,)": lambda: cnn(
+        (64,), 10, RNG, np.dtype(np.float32)
     ),
-    "shape of a sample for gpt must be (T,), a window of tokens, not (8, 8)": lambda: build(
-        "gpt", shape=(8, 8), classes=10, rng=RNG
+    "shape of a sample for gpt must be (T,), a window of tokens, not (8, 8)": lambda: gpt(
+        (8, 8), 10, RNG, np.dtype(np.float32)
     ),
 }
 

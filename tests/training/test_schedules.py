@@ -171,7 +171,7 @@ def test_all_requests_are_given_back(choices):
         counting = CountingTransport(transport)
         counts.append(counting)
         with contextlib.suppress(TrainingError):
-            train(Config.of(settings(**choices)), World.over(counting))
+            train(Config.of(settings(**choices)), World(counting))
 
     run_loopback(3, body)
     assert all(counting.made == counting.freed > 0 for counting in counts)

@@ -16,7 +16,7 @@ from dear_mpi.models.layers.dense import Dense
 from dear_mpi.models.layers.embedding import Embedding
 from dear_mpi.models.layers.loss import SoftmaxCrossEntropy
 from dear_mpi.models.layers.norm import LayerNorm
-from dear_mpi.models.layers.reshape import Flatten, Reshape
+from dear_mpi.models.layers.reshape import Reshape
 from dear_mpi.models.layers.residual import Residual
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Conv2d",
     "Dense",
     "Embedding",
-    "Flatten",
     "Gelu",
     "Layer",
     "LayerNorm",

@@ -1,20 +1,18 @@
 """Reshaping: the same numbers under other axes, and their gradients under the old ones again.
 
-Legend: N samples, ``...`` the axes of one sample, D their product. Shapes: x (N, ...), y (N, *shape) or (N, D).
+Legend: N samples, ``...`` the axes of one sample. Shapes: x (N, ...), y (N, *shape).
 """
 
 from __future__ import annotations
 
-import math
-
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["Flatten", "Reshape"]
+__all__ = ["Reshape"]
 
 
 class Reshape:
-    """Gives every sample this shape.
+    """Gives every sample this shape; a shape of one axis makes it a row of features.
 
     >>> import numpy as np
     >>> Reshape((1, 8, 8)).forward(np.ones((5, 64))).shape
@@ -34,26 +32,4 @@ class Reshape:
 
     def backward(self, dy: Array) -> Array:
         """(N, *shape) -> (N, ...)."""
-        return dy.reshape(self._x_shape)
-
-
-class Flatten:
-    """Makes every sample one row of features.
-
-    >>> import numpy as np
-    >>> Flatten().forward(np.ones((0, 8, 8))).shape
-    (0, 64)
-    """
-
-    parameters: tuple[Parameter, ...] = ()
-    _x_shape: tuple[int, ...]
-
-    def forward(self, x: Array) -> Array:
-        """(N, ...) -> (N, D)."""
-        self._x_shape = x.shape
-        # The product is spelled out because -1 is ambiguous when N is 0.
-        return x.reshape(len(x), math.prod(x.shape[1:]))
-
-    def backward(self, dy: Array) -> Array:
-        """(N, D) -> (N, ...)."""
         return dy.reshape(self._x_shape)

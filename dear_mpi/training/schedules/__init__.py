@@ -1,7 +1,5 @@
 """Schedules: when each bucket communicates during training. One small file each; the same trainer runs them all."""
 
-from __future__ import annotations
-
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.schedules.sequential import Sequential
