@@ -23,13 +23,13 @@ ROOMS = {
     },
     "dear_mpi": {
         "ranks": [],
-        "figures": ["ranks"],
+        "reporting": ["ranks"],
         "models": [],
-        "training": ["ranks", "figures", "models"],
-        "see": ["ranks", "figures", "models", "training"],
-        "bench": ["ranks", "figures", "models"],
-        "doctor": ["ranks", "figures"],
-        "cli": ["ranks", "figures", "models", "training", "see", "bench", "doctor"],
+        "training": ["ranks", "reporting", "models"],
+        "see": ["ranks", "reporting", "models", "training"],
+        "bench": ["ranks", "reporting", "models"],
+        "doctor": ["ranks", "reporting"],
+        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "doctor"],
     },
 }
 LAYERS = list(ROOMS)

@@ -22,7 +22,7 @@ TPDS 8 (1997), where it is called concatenation.
 
 from __future__ import annotations
 
-from dear_mpi.collectives.program.program import Program, Receive, Send, Step, runs
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges
 
 __all__ = ["all_gather"]
 
@@ -45,4 +45,4 @@ def doubling(rank: int, size: int, distance: int) -> Step:
 
 def around(first: int, count: int, size: int) -> list[range]:
     """So many chunks from this one on, around the ring: one range, or two where they pass the end."""
-    return runs(sorted((first + i) % size for i in range(count)))
+    return ranges(sorted((first + i) % size for i in range(count)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dear_mpi.collectives.program.program import Program, Receive, Send, Step, runs
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges
 
 __all__ = ["Fold", "all_gather"]
 
@@ -60,7 +60,7 @@ def all_gather(rank: int, size: int, partner: Partner) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks."""
     fold = Fold(size)
     odd = rank | 1
-    others = runs([chunk for chunk in range(size) if chunk != odd])
+    others = ranges([chunk for chunk in range(size) if chunk != odd])
     steps = [exchange(rank, fold, partner, step) for step in range(fold.steps)]
     first = fold.pass_on(rank, [range(odd, odd + 1)], to_odd=False)
     return Program("all_gather", rank, size, (*first, *steps, *fold.pass_on(rank, others, to_odd=True)))
@@ -84,4 +84,4 @@ def held(vrank: int, fold: Fold, partner: Partner, step: int) -> list[range]:
     vranks = [vrank]
     for earlier in reversed(range(step)):
         vranks += [partner(one, earlier) for one in vranks]
-    return runs(sorted(chunk for one in vranks for chunk in fold.members(one)))
+    return ranges(sorted(chunk for one in vranks for chunk in fold.members(one)))

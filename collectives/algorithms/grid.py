@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dear_mpi.collectives.program.program import Receive, Send, Step, runs
+from dear_mpi.collectives.program.program import Receive, Send, Step, ranges
 
 __all__ = ["around", "merged"]
 
@@ -19,8 +19,8 @@ def around(rank: int, group: Sequence[int], sets: Sequence[Sequence[int]]) -> li
     successor, predecessor = group[(index + 1) % count], group[(index - 1) % count]
     return [
         Step(
-            tuple(Send(successor, run) for run in runs(sorted(sets[(index - s) % count]))),
-            tuple(Receive(predecessor, run) for run in runs(sorted(sets[(index - s - 1) % count]))),
+            tuple(Send(successor, run) for run in ranges(sorted(sets[(index - s) % count]))),
+            tuple(Receive(predecessor, run) for run in ranges(sorted(sets[(index - s - 1) % count]))),
         )
         for s in range(count - 1)
     ]

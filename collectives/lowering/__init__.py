@@ -2,5 +2,5 @@
 
 messages.py      cuts transfers into segments
 instructions.py  orders them, so that nothing can deadlock
-check.py         proves the order of all ranks on symbols
+check_instructions.py         proves the order of all ranks on symbols
 """

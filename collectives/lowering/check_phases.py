@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from dear_mpi.collectives.lowering.phases import Memory, Move
+from dear_mpi.collectives.lowering.phases import Move, Operand
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.partition import Partition
@@ -64,7 +64,7 @@ class State:
         self.writer: dict[object, int] = {}
         self.readers: dict[object, set[int]] = defaultdict(set)
 
-    def cell(self, memory: Memory, element: int) -> object:
+    def cell(self, memory: Operand, element: int) -> object:
         """An element of a buffer, or of one of a rank's two mailboxes, which runs use in turn."""
         return (memory, element) if memory[0] == "buffer" else (memory, element, self.turn)
 
@@ -85,19 +85,19 @@ class State:
                 total |= mask
             self.write(rank, move.target, element, total, where)
 
-    def read(self, rank: int, memory: Memory, element: int, where: str) -> int:
+    def read(self, rank: int, memory: Operand, element: int, where: str) -> int:
         cell = self.cell(memory, element)
         self.check_alone({self.writer.get(cell, rank)} - {rank}, f"{where}: reads", memory, element)
         self.readers[cell].add(rank)
         return self.held.get(cell, 0)
 
-    def write(self, rank: int, memory: Memory, element: int, mask: int, where: str) -> None:
+    def write(self, rank: int, memory: Operand, element: int, mask: int, where: str) -> None:
         cell = self.cell(memory, element)
         others = (self.readers[cell] | {self.writer.get(cell, rank)}) - {rank}
         self.check_alone(others, f"{where}: writes", memory, element)
         self.writer[cell], self.held[cell] = rank, mask
 
-    def check_alone(self, others: set[int], what: str, memory: Memory, element: int) -> None:
+    def check_alone(self, others: set[int], what: str, memory: Operand, element: int) -> None:
         if others:
             used = f"element {element} of {memory[0]} {memory[1]}"
             raise ProgramError(f"{what} {used}, which rank {min(others)} may be using")

@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["Memory", "Move", "Share", "phases"]
+__all__ = ["Move", "Operand", "Share", "phases"]
 
-Memory = tuple[str, int]  # ``buffer`` or ``mailbox``, and whose
+Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and whose
 
 
 @dataclass(frozen=True)
 class Move:
     """target = sources[0] op sources[1] op ..., over the elements of ``part``; a single source is copied."""
 
-    target: Memory
-    sources: tuple[Memory, ...]
+    target: Operand
+    sources: tuple[Operand, ...]
     part: range
 
 

@@ -73,7 +73,7 @@ def cost(
     (6000, 6000, 6000, 6000)
     """
     chunks = (partition or Partition.of(count, len(programs))).chunks(programs[0].parts)
-    run = Replay(programs, [border * itemsize for border in chunks], network)
+    run = Simulation(programs, [border * itemsize for border in chunks], network)
     run.to_the_end()
     ranks = range(len(programs))
     return Cost(
@@ -97,7 +97,7 @@ class Rank:
     left: int = 0  # receives of the current step that are not over
 
 
-class Replay:
+class Simulation:
     """All ranks, events in the order of time: (seconds, number, what happens, its arguments)."""
 
     def __init__(self, programs: Sequence[Program], offsets: Sequence[int], network: Network) -> None:

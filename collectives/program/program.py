@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Algorithm", "Program", "Receive", "Send", "Step", "asks_for", "renamed", "runs", "write_program"]
+__all__ = ["Algorithm", "Program", "Receive", "Send", "Step", "asks_for", "ranges", "renamed", "write_program"]
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ def renamed(program: Program, shift: int) -> Program:
     return replace(program, rank=name(program.rank), steps=steps)
 
 
-def runs(chunks: Sequence[int]) -> list[range]:
+def ranges(chunks: Sequence[int]) -> list[range]:
     """Ascending chunks as the fewest ranges.
 
-    >>> runs([0, 1, 4, 5, 6])
+    >>> ranges([0, 1, 4, 5, 6])
     [range(0, 2), range(4, 7)]
     """
     found: list[range] = []

@@ -21,7 +21,7 @@ Row = list[int]
 """What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data."""
 
 
-class Holder:
+class RankReplay:
     """One rank on its way through its program. ``rows[n]`` is what it held when it entered step n, if kept."""
 
     def __init__(self, program: Program, *, keep: bool) -> None:
@@ -66,33 +66,31 @@ def replay(programs: Sequence[Program]) -> list[list[Row]]:
     Raises:
         ProgramError: something is sent that is not expected, or undefined, or combined twice; or ranks are blocked.
     """
-    return [holder.rows for holder in run(programs, keep=True)]
+    return [replayed.rows for replayed in run(programs, keep=True)]
 
 
-def run(programs: Sequence[Program], *, keep: bool = False) -> list[Holder]:
+def run(programs: Sequence[Program], *, keep: bool = False) -> list[RankReplay]:
     """``replay`` for those who want the end alone, which needs less memory."""
     lanes: Lanes = defaultdict(Lane)
-    holders = [Holder(program, keep=keep) for program in programs]
-    ready = deque(holders)  # those whose step is over
+    ranks = [RankReplay(program, keep=keep) for program in programs]
+    ready = deque(ranks)  # those whose step is over
     while ready:
         entering = ready.popleft()
         for lane in entering.enter(lanes):
             for (send, data), receive in lane.meetings():
-                sender, receiver = holders[receive.peer], holders[send.peer]
+                sender, receiver = ranks[receive.peer], ranks[send.peer]
                 transfer(sender, receiver, send, data, receive)
-                for holder in (sender, receiver):
-                    holder.left -= 1
-                    if holder.left == 0 and holder is not entering:
-                        ready.append(holder)
+                sender.left, receiver.left = sender.left - 1, receiver.left - 1
+                ready.extend(rank for rank in (sender, receiver) if rank.left == 0 and rank is not entering)
         if entering.left == 0 and not entering.done:
             ready.append(entering)
-    for holder in holders:
-        if not holder.done:
-            raise ProgramError(blocked(holder, lanes))
-    return holders
+    for replayed in ranks:
+        if not replayed.done:
+            raise ProgramError(blocked(replayed, lanes))
+    return ranks
 
 
-def transfer(sender: Holder, receiver: Holder, send: Send, data: Row, receive: Receive) -> None:
+def transfer(sender: RankReplay, receiver: RankReplay, send: Send, data: Row, receive: Receive) -> None:
     """Move one message."""
     where = f"rank {receiver.rank}, step {receiver.number}"
     if sender.number != receiver.number:
@@ -123,13 +121,12 @@ def fault(held: int, arriving: int, receive: Receive) -> str | None:
     return None
 
 
-def blocked(holder: Holder, lanes: Lanes) -> str:
+def blocked(replayed: RankReplay, lanes: Lanes) -> str:
     """Why a rank does not get on."""
-    waiting = [f"sending {send}" for (rank, _), lane in lanes.items() if rank == holder.rank for send, _ in lane.sends]
-    waiting += [
-        f"receiving {receive}" for (_, rank), lane in lanes.items() if rank == holder.rank for receive in lane.receives
-    ]
-    return f"rank {holder.rank}, step {holder.number}: blocked for ever, {'; '.join(waiting)}"
+    mine = replayed.rank
+    waiting = [f"sending {send}" for (rank, _), lane in lanes.items() if rank == mine for send, _ in lane.sends]
+    waiting += [f"receiving {receive}" for (_, to), lane in lanes.items() if to == mine for receive in lane.receives]
+    return f"rank {mine}, step {replayed.number}: blocked for ever, {'; '.join(waiting)}"
 
 
 def ranks_in(mask: int) -> str:

@@ -28,9 +28,9 @@ def verify(programs: Sequence[Program]) -> None:
     check_shapes(programs)
     collective = programs[0].collective
     expected = promised(collective, len(programs))
-    for rank, holder in enumerate(run(programs)):
-        for chunk, held in enumerate(holder.row):
-            owner = holder.program.owner(chunk)
+    for rank, replayed in enumerate(run(programs)):
+        for chunk, held in enumerate(replayed.row):
+            owner = replayed.program.owner(chunk)
             if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
                 due = ranks_in(expected[owner])
                 raise ProgramError(f"rank {rank} ends with the data of {ranks_in(held)} in chunk {chunk}, not of {due}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dear_mpi.collectives.program.contract import COLLECTIVES
-from dear_mpi.figures.stats import median
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.reporting.stats import median
 
 __all__ = ["BUS_FACTORS", "MEMORIES", "PLACEMENTS", "CannotRun", "Case", "Row", "Samples", "row_of"]
 

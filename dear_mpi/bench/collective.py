@@ -18,11 +18,11 @@ from dear_mpi.bench.other_mpi import OTHERS, OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.figures.units import format_bytes
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.units import format_bytes
 
 __all__ = ["Report", "Settings", "bench"]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.figures.stats import median, ratio
 from dear_mpi.kernels.accumulate import accumulator, copier
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.pack import packer, unpacker
@@ -23,6 +22,7 @@ from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.streams import Streams
+from dear_mpi.reporting.stats import median, ratio
 
 __all__ = ["MODELS", "KernelRow", "bench_kernels"]
 

@@ -12,9 +12,9 @@ from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.kernels import KernelRow
 from dear_mpi.bench.summary import CLASSES, NOT_OURS, against_mpi
-from dear_mpi.figures.terminal import PLUS_MINUS, console, interval
-from dear_mpi.figures.units import format_bytes, plural
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
+from dear_mpi.reporting.units import format_bytes, plural
 
 __all__ = ["show_bench", "show_kernels"]
 

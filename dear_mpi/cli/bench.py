@@ -17,10 +17,10 @@ from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import Tuning
 from dear_mpi.cli.flags import NAMES, SEGMENT, DeviceMemory, JsonFile, Threads
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
-from dear_mpi.figures.terminal import bar
-from dear_mpi.figures.units import parse_bytes, parse_sizes
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import bar
+from dear_mpi.reporting.units import parse_bytes, parse_sizes
 
 __all__ = ["bench"]
 

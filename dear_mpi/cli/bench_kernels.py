@@ -12,9 +12,9 @@ from dear_mpi.bench.kernels import bench_kernels as run_kernels
 from dear_mpi.bench.table import show_kernels
 from dear_mpi.cli.flags import JsonFile
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
-from dear_mpi.figures.terminal import bar
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import bar
 
 __all__ = ["bench_kernels"]
 

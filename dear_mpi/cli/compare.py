@@ -9,8 +9,8 @@ from typer import Option
 
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, parameter, with_flags
 from dear_mpi.cli.run import run_job
-from dear_mpi.figures.terminal import bar
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.tables import show_comparison
 from dear_mpi.training.compare import compare as run_comparison
 from dear_mpi.training.compare import turns

@@ -13,8 +13,8 @@ from dear_mpi.cli.compare import compare_and_show
 from dear_mpi.cli.flags import Threads
 from dear_mpi.cli.run import run_job
 from dear_mpi.cli.train import train_and_show
-from dear_mpi.figures.terminal import console
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import console
 from dear_mpi.training.config import Config
 
 __all__ = ["demo"]

@@ -15,10 +15,10 @@ from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.doctor.examine import as_object, examine, look
 from dear_mpi.doctor.findings import findings
 from dear_mpi.doctor.show import show_doctor
-from dear_mpi.figures.units import parse_bytes
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.units import parse_bytes
 
 __all__ = ["doctor"]
 

@@ -16,9 +16,9 @@ from typer import Option
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.figures.units import format_bytes, parse_bytes
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS
+from dear_mpi.reporting.units import format_bytes, parse_bytes
 from dear_mpi.training.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 

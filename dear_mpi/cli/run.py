@@ -16,9 +16,9 @@ from dear_mpi.cli.flags import Flags, config_of
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.figures.units import parse_link
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
+from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.config import Config
 
 __all__ = ["check_alone", "complaining", "run_job", "run_ranks"]

@@ -6,8 +6,8 @@ from typing import Any
 
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, with_flags
 from dear_mpi.cli.run import run_job
-from dear_mpi.figures.terminal import bar
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.tables import show_training
 from dear_mpi.training.config import Config
 from dear_mpi.training.train import train as run_training

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
-from dear_mpi.figures.units import format_numbers, plural
+from dear_mpi.reporting.units import format_numbers, plural
 
 __all__ = ["SEVERITIES", "Finding", "findings"]
 

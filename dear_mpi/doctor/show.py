@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import Finding
-from dear_mpi.figures.units import format_bytes, format_numbers, plural
+from dear_mpi.reporting.units import format_bytes, format_numbers, plural
 
 __all__ = ["show_doctor"]
 

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.registry import find_algorithm
-from dear_mpi.collectives.lowering.check import check_instructions
+from dear_mpi.collectives.lowering.check_instructions import check_instructions
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.replay import Row, ranks_in, replay
 from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order, promised
-from dear_mpi.figures.units import plural
+from dear_mpi.reporting.units import plural
 from dear_mpi.see.picture import draw_steps
 
 __all__ = ["explain_algorithm"]

@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
-from dear_mpi.figures.stats import median
-from dear_mpi.figures.terminal import PLUS_MINUS, console, interval, milliseconds
-from dear_mpi.figures.units import plural
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, milliseconds
+from dear_mpi.reporting.units import plural
 
 __all__ = ["show_comparison", "show_training"]
 

@@ -1,19 +1,11 @@
-"""The least time of compute and communication in an iteration under each schedule, to hold measurements against.
+"""What the network needs for an iteration: with it, ``Schedule.bound`` gives the least time that a schedule allows.
 
-Updates, the loss and packing come on top. In seconds of forward (ff) and backward (bp) compute, reduce-scatter (rs)
-and all-gather (ag), with perfect pipelining:
-
-    sequential   ff + bp + rs + ag
-    wfbp         ff + max(bp, rs + ag)
-    dear         max(ff, ag) + max(bp, rs)
-
-With bp = 2 ff and rs = ag, DeAR gains nothing over WFBP while rs + ag <= 2 ff, and at most 1.25, where rs + ag =
-4 ff. A larger gain means that the baseline is handicapped.
+Updates, the loss and packing come on top. With bp = 2 ff and rs = ag, DeAR gains nothing over WFBP while rs + ag <=
+2 ff, and at most 1.25, where rs + ag = 4 ff. A larger gain means that the baseline is handicapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from dear_mpi.collectives import programs
@@ -22,7 +14,7 @@ from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.training.exchange import Exchange
 
-__all__ = ["BOUNDS", "Communication", "communication"]
+__all__ = ["Communication", "communication"]
 
 REPEATS = 3
 
@@ -32,13 +24,6 @@ class Communication(NamedTuple):
 
     reduce_scatter_s: float
     all_gather_s: float
-
-
-BOUNDS: dict[str, Callable[[float, float, float, float], float]] = {
-    "sequential": lambda ff, bp, rs, ag: ff + bp + rs + ag,
-    "wfbp": lambda ff, bp, rs, ag: ff + max(bp, rs + ag),
-    "dear": lambda ff, bp, rs, ag: max(ff, ag) + max(bp, rs),
-}
 
 
 def communication(exchange: Exchange) -> Communication:
@@ -64,10 +49,10 @@ def modelled(exchange: Exchange, collective: str) -> float:
     total_s, written = 0.0, dict[tuple[str, int], list[Program]]()
     for bucket in exchange.buckets:
         plan = exchange.plans[collective, bucket.index]
-        key = plan.algorithm, -(-bucket.plan.nbytes // plan.segment_bytes)  # auto may choose several
+        key = plan.algorithm, -(-bucket.pack_plan.nbytes // plan.segment_bytes)  # auto may choose several
         if key not in written:
             written[key] = programs(key[0], collective, size, hosts=exchange.world.transport.hosts, pieces=key[1])
-        total_s += cost(written[key], bucket.plan.padded, bucket.plan.dtype.itemsize, network).time_s
+        total_s += cost(written[key], bucket.pack_plan.padded, bucket.pack_plan.dtype.itemsize, network).time_s
     return total_s
 
 

@@ -57,19 +57,19 @@ class Bucket:
                 raise ValueError(f"parameter {parameter.name} must be contiguous")
         self.index, self.layers, self.parameters = index, tuple(layers), tuple(parameters)
         self.updates = 0
-        self.plan = PackPlan.of([parameter.value.shape for parameter in parameters], wire, chunks)
+        self.pack_plan = PackPlan.of([parameter.value.shape for parameter in parameters], wire, chunks)
         values = [parameter.value for parameter in parameters]
-        self.buffer = (slab or Slab.beside(values[0])).zeros(self.plan.padded, wire)
+        self.buffer = (slab or Slab.beside(values[0])).zeros(self.pack_plan.padded, wire)
         self.pack = self.packing()
         self.state = [optimizer.new_state(value) for value in values]
-        self.apply = updater(self.buffer, self.plan, values, self.state, optimizer)
+        self.apply = updater(self.buffer, self.pack_plan, values, self.state, optimizer)
 
     def packing(self) -> Callable[[], object]:
         """The call that brings the gradients into the buffer: of no effect where they can be there from the start."""
         grads = [parameter.grad for parameter in self.parameters]
-        if any(grad.dtype != self.plan.dtype for grad in grads):
-            return packer(grads, self.buffer, self.plan)
-        for parameter, view in zip(self.parameters, self.plan.views(self.buffer), strict=True):
+        if any(grad.dtype != self.pack_plan.dtype for grad in grads):
+            return packer(grads, self.buffer, self.pack_plan)
+        for parameter, view in zip(self.parameters, self.pack_plan.views(self.buffer), strict=True):
             parameter.grad = view
         return lambda: None
 
@@ -79,4 +79,4 @@ class Bucket:
         self.apply(self.updates)
 
     def __str__(self) -> str:
-        return f"bucket {self.index} (layers {self.layers[0]}..{self.layers[-1]}, {self.plan.nbytes} bytes)"
+        return f"bucket {self.index} (layers {self.layers[0]}..{self.layers[-1]}, {self.pack_plan.nbytes} bytes)"

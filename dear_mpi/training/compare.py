@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dear_mpi.figures.stats import median, ratio
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.stats import median, ratio
 from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job

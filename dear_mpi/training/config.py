@@ -22,7 +22,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # What is of no use for one kind of model is refused, lest somebody believes that it did something.
 OF_OTHERS = {"synthetic": ("data", "context", "batch"), "real": ("forward_time", "backward_time", "compute")}
-OF_OPTIMIZERS = ("lr", "momentum", "nesterov", "weight_decay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +96,9 @@ class Config:
             ValueError: it has no such setting, or none of this value.
         """
         kind = lookup("optimizer", self.optimizer, OPTIMIZERS)
-        settings = [field.name for field in fields(kind) if field.name in OF_OPTIMIZERS]
-        chosen = {name: value for name in OF_OPTIMIZERS if (value := getattr(self, name)) is not None}
+        known = {field.name for other in OPTIMIZERS.values() for field in fields(other)} & vars(self).keys()
+        settings = [field.name for field in fields(kind) if field.name in known]
+        chosen = {name: getattr(self, name) for name in sorted(known) if getattr(self, name) is not None}
         for name in chosen:
             if name not in settings:
                 allowed = ", ".join(settings)

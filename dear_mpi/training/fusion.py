@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from dear_mpi.figures.units import parse_bytes
+from dear_mpi.reporting.units import parse_bytes
 
 __all__ = ["by_bytes", "by_layers", "equal_buckets", "fuse"]
 

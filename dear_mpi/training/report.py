@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.training.bounds import BOUNDS, Communication
+from dear_mpi.training.bounds import Communication
 from dear_mpi.training.job import Job
+from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import Times
 
 __all__ = ["Timing", "describe", "timing"]
@@ -45,7 +46,7 @@ def timing(transport: Transport, schedule: str, blocks: Sequence[Sequence[Times]
         iteration_s=np.concatenate(slowest)[:, 0].tolist(),
         compute_s=forward_s + backward_s,
         exposed_comm_s=exposed_s,
-        bound_s=BOUNDS[schedule](forward_s, backward_s, *network),
+        bound_s=SCHEDULES[schedule].bound(forward_s, backward_s, *network),
         steady_s=steady[:, 0].tolist(),
     )
 

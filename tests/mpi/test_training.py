@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import MismatchError
-from dear_mpi.figures.units import parse_link
 from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train

@@ -16,8 +16,8 @@ from dear_mpi.bench.table import fit_text
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.tuning import Rule
 from dear_mpi.collectives.program.cost import Network, cost
-from dear_mpi.figures.units import parse_sizes
 from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.units import parse_sizes
 
 
 def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts):

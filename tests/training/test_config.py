@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.figures.stats import median, ratio
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from dear_mpi.models.layers import synthetic
 from dear_mpi.models.paper_models import Module, load_modules, synthetic_layers
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.bounds import BOUNDS
+from dear_mpi.reporting.stats import median, ratio
 from dear_mpi.training.config import PRESETS, Config
+from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from tests.training_checks import settings
 
@@ -274,7 +274,9 @@ def test_gain_of_dear_over_wfbp(all_reduce_s):
     """Where forward takes 1 s: none up to 2 s, most at 4 s."""
 
     def gain(seconds):
-        return BOUNDS["wfbp"](1, 2, seconds / 2, seconds / 2) / BOUNDS["dear"](1, 2, seconds / 2, seconds / 2)
+        return SCHEDULES["wfbp"].bound(1, 2, seconds / 2, seconds / 2) / SCHEDULES["dear"].bound(
+            1, 2, seconds / 2, seconds / 2
+        )
 
     assert 1 <= gain(all_reduce_s) <= gain(4) == 1.25
     assert gain(min(all_reduce_s, 2)) == 1
@@ -283,5 +285,5 @@ def test_gain_of_dear_over_wfbp(all_reduce_s):
 @given(times=st.tuples(*[st.floats(0, 100)] * 4))
 def test_bounds_lie_between_the_longer_of_compute_and_communication_and_their_sum(times):
     least = max(times[0] + times[1], times[2] + times[3])
-    for name, bound in BOUNDS.items():
-        assert least * (1 - 1e-12) <= bound(*times) <= sum(times) * (1 + 1e-12), name
+    for name, schedule in SCHEDULES.items():
+        assert least * (1 - 1e-12) <= schedule.bound(*times) <= sum(times) * (1 + 1e-12), name

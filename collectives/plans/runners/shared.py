@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import find_algorithm
-from dear_mpi.collectives.lowering.phases import Memory, Move, Share, phases
+from dear_mpi.collectives.lowering.phases import Move, Operand, Share, phases
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind, straight
 from dear_mpi.collectives.plans.runners.runner import Run, Task
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -68,7 +68,7 @@ class SharedRun(InstructionRun):
     def bound(
         self,
         moves: Sequence[Sequence[Move]],
-        memory: Callable[[Memory], Array],
+        memory: Callable[[Operand], Array],
         rounds: Sequence[tuple[Request, Request]],
     ) -> Iterator[BoundInstruction]:
         """The phases, with a barrier between each two."""
@@ -82,7 +82,7 @@ class SharedRun(InstructionRun):
             actions = [*actions, *(self.bind(move, memory) for move in phase)]
         yield bind(waits, names[: len(waits)], actions)
 
-    def bind(self, move: Move, memory: Callable[[Memory], Array]) -> Action:
+    def bind(self, move: Move, memory: Callable[[Operand], Array]) -> Action:
         """A call that carries a move out."""
         part = slice(move.part.start, move.part.stop)
         target, sources = memory(move.target)[part], [memory(source)[part] for source in move.sources]
@@ -109,7 +109,7 @@ class SharedRun(InstructionRun):
         self.turns.clear()  # and with them the views of other ranks' memory
 
 
-def memories(task: Task) -> list[Callable[[Memory], Array]]:
+def memories(task: Task) -> list[Callable[[Operand], Array]]:
     """Where the memory of a move is, once for each set of mailboxes; buffers are the same in every run."""
     assert task.reached is not None, "this runner is chosen where memory is reached"
     arrays, count, own = task.reached.arrays, task.buffer.size, task.transport.rank
@@ -118,5 +118,5 @@ def memories(task: Task) -> list[Callable[[Memory], Array]]:
     return [mailboxes(task.buffer, [array[at : at + count] for array in arrays]) for at in (0, count)]
 
 
-def mailboxes(buffer: Array, arrays: Sequence[Array]) -> Callable[[Memory], Array]:
+def mailboxes(buffer: Array, arrays: Sequence[Array]) -> Callable[[Operand], Array]:
     return lambda memory: buffer if memory[0] == "buffer" else arrays[memory[1]]

@@ -30,6 +30,10 @@ class Dear(Schedule):
 
     collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
 
+    @staticmethod
+    def bound(ff: float, bp: float, rs: float, ag: float) -> float:
+        return max(ff, ag) + max(bp, rs)
+
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         self.forward_order: dict[int, Bucket] = {}  # by index, in the order of first use

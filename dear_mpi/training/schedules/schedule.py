@@ -23,6 +23,16 @@ class Schedule:
 
     collectives: ClassVar[tuple[str, ...]] = ()
 
+    @staticmethod
+    def bound(ff: float, bp: float, rs: float, ag: float) -> float:
+        """The least time of an iteration, perfectly pipelined.
+
+        Args:
+            ff, bp: seconds of forward and backward compute.
+            rs, ag: seconds of communication: the reduce-scatters and the all-gathers of all buckets.
+        """
+        raise NotImplementedError("a schedule must say its bound")
+
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 

@@ -25,6 +25,10 @@ class Wfbp(Schedule):
 
     collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
 
+    @staticmethod
+    def bound(ff: float, bp: float, rs: float, ag: float) -> float:
+        return ff + max(bp, rs + ag)
+
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         self.reducing: list[tuple[Bucket, Handle]] = []

@@ -41,8 +41,8 @@ def check_instructions(
     while any([rank.walk(lanes) for rank in ranks]):
         for lane in lanes.values():
             meet(lane)
-    for rank, holder in zip(ranks, run(programs), strict=True):
-        rank.check_end([mask for mask, count in zip(holder.row, cells, strict=True) for _ in range(count)])
+    for rank, replayed in zip(ranks, run(programs), strict=True):
+        rank.check_end([mask for mask, count in zip(replayed.row, cells, strict=True) for _ in range(count)])
 
 
 def meet(lane: Lane[Sent, Received]) -> None:
