@@ -40,10 +40,7 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program] | None:
-    """What this row ran on these hosts (on one if not given), if it sent the messages of a program.
-
-    ``auto`` does not say what it ran.
-    """
+    """What this row ran on these hosts (on one if not given), if it has programs; ``auto`` does not say what it ran."""
     if runner_of(row.algorithm) != "messages":
         return None
     pieces = -(-row.bytes // row.segment_bytes)
