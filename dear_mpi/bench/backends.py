@@ -96,13 +96,12 @@ def native(setup: Setup) -> Backend:
 
 
 def prototype(setup: Setup) -> Backend:
-    case = setup.case
+    case, transport = setup.case, setup.transport
     if (case.collective, case.op, setup.out) != ("all_reduce", "sum", None) or case.dtype not in ("fp32", "fp64"):
         raise CannotRun("sums fp32 or fp64 in all_reduce, in place")
-    if case.count % setup.transport.size:
+    if case.count % transport.size:
         raise CannotRun("needs equal chunks")
-    tag = setup.transport.next_tag()
-    ring = PrototypeRing(setup.x, setup.transport.native, tag=tag, segment_bytes=setup.segment_bytes)
+    ring = PrototypeRing(setup.x, transport.native, tag=transport.next_tag(), segment_bytes=setup.segment_bytes)
     return Backend(ring, ring.free)
 
 

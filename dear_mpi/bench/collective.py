@@ -163,12 +163,11 @@ def at_size(
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
     """All backends, taking turns: their samples, and why some are missing."""
     interleaved = Interleaved(case, settings.keys(case), world, streams)
-    cut = settings.segments[0]
 
     def run(turns: int) -> dict[Key, Samples]:
         answers = {name: other.run(case, turns) for name, other in others.items() if name not in interleaved.left_out}
         interleaved.left_out |= {name: answer for name, answer in answers.items() if isinstance(answer, str)}
-        theirs = {(name, cut): answer for name, answer in answers.items() if isinstance(answer, Samples)}
+        theirs = {(name, settings.segments[0]): each for name, each in answers.items() if isinstance(each, Samples)}
         return interleaved.run(turns) | theirs
 
     run(1)  # a job under another MPI prepares its arrays

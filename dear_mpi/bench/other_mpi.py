@@ -50,10 +50,7 @@ END = b"null\n"
 
 
 def rank_0_does(world: World, action: Callable[[], T]) -> T:
-    """Collective: what ``action`` returned on rank 0, while the others sleep.
-
-    An OSError or ValueError that it raised is an ArgumentError on all ranks.
-    """
+    """Collective: what rank 0's ``action`` returns; the others sleep. Its OSError or ValueError is an ArgumentError."""
     answer: tuple[T | None, str] = None, ""
     if world.rank == 0:
         try:

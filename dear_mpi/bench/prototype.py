@@ -30,8 +30,7 @@ class PrototypeRing:
         segment = segment_bytes // x.itemsize
         self.x = x
         landings = [np.empty(segment, x.dtype) for _ in range(2)]
-        self.sends: list[Any] = []
-        self.receives: list[Any] = []
+        self.sends, self.receives = list[Any](), list[Any]()
         self.sums: list[tuple[Array, Array] | None] = []
         for step in range(2 * size - 2):
             reducing = step < size - 1
