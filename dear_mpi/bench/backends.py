@@ -96,13 +96,12 @@ def native(setup: Setup) -> Backend:
 
 
 def prototype(setup: Setup) -> Backend:
-    case = setup.case
+    case, transport = setup.case, setup.transport
     if (case.collective, case.op, setup.out) != ("all_reduce", "sum", None) or case.dtype not in ("fp32", "fp64"):
         raise CannotRun("sums fp32 or fp64 in all_reduce, in place")
-    if case.count % setup.transport.size:
+    if case.count % transport.size:
         raise CannotRun("needs equal chunks")
-    tag = setup.transport.next_tag()
-    ring = PrototypeRing(setup.x, setup.transport.native, tag=tag, segment_bytes=setup.segment_bytes)
+    ring = PrototypeRing(setup.x, transport.native, tag=transport.next_tag(), segment_bytes=setup.segment_bytes)
     return Backend(ring, ring.free)
 
 
@@ -132,11 +131,6 @@ class Entry:
     check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
     session: Callable[[World], AbstractContextManager[str]] | None = None  # around all its cases; gives its long name
 
-    def refused(self, transport: Transport) -> str:
-        """Why it cannot run on this transport; empty if it can."""
-        lacking = self.processes and transport.native is None
-        return f"needs the processes of an MPI job, not {transport.name}" if lacking else ""
-
 
 BACKENDS = {
     "native": Entry(native, maker="MPI", segments=False, processes=True),
@@ -156,8 +150,8 @@ def has_segments(name: str) -> bool:
 def open_backend(name: str, setup: Setup) -> Backend:
     """A backend, prepared for a case; a CannotRun where it sits this one out, or there is no such algorithm."""
     entry = BACKENDS.get(name, Entry(lambda setup: of_plan(setup.plan(name))))
-    if refused := entry.refused(setup.transport):
-        raise CannotRun(refused)
+    if entry.processes and setup.transport.native is None:
+        raise CannotRun(f"needs the processes of an MPI job, not {setup.transport.name}")
     try:
         return entry.open(setup)
     except ArgumentError as error:

@@ -78,19 +78,14 @@ class Settings:
                 check_other(name, world, self.other_mpi)
             elif name in BACKENDS:
                 BACKENDS[name].check()
-        for case in self.cases():
-            self.keys(case)  # a file of rules may be bad
+        self.keys(next(self.cases()))  # a file of rules may be bad
 
     def keys(self, case: Case) -> list[Key]:
         """The backends of this job in a case, with each of the segments that make a difference."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
-        return [
-            (name, cut)
-            for name in self.names
-            if name not in OTHERS
-            for cut in (cuts if has_segments(name) else cuts[-1:])
-        ]
+        names = (name for name in self.names if name not in OTHERS)
+        return [(name, cut) for name in names for cut in (cuts if has_segments(name) else cuts[-1:])]
 
 
 @dataclass(frozen=True)
@@ -128,7 +123,7 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
             if name in OTHERS:
                 others[name] = stack.enter_context(closing(OtherMpi(name, world, settings.other_mpi)))
                 libraries[name] = others[name].library
-            elif entry and entry.session and not entry.refused(world.transport):
+            elif entry and entry.session and world.transport.native is not None:
                 libraries[name] = stack.enter_context(entry.session(world))
         for case in settings.cases():
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
@@ -168,14 +163,12 @@ def at_size(
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
     """All backends, taking turns: their samples, and why some are missing."""
     interleaved = Interleaved(case, settings.keys(case), world, streams)
-    cut = settings.segments[0]
 
     def run(turns: int) -> dict[Key, Samples]:
-        answers = {
-            (name, cut): other.run(case, turns) for name, other in others.items() if name not in interleaved.left_out
-        }
-        interleaved.left_out |= {key[0]: answer for key, answer in answers.items() if isinstance(answer, str)}
-        return interleaved.run(turns) | {key: answer for key, answer in answers.items() if isinstance(answer, Samples)}
+        answers = {name: other.run(case, turns) for name, other in others.items() if name not in interleaved.left_out}
+        interleaved.left_out |= {name: answer for name, answer in answers.items() if isinstance(answer, str)}
+        theirs = {(name, settings.segments[0]): each for name, each in answers.items() if isinstance(each, Samples)}
+        return interleaved.run(turns) | theirs
 
     run(1)  # a job under another MPI prepares its arrays
     begin = time.perf_counter()

@@ -47,22 +47,22 @@ class Data:
         self.x = zeros(x_bytes).view(dtype)
         self.out = zeros(result_bytes).view(dtype) if out_of_place else None
         bits, length = f"u{dtype.itemsize}", count + PERIOD + 1
-        self.mine, self.expected = (put(np.resize(one.view(bits), length)) for one in patterns(case, rank, ranks))
+        mine, expected = (put(np.resize(values.view(bits), length)) for values in patterns(case, rank, ranks))
+        self.mine, self.expected = mine[begins.start :], expected[ends.start :]
+        self.others = mine[x_part.start + 1 :]  # for what this rank does not bring
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(begins, x_part)]
         self.result = (self.x if self.out is None else self.out).view(bits)[within(ends, result_part)]
-        self.starts = x_part.start, begins.start, ends.start
         self.count_nonzero = array_module(self.x).count_nonzero
 
     def fill(self, turn: int) -> None:
-        x_start, start, _ = self.starts
         shift = turn % PERIOD
         if self.given.size < self.all.size:
-            self.all[...] = self.mine[x_start + shift + 1 :][: self.all.size]
-        self.given[...] = self.mine[start + shift :][: self.given.size]
+            self.all[...] = self.others[shift:][: self.all.size]
+        self.given[...] = self.mine[shift:][: self.given.size]
 
     def errors(self, turn: int) -> int:
         """Elements of this rank's result that are not the exact one."""
-        expected = self.expected[self.starts[2] + turn % PERIOD :][: self.result.size]
+        expected = self.expected[turn % PERIOD :][: self.result.size]
         return int(self.count_nonzero(self.result != expected))
 
 

@@ -39,18 +39,15 @@ class Fit:
     rows: int
 
 
-def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program] | None:
-    """What this row ran on these hosts (on one if not given), if it sent the messages of a program.
-
-    ``auto`` does not say what it ran.
-    """
+def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program]:
+    """What this row ran on these hosts (on one if not given), if it has programs; ``auto`` does not say what it ran."""
     if runner_of(row.algorithm) != "messages":
-        return None
+        return []
     pieces = -(-row.bytes // row.segment_bytes)
     try:
         return programs(row.algorithm, row.collective, row.ranks, hosts=hosts, pieces=pieces)
     except ValueError:
-        return None
+        return []
 
 
 def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
@@ -67,8 +64,7 @@ def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
 
 def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
     """The network of these rows; None where fewer than two sizes have programs, or there are too many ranks."""
-    some = [(row, programs_of(row, hosts)) for row in rows if 1 < row.ranks <= MOST_RANKS]
-    known = [(row, written) for row, written in some if written is not None]
+    known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts))]
     if len({row.bytes for row, _ in known}) < 2:
         return None
     measured_s = np.array([row.p50_us for row, _ in known]) * 1e-6
@@ -107,4 +103,4 @@ def non_negative(relative: Array, unknowns: int) -> Array:
 def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = ()) -> float | None:
     """What the fitted network says about a row."""
     written = programs_of(row, hosts)
-    return None if written is None else time_s(row, written, fit.network) * 1e6
+    return time_s(row, written, fit.network) * 1e6 if written else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -50,10 +50,14 @@ class Interleaved:
         wrong = dict.fromkeys(self.backends, 0)
         for group, counts in itertools.product(self.groups(), [False] + [True] * turns):
             self.turn += 1
-            for key in random.Random(self.turn).sample(group, len(group)):  # the same order on all ranks
+            # In another order each time, so that nobody always comes behind the slowest; the same on all ranks.
+            for key in random.Random(self.turn).sample(group, len(group)):
                 backend, data = self.backends[key]
                 data.fill(self.turn)
-                elapsed_s = self.timed(backend.run)
+                self.transport.barrier()
+                begin = self.stream.mark()
+                backend.run()
+                elapsed_s = self.stream.seconds(begin, self.stream.mark())  # to the end of the last kernel
                 backend.untimed()
                 wrong[key] += data.errors(self.turn)
                 if counts:
@@ -67,19 +71,9 @@ class Interleaved:
         return found
 
     def groups(self) -> list[list[Key]]:
-        """Who takes turns: in another order each time, so that nobody always comes behind the slowest.
-
-        What the threads of some backends still do would hit whoever comes next: so these are on their own.
-        """
+        """Who takes turns. What the threads of some still do would hit whoever comes next: these are on their own."""
         alone = [key for key in self.backends if key[0] in BACKENDS and BACKENDS[key[0]].alone]
         return [[key for key in self.backends if key not in alone], alone]
-
-    def timed(self, run: Callable[[], object]) -> float:
-        """Seconds of one run on this rank, from a barrier on to the end of its last kernel."""
-        self.transport.barrier()
-        begin = self.stream.mark()
-        run()
-        return self.stream.seconds(begin, self.stream.mark())
 
     def free(self) -> None:
         for backend, _ in self.backends.values():

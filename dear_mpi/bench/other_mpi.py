@@ -50,10 +50,7 @@ END = b"null\n"
 
 
 def rank_0_does(world: World, action: Callable[[], T]) -> T:
-    """Collective: what ``action`` returned on rank 0, while the others sleep.
-
-    An OSError or ValueError that it raised is an ArgumentError on all ranks.
-    """
+    """Collective: what rank 0's ``action`` returns; the others sleep. Its OSError or ValueError is an ArgumentError."""
     answer: tuple[T | None, str] = None, ""
     if world.rank == 0:
         try:
@@ -79,16 +76,13 @@ def check_other(name: str, world: World, command: str) -> None:
 class OtherMpi:
     """Collective: a job under the other MPI. All that it does happens on rank 0.
 
-    Args:
-        command: its launcher; one that ``make install`` put beside this Python if empty.
-
-    Raises:
-        ArgumentError: it cannot be started, or is another MPI, or sees another number of ranks.
+    ``command`` is its launcher; the one that ``make install`` put beside this Python if empty. An ArgumentError says
+    that the job cannot be started, or is another MPI, or sees another number of ranks.
     """
 
     def __init__(self, name: str, world: World, command: str) -> None:
         self.name, self.world = name, world
-        self.job: Child | None = None
+        self.job: Any = None  # a Child, on rank 0
         self.library: str = rank_0_does(world, lambda: self.open(command))
 
     def open(self, command: str) -> str:
@@ -106,13 +100,9 @@ class OtherMpi:
 
     def run(self, case: Case, turns: int) -> Samples | str:
         """Collective: so many samples, or why it cannot run."""
-        answer = rank_0_does(self.world, lambda: self.ask(case, turns))
+        order = {"case": asdict(case), "turns": turns}
+        answer: dict[str, Any] = rank_0_does(self.world, lambda: self.job.answer(ANSWER_S, order))
         return answer["left_out"] if "left_out" in answer else Samples(**answer)
-
-    def ask(self, case: Case, turns: int) -> dict[str, Any]:
-        assert self.job is not None, "rank 0 has it open"
-        self.job.stdin.write(f"{json.dumps({'case': asdict(case), 'turns': turns})}\n".encode())
-        return self.job.answer(ANSWER_S)
 
     def close(self) -> None:
         if self.job is not None:
@@ -141,8 +131,10 @@ class Child:
         assert self.process.stdout is not None, "Popen was told to open it"
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
-    def answer(self, limit_s: float) -> dict[str, Any]:
-        """Its next answer (nothing comes behind it before the next order); a ValueError if it ended or is too slow."""
+    def answer(self, limit_s: float, order: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What it says to an order, or at its start; a ValueError if it has ended or is too slow."""
+        if order is not None:
+            self.stdin.write(f"{json.dumps(order)}\n".encode())
         end, said = time.monotonic() + limit_s, b""
         while (answer := ANSWER.search(said)) is None:
             if not select.select([self.stdout], [], [], max(end - time.monotonic(), 0))[0]:
@@ -150,7 +142,7 @@ class Child:
             found = os.read(self.stdout.fileno(), 1 << 16)
             if not found:
                 raise ValueError(f"the job for {self.name!r} has ended: {self.last_words()}")
-            said += found
+            said += found  # nothing comes behind an answer before the next order
         content: dict[str, Any] = json.loads(answer[1])
         return content
 

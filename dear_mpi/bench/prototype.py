@@ -29,16 +29,15 @@ class PrototypeRing:
             raise ValueError(f"x must split into {size} equal chunks, not have {x.size} elements")
         segment = segment_bytes // x.itemsize
         self.x = x
-        self.landing = [np.empty(segment, x.dtype) for _ in range(2)]
-        self.sends: list[Any] = []
-        self.receives: list[Any] = []
+        landings = [np.empty(segment, x.dtype) for _ in range(2)]
+        self.sends, self.receives = list[Any](), list[Any]()
         self.sums: list[tuple[Array, Array] | None] = []
         for step in range(2 * size - 2):
             reducing = step < size - 1
             for part in segments(x, size, (rank - step - 1) % size, segment):
                 self.sends.append(comm.Send_init(part, (rank + 1) % size, tag))
             for part in segments(x, size, (rank - step - 2) % size, segment):
-                landing = self.landing[len(self.receives) % 2][: part.size] if reducing else part
+                landing = landings[len(self.receives) % 2][: part.size] if reducing else part
                 self.receives.append(comm.Recv_init(landing, (rank - 1) % size, tag))
                 self.sums.append((part, landing) if reducing else None)
         self.ahead = len(segments(x, size, (rank - 1) % size, segment))  # sends of the first step wait for nothing
@@ -48,11 +47,10 @@ class PrototypeRing:
         sent = min(2, self.ahead)
         for request in receives[:2] + sends[:sent]:
             request.Start()
-        for number, request in enumerate(receives):
+        for number, (request, pair) in enumerate(zip(receives, self.sums, strict=True)):
             request.Wait()
-            pair = self.sums[number]
             if pair is not None:
-                np.add(pair[0], pair[1], out=pair[0])
+                np.add(*pair, out=pair[0])
             if number + 2 < len(receives):
                 receives[number + 2].Start()
             # A send may go when the receive `ahead` before it has been summed, two at a time.

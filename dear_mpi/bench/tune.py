@@ -69,8 +69,7 @@ def fastest(rows: list[Row], below: Row | None) -> Row:
 class Tuning:
     """Collective: see that rank 0 can write the file, and keep what is in it about other numbers of ranks.
 
-    Raises:
-        ArgumentError: it cannot be written, is no table of rules, or there is nothing to choose from.
+    An ArgumentError says that it cannot be written, is no table of rules, or that there is nothing to choose from.
     """
 
     def __init__(self, path: Path, names: Sequence[str], world: World) -> None:
