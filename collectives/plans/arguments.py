@@ -13,7 +13,7 @@ import numpy as np
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.runners import RUNNERS
 from dear_mpi.collectives.plans.tuning import BUILT_IN, SEGMENT_BYTES, Rule, default_segment, pick, rules_of
-from dear_mpi.collectives.program.contract import COLLECTIVES, Contract
+from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, library_of
@@ -100,7 +100,7 @@ class Call:
         check_op(self.op, self.x.dtype, self.collective)
         if type(self.root) is not int:
             raise ValueError(f"root must be a whole number, not {self.root!r}")
-        rooted = self.contract.rooted
+        rooted = COLLECTIVES[self.collective].rooted
         if not 0 <= self.root < (transport.size if rooted else 1):
             allowed = f"from 0 to {transport.size - 1}" if rooted else f"left out for {self.collective}"
             raise ValueError(f"root must be {allowed}, not {self.root}")
@@ -131,11 +131,6 @@ class Call:
         runner = RUNNERS[runner_of(self.algorithm)]
         runner.check(self.algorithm, self.collective, transport)
         return runner.check_call(self, transport)
-
-    @property
-    def contract(self) -> Contract:
-        """What the collective promises."""
-        return COLLECTIVES[self.collective]
 
     def partition(self, size: int) -> Partition:
         """How the full buffer splits over the ranks."""

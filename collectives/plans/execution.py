@@ -97,12 +97,9 @@ class InstructionRun:
                 call()
                 done += 1
         except Exception as error:
-            self.position = 0
-            while done >= (
-                length := len(self.instructions[self.position].waits + self.instructions[self.position].actions)
-            ):
-                done, self.position = done - length, self.position + 1
-            self.waited = done
+            lengths = [len(straight([instruction])) for instruction in self.instructions]
+            places = [(position, number) for position, length in enumerate(lengths) for number in range(length)]
+            self.position, self.waited = places[done]
             raise self.failure(error) from error
         self.position = len(self.instructions)
 

@@ -20,7 +20,7 @@ from dear_mpi.collectives.lowering.messages import Message, messages
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
 from dear_mpi.collectives.plans.message_buffers import MessageBuffers
 from dear_mpi.collectives.plans.proof import proven
-from dear_mpi.collectives.plans.runners.runner import Run, Task
+from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array
@@ -46,7 +46,7 @@ def check_call(call: Call, transport: Transport) -> int | None:
     return proven(call.algorithm, call.collective, transport.size, call.hosts(transport), call.pieces)
 
 
-def prepare(task: Task) -> Run:
+def prepare(task: Task) -> InstructionRun:
     """A run of this rank's program, with the root where the call has it."""
     call, transport = task.call, task.transport
     algorithm = find_algorithm(call.algorithm, call.collective)

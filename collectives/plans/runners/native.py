@@ -11,7 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.launch.cuda_aware import built_for
-from dear_mpi.collectives.plans.runners.runner import Run, Task
+from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
+from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
@@ -36,15 +38,15 @@ def check(algorithm: str, collective: str, transport: Transport) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> None:
-    if call.x.dtype == DTYPES["bf16"] and call.contract.reduces:
+    if call.x.dtype == DTYPES["bf16"] and COLLECTIVES[call.collective].reduces:
         raise ValueError(f"algorithm {call.algorithm!r} cannot reduce bf16, which MPI does not have: use 'ring'")
 
 
-def prepare(task: Task) -> Run:
+def prepare(task: Task) -> InstructionRun:
     return NativeRun(task)
 
 
-class NativeRun:
+class NativeRun(InstructionRun):
     """The library's collective on a flat buffer, in place.
 
     MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, else MPI_Reduce_scatter and MPI_Allgatherv.
@@ -62,7 +64,6 @@ class NativeRun:
         if not built_for(buffer, comm, taken=transport.memory.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
-        self.buffer = buffer
         combine = getattr(MPI, lookup("op", task.op, OPS))
         shard, equal = buffer[partition.shard(transport.rank)], len(set(partition.counts)) == 1
         calls: dict[str, Callable[[], object]] = {
@@ -80,28 +81,11 @@ class NativeRun:
         self.home: Callable[[], object] = lambda: None
         if task.call.collective == "reduce_scatter":
             self.home = partial(move, shard, buffer[: shard.size])
-        self.pending = False
+        settle = partial(synchronize, buffer)  # MPI knows no streams
+        super().__init__(transport.rank, [BoundInstruction((), (), (), (settle, self.call, self.home))], ())
 
     def start(self) -> None:
-        self.pending = True
-
-    def advance(self) -> bool:
-        self.wait()
-        return True
-
-    def wait(self) -> None:
-        if self.pending:
-            synchronize(self.buffer)  # MPI knows no streams
-            self.call()
-            self.home()
-        self.pending = False
-
-    def whole(self) -> None:
-        self.start()
-        self.wait()
-
-    def free(self) -> None:
-        pass
+        self.position = 0
 
 
 def in_bytes(buffer: Array, partition: Partition) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dear_mpi.collectives.plans.execution import InstructionRun
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import Slab
@@ -13,21 +14,7 @@ if TYPE_CHECKING:
     from dear_mpi.collectives.plans.arguments import Call
     from dear_mpi.collectives.plans.reach import Reach
 
-__all__ = ["Run", "Runner", "Task"]
-
-
-class Run(Protocol):
-    """A prepared collective on one buffer: what a ``Plan`` starts, advances and waits for."""
-
-    def start(self) -> None: ...
-
-    def advance(self) -> bool: ...
-
-    def wait(self) -> None: ...
-
-    def whole(self) -> None: ...
-
-    def free(self) -> None: ...
+__all__ = ["Runner", "Task"]
 
 
 @dataclass(frozen=True)
@@ -73,5 +60,5 @@ class Runner(Protocol):
             ValueError: it cannot.
         """
 
-    def prepare(self, task: Task) -> Run:
+    def prepare(self, task: Task) -> InstructionRun:
         """Collective: a run on the task's buffer."""
