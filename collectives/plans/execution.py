@@ -86,11 +86,7 @@ class InstructionRun:
             raise self.failure(error) from error
 
     def whole(self) -> None:
-        """A whole run, call by call: small collectives take a third less time than instruction by instruction.
-
-        Raises:
-            TransportError: as ``wait``.
-        """
+        """A whole run, call by call, which takes small collectives a third less time; raises as ``wait``."""
         calls, done = self.calls, 0
         try:
             for call in calls:

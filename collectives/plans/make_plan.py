@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.arguments import Call
 from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
-from dear_mpi.collectives.plans.runners import RUNNERS
+from dear_mpi.collectives.plans.runners import RUNNERS, check_call
 from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
@@ -70,7 +70,7 @@ def make_plan(
     transport = transport_of(comm)
     tag = transport.next_tag()
     asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root)
-    agree(transport, collective, lambda: {**asked.check(transport), "number of the plan": tag})
+    agree(transport, collective, lambda: {**check_call(asked, transport), "number of the plan": tag})
     work = workspace_of(asked, transport.rank, transport.size)
     reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)
@@ -87,8 +87,7 @@ def transport_of(comm: Any) -> Transport:
         TypeError: it is neither.
     """
     if hasattr(comm, "send_init"):
-        transport: Transport = comm
-        return transport
+        return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):
         raise TypeError(f"comm must be an mpi4py communicator or a Transport, not {type(comm).__name__}")
     if not comm or comm.Is_inter():

@@ -85,11 +85,7 @@ class Plan:
         self.running = False
 
     def __call__(self) -> Array:
-        """One whole run; the result.
-
-        Raises:
-            CollectiveError: as ``start``.
-        """
+        """One whole run; the result; raises as ``start``."""
         if self.running or self.freed:
             self.start()  # says why not
         for call in self.before:

@@ -45,12 +45,7 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
 
 
 def reach(buffer: Array, transport: Transport, slab: Slab | None, *, most_bytes: float) -> Reach | None:
-    """Collective: how ranks can read and write each other's data, if they can.
-
-    Args:
-        slab: where mailboxes are taken from, if others can reach it.
-        most_bytes: up to which size a buffer that others cannot reach gets mailboxes.
-    """
+    """Collective: how ranks can read and write each other's data, if they can; by mailboxes up to ``most_bytes``."""
     memory, dtype = transport.memory, buffer.dtype
     if library_of(buffer) != "numpy":
         return None

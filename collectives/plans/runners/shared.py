@@ -12,22 +12,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.collectives.lowering.phases import Memory, Move, Share, phases
+from dear_mpi.collectives.plans.arguments import Call
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind, straight
+from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
-
-if TYPE_CHECKING:
-    from dear_mpi.collectives.plans.arguments import Call
-    from dear_mpi.collectives.plans.reach import Reach
 
 __all__ = ["check", "check_call", "prepare"]
 
