@@ -50,10 +50,7 @@ class Verdict:
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Probe:
-    """Try it in a child process, on the GPU that this process uses. Never hangs, and leaves no child.
-
-    Args:
-        command: run this instead of the child.
+    """Try it in a child process (or in ``command``), on the GPU that this process uses. Never hangs, leaves no child.
 
     Raises:
         OSError, ValueError: it cannot be started; there is no GPU.
@@ -98,10 +95,7 @@ def outcome(status: int, output: str) -> Probe:
     return Probe(False, f"the probe failed with status {status}: {said[-1] if said else 'it said nothing'}")
 
 
-@cache
-def probed() -> Probe:
-    """``probe``, once per process: the answer does not change."""
-    return probe()
+probed = cache(probe)  # once per process: the answer does not change
 
 
 def decide(comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[], Probe] = probed) -> Verdict:

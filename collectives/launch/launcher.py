@@ -62,8 +62,7 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     >>> sorted(child_environment({"PMIX_RANK": "1", "UCX_TLS": "all", "OMPI_MCA_pml": "ucx"}))
     ['OMPI_MCA_pml', 'PYTHONPATH', 'UCX_TLS']
     """
-    kept = {
-        name: value for name, value in environment.items() if name.startswith(SETTINGS) or not name.startswith(PREFIXES)
-    }
+    kept = [name for name in environment if name.startswith(SETTINGS) or not name.startswith(PREFIXES)]
     # The child finds the modules that this process finds, wherever it found them.
-    return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    return {name: environment[name] for name in kept} | modules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.plans.runners import RUNNERS
 from dear_mpi.collectives.plans.tuning import BUILT_IN, SEGMENT_BYTES, Rule, default_segment, pick, rules_of
-from dear_mpi.collectives.program.contract import COLLECTIVES, Contract
+from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, library_of
@@ -41,18 +40,16 @@ class Call:
 
     @cached_property
     def rules(self) -> Sequence[Rule] | None:
-        """The tuning table of ``auto``, read once: whoever reads it later might find another one.
-
-        Raises:
-            ValueError: it is a file that cannot be read.
-        """
+        """The tuning table of ``auto``, read once: whoever reads it later might find another one."""
         return rules_of(self.algorithm)
 
     def chosen(self, transport: Transport, *, sharing: bool) -> Call:
         """The same with what ``auto`` and None stand for: the algorithm and the segments of the tuning table.
 
-        Args:
-            sharing: whether the ranks can work in each other's memory, for which there may be rules of their own.
+        There may be rules of their own for ranks that work in each other's memory (``sharing``).
+
+        Raises:
+            ValueError: no rule fits, or the segments are not allowed.
         """
         algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
@@ -63,8 +60,12 @@ class Call:
             algorithm = rule.algorithm
             if self.rules is not BUILT_IN:  # whose segments nobody has measured here
                 segment_bytes = rule.segment_bytes
-        given = self.segment_bytes
-        return replace(self, algorithm=algorithm, segment_bytes=segment_bytes if given is None else given)
+        itemsize, given = self.x.dtype.itemsize, segment_bytes if self.segment_bytes is None else self.segment_bytes
+        if not isinstance(given, int):
+            raise ValueError(f"segment_bytes must be a whole number, not {given!r}")
+        if not itemsize <= given <= MESSAGE_BYTES:
+            raise ValueError(f"segment_bytes must be from {itemsize} (one element) to {MESSAGE_BYTES}, not {given}")
+        return replace(self, algorithm=algorithm, segment_bytes=given)
 
     @property
     def shared_rules(self) -> list[Rule]:
@@ -86,12 +87,8 @@ class Call:
         """The hosts of the ranks, from the root on."""
         return (*transport.hosts[self.root :], *transport.hosts[: self.root])
 
-    def check(self, transport: Transport) -> Mapping[str, Any]:
-        """What must be equal on all ranks: the fingerprint of the plan.
-
-        Raises:
-            ValueError: an argument is not allowed.
-        """
+    def check(self, transport: Transport) -> dict[str, object]:
+        """See that the arguments are allowed, or raise ValueError; those that must be equal on all ranks."""
         lookup("collective", self.collective, COLLECTIVES)
         for name, array in (("x", self.x), ("out", self.out)):
             if array is not None:
@@ -100,13 +97,10 @@ class Call:
         check_op(self.op, self.x.dtype, self.collective)
         if type(self.root) is not int:
             raise ValueError(f"root must be a whole number, not {self.root!r}")
-        rooted = self.contract.rooted
+        rooted = COLLECTIVES[self.collective].rooted
         if not 0 <= self.root < (transport.size if rooted else 1):
             allowed = f"from 0 to {transport.size - 1}" if rooted else f"left out for {self.collective}"
             raise ValueError(f"root must be {allowed}, not {self.root}")
-        chosen = (self.chosen(transport, sharing=sharing) for sharing in (False, True))
-        different = {(call.algorithm, call.segment_bytes): call for call in chosen}
-        proofs = [call.check_chosen(transport) for call in different.values()]
         return {
             "collective": self.collective,
             "count": self.count,
@@ -115,27 +109,10 @@ class Call:
             "op": self.op,
             "algorithm": self.algorithm,
             "tuning table": self.rules and zlib.crc32(repr(self.rules).encode()),
-            "the programs of the algorithm": proofs[0],
             "segment_bytes": self.segment_bytes,
             "weights": None if self.weights is None else tuple(self.weights),
             "root": self.root,
         }
-
-    def check_chosen(self, transport: Transport) -> object:
-        """The algorithm and the segments are allowed; what its runner wants to be equal on all ranks."""
-        given, itemsize = self.segment_bytes, self.x.dtype.itemsize
-        if not isinstance(given, int):
-            raise ValueError(f"segment_bytes must be a whole number, not {given!r}")
-        if not itemsize <= given <= MESSAGE_BYTES:
-            raise ValueError(f"segment_bytes must be from {itemsize} (one element) to {MESSAGE_BYTES}, not {given}")
-        runner = RUNNERS[runner_of(self.algorithm)]
-        runner.check(self.algorithm, self.collective, transport)
-        return runner.check_call(self, transport)
-
-    @property
-    def contract(self) -> Contract:
-        """What the collective promises."""
-        return COLLECTIVES[self.collective]
 
     def partition(self, size: int) -> Partition:
         """How the full buffer splits over the ranks."""

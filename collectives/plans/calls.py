@@ -5,6 +5,7 @@ Whoever repeats a collective on one buffer keeps the plan (``make_plan.py``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -13,8 +14,6 @@ from dear_mpi.collectives.plans.make_plan import make_plan
 from dear_mpi.kernels.array import Array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Unpack
 
 __all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"]
@@ -33,7 +32,6 @@ class Options(TypedDict, total=False):
 def all_reduce(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
     """Combine x over all ranks; every rank gets the whole result, with the same bits.
 
-    >>> import numpy as np
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
     >>> run_loopback(2, lambda transport: all_reduce(np.full(2, transport.rank + 1.0), transport).tolist())
     [[3.0, 3.0], [3.0, 3.0]]
@@ -44,7 +42,6 @@ def all_reduce(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
 def reduce_scatter(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
     """Combine x over all ranks; rank r gets shard r of the result (a view into x where there is no ``out``).
 
-    >>> import numpy as np
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
     >>> run_loopback(2, lambda transport: reduce_scatter(np.arange(4.0), transport).tolist())
     [[0.0, 2.0], [4.0, 6.0]]
@@ -55,7 +52,6 @@ def reduce_scatter(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
 def all_gather(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
     """Collect shard r from every rank r; every rank gets all shards.
 
-    >>> import numpy as np
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
     >>> run_loopback(2, lambda t: all_gather(np.full(1, t.rank), t, out=np.empty(2, int)).tolist())
     [[0, 1], [0, 1]]
@@ -66,7 +62,6 @@ def all_gather(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
 def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
     """Every rank gets what the root has in x; by a binomial tree, unless an algorithm is given.
 
-    >>> import numpy as np
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
     >>> run_loopback(3, lambda transport: broadcast(np.full(2, transport.rank), transport, root=2).tolist())
     [[2, 2], [2, 2], [2, 2]]

@@ -86,23 +86,16 @@ class InstructionRun:
             raise self.failure(error) from error
 
     def whole(self) -> None:
-        """A whole run, call by call: small collectives take a third less time than instruction by instruction.
-
-        Raises:
-            TransportError: as ``wait``.
-        """
+        """A whole run, call by call, which takes small collectives a third less time; raises as ``wait``."""
         calls, done = self.calls, 0
         try:
             for call in calls:
                 call()
                 done += 1
         except Exception as error:
-            self.position = 0
-            while done >= (
-                length := len(self.instructions[self.position].waits + self.instructions[self.position].actions)
-            ):
-                done, self.position = done - length, self.position + 1
-            self.waited = done
+            lengths = [len(straight([instruction])) for instruction in self.instructions]
+            places = [(position, number) for position, length in enumerate(lengths) for number in range(length)]
+            self.position, self.waited = places[done]
             raise self.failure(error) from error
         self.position = len(self.instructions)
 

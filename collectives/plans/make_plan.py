@@ -2,22 +2,22 @@
 
 Call        (arguments.py)  checks the arguments on this rank
 agree       (transports/)   compares them with those of the other ranks
-Workspace   (here)          says which buffer is worked on in place, and what is copied around that
+Workspace   (plan.py)       says which buffer is worked on in place, and what is copied around that
 RUNNERS     (runners/)      carry the collective out: by messages, in shared memory, or by the MPI library
 Plan        (plan.py)       is all of it together, to be run many times
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.arguments import Call
-from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
-from dear_mpi.collectives.plans.runners import RUNNERS
+from dear_mpi.collectives.plans.runners import RUNNERS, check_call
 from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
@@ -70,21 +70,14 @@ def make_plan(
     transport = transport_of(comm)
     tag = transport.next_tag()
     asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root)
-    agree(transport, collective, lambda: {**asked.check(transport), "number of the plan": tag})
+    agree(transport, collective, lambda: {**check_call(asked, transport), "number of the plan": tag})
     work = workspace_of(asked, transport.rank, transport.size)
     reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)
     run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
     if debug:
-        work.before.insert(0, run_checker(transport, f"{collective} number {tag}"))
-    return Plan(
-        run,
-        work.result,
-        before=work.before,
-        after=work.after,
-        algorithm=call.algorithm,
-        segment_bytes=call.segment * x.dtype.itemsize,
-    )
+        work = replace(work, before=[run_checker(transport, f"{collective} number {tag}"), *work.before])
+    return Plan(run, work, algorithm=call.algorithm, segment_bytes=call.segment * x.dtype.itemsize)
 
 
 def transport_of(comm: Any) -> Transport:
@@ -94,8 +87,7 @@ def transport_of(comm: Any) -> Transport:
         TypeError: it is neither.
     """
     if hasattr(comm, "send_init"):
-        transport: Transport = comm
-        return transport
+        return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):
         raise TypeError(f"comm must be an mpi4py communicator or a Transport, not {type(comm).__name__}")
     if not comm or comm.Is_inter():
@@ -105,28 +97,17 @@ def transport_of(comm: Any) -> Transport:
     return MpiTransport.of(comm)
 
 
-@dataclass(frozen=True)
-class Workspace:
-    """The flat buffer that a run works on in place, what it returns, and what is copied or scaled around it."""
-
-    buffer: Array
-    result: Array
-    before: list[Callable[[], object]]
-    after: list[Callable[[], object]]
-
-
 def workspace_of(call: Call, rank: int, size: int) -> Workspace:
     """Where a call works: in ``x``, in ``out``, or (reduce_scatter with ``out``) in a buffer of its own."""
-    own = call.partition(size).shard(rank)
+    own, scatters = call.partition(size).shard(rank), call.collective == "reduce_scatter"
     scale = 1 / size if call.op == "average" else 1.0
     x = call.x.reshape(-1)
     if call.out is None:
-        scaled = x[own] if call.collective == "reduce_scatter" else x
-        result = scaled if call.collective == "reduce_scatter" else call.x
-        return Workspace(x, result, [], [copier(scaled, scaled, scale)] if scale != 1 else [])
+        scaled = x[own] if scatters else x
+        return Workspace(x, scaled if scatters else call.x, (), [copier(scaled, scaled, scale)] if scale != 1 else ())
     out = call.out.reshape(-1)
-    if call.collective == "reduce_scatter":
+    if scatters:
         buffer = array_module(x).empty_like(x)
         return Workspace(buffer, call.out, [copier(buffer, x)], [copier(out, buffer[own], scale)])
     arriving = out[own] if call.collective == "all_gather" else out
-    return Workspace(out, call.out, [copier(arriving, x)], [copier(out, out, scale)] if scale != 1 else [])
+    return Workspace(out, call.out, [copier(arriving, x)], [copier(out, out, scale)] if scale != 1 else ())

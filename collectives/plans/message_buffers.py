@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dear_mpi.collectives.lowering.instructions import InstructionList, SideBuffer
-from dear_mpi.collectives.lowering.messages import Message
 from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import Slab
@@ -24,22 +23,18 @@ Action = Callable[[], object]
 
 
 class MessageBuffers:
-    """The memory of each message of an instruction list.
+    """The memory of each message of a rank's instruction list, whose messages carry parts of ``buffer``.
 
-    Args:
-        listing: whose messages.
-        rank: the rank that carries it out.
-        buffer: what the messages carry parts of.
-        slab: where side buffers are taken from; two for each peer and direction that needs any.
+    Side buffers are taken from the slab: two for each peer and direction that needs any.
     """
 
     def __init__(self, listing: InstructionList, rank: int, buffer: Array, slab: Slab) -> None:
         self.messages, self.rank, self.buffer = listing.messages, rank, buffer
         longest: dict[SideBuffer, int] = {}
         for number, side in listing.side_buffers.items():
-            longest[side] = max(longest.get(side, 0), count(listing.messages[number]))
+            longest[side] = max(longest.get(side, 0), self.part(number).size)
         arrays = {side: slab.empty(length, buffer.dtype) for side, length in longest.items()}
-        self.beside = {n: arrays[side][: count(listing.messages[n])] for n, side in listing.side_buffers.items()}
+        self.beside = {n: arrays[side][: self.part(n).size] for n, side in listing.side_buffers.items()}
 
     def part(self, number: int) -> Array:
         """What a message carries, in the buffer."""
@@ -63,8 +58,3 @@ class MessageBuffers:
         """Bring what is to be sent from the buffer to its side buffer, if it has one."""
         lifted = number in self.beside and not self.messages[number].incoming
         return [copier(self.beside[number], self.part(number))] if lifted else []
-
-
-def count(message: Message) -> int:
-    """Elements in a message."""
-    return message.stop - message.start

@@ -7,13 +7,24 @@ plan. All ranks start their plans in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from dataclasses import dataclass
+from typing import Any
 
-from dear_mpi.collectives.plans.runners.runner import Run
+from dear_mpi.collectives.plans.execution import InstructionRun
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "Workspace"]
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The flat buffer that a run works on in place, what it returns, and what is copied or scaled around it."""
+
+    buffer: Array
+    result: Array
+    before: Sequence[Callable[[], object]] = ()
+    after: Sequence[Callable[[], object]] = ()
 
 
 class Plan:
@@ -21,28 +32,14 @@ class Plan:
 
     Args:
         run: moves the data.
-        result: what a run returns; the same array each time.
-        before, after: what is copied or scaled around the run, where it is not in place or an average.
-        algorithm, segment_bytes: what the run is made of.
-
-    Attributes:
+        work: where; its ``result`` is what every run returns.
         algorithm, segment_bytes: those that were chosen, where that was left to a tuning table.
-        result: the array that holds the result when a run is over.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        result: Array,
-        *,
-        before: Sequence[Callable[[], object]],
-        after: Sequence[Callable[[], object]],
-        algorithm: str,
-        segment_bytes: int,
-    ) -> None:
-        self.run, self.result = run, result
+    def __init__(self, run: InstructionRun, work: Workspace, *, algorithm: str, segment_bytes: int) -> None:
+        self.run, self.result = run, work.result
+        self.before, self.after = work.before, work.after
         self.algorithm, self.segment_bytes = algorithm, segment_bytes
-        self.before, self.after = tuple(before), tuple(after)
         self.running = self.started = self.freed = False
 
     def start(self) -> None:
@@ -88,11 +85,7 @@ class Plan:
         self.running = False
 
     def __call__(self) -> Array:
-        """One whole run; the result.
-
-        Raises:
-            CollectiveError: as ``start``.
-        """
+        """One whole run; the result; raises as ``start``."""
         if self.running or self.freed:
             self.start()  # says why not
         for call in self.before:
@@ -113,9 +106,7 @@ class Plan:
     def __enter__(self) -> Plan:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Free the plan; after an error only if it is not under way, for then the peers may never answer."""
         if error is None or not self.running:
             self.free()

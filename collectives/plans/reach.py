@@ -34,36 +34,27 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
     Raises:
         ArgumentError: the call needs it, and it is out of reach; on all ranks alike.
     """
-    if runner_of(call.algorithm) == "shared":
-        reached = reach(buffer, transport, slab, most_bytes=math.inf)
-        if reached is None:
-            raise ArgumentError(
-                f"algorithm {call.algorithm!r} needs ranks of one host that can open each other's memory; "
-                "no GPU, no emulated link"
-            )
-        return reached
-    useful = call.shared_rules and buffer.nbytes > MESSAGES_BYTES
-    return reach(buffer, transport, slab, most_bytes=ANY_BUFFER_BYTES) if useful else None
+    needed = runner_of(call.algorithm) == "shared"
+    if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
+        return None
+    reached = reach(buffer, transport, slab, most_bytes=math.inf if needed else ANY_BUFFER_BYTES)
+    if needed and reached is None:
+        which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
+        raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
+    return reached
 
 
 def reach(buffer: Array, transport: Transport, slab: Slab | None, *, most_bytes: float) -> Reach | None:
-    """Collective: how ranks can read and write each other's data, if they can.
-
-    Args:
-        slab: where mailboxes are taken from, if others can reach it.
-        most_bytes: up to which size a buffer that others cannot reach gets mailboxes.
-    """
+    """Collective: how ranks can read and write each other's data, if they can; by mailboxes up to ``most_bytes``."""
+    memory, dtype = transport.memory, buffer.dtype
     if library_of(buffer) != "numpy":
         return None
-    if buffer.nbytes > SMALL_BYTES:
-        arrays = transport.memory.reach(buffer)
-        if arrays is not None:
-            return Reach(arrays, mailboxes=False)
+    if buffer.nbytes > SMALL_BYTES and (arrays := memory.reach(buffer)) is not None:
+        return Reach(arrays, mailboxes=False)
     if buffer.nbytes > most_bytes:
         return None
     count = 2 * max(buffer.size, 1)  # an empty array would be nowhere
-    arrays = None if slab is None else transport.memory.reach(slab.empty(count, buffer.dtype))
+    arrays = None if slab is None else memory.reach(slab.empty(count, dtype))
     if arrays is None:
-        nbytes = count * buffer.dtype.itemsize
-        arrays = transport.memory.reach(transport.memory.allocate(nbytes).view(buffer.dtype))
+        arrays = memory.reach(memory.allocate(count * dtype.itemsize).view(dtype))
     return None if arrays is None else Reach(arrays, mailboxes=True)

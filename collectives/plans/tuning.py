@@ -12,16 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "BUILT_IN",
-    "SEGMENT_BYTES",
-    "Rule",
-    "default_segment",
-    "pick",
-    "read_rules",
-    "rules_of",
-    "write_rules",
-]
+__all__ = ["BUILT_IN", "SEGMENT_BYTES", "Rule", "default_segment", "pick", "read_rules", "rules_of", "write_rules"]
 
 
 @dataclass(frozen=True)
@@ -94,9 +85,8 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
     nearest = min({rule.ranks for rule in candidates}, key=lambda found: (abs(found - ranks), found))
     fitting = [rule for rule in candidates if rule.ranks == nearest and nbytes <= rule.limit]
     if not fitting:
-        raise ValueError(
-            f"no rule for {collective} on {nearest} ranks reaches {nbytes} B: its last one needs up_to_bytes null"
-        )
+        case = f"{collective} on {nearest} ranks"
+        raise ValueError(f"no rule for {case} reaches {nbytes} B: its last one needs up_to_bytes null")
     return min(fitting, key=lambda rule: rule.limit)
 
 

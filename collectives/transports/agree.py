@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
@@ -52,12 +53,7 @@ def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
         MismatchError: (by the call) a rank is about to run another plan; on all ranks, with the plan of each.
     """
     numbers = itertools.count(1)
-
-    def check() -> None:
-        run = f"{plan}, run {next(numbers)}"
-        agree(transport, "debug", lambda: {"the plan that is run": run})
-
-    return check
+    return partial(agree, transport, "debug", lambda: {"the plan that is run": f"{plan}, run {next(numbers)}"})
 
 
 def by_rank(values: list[Any]) -> str:

@@ -73,8 +73,7 @@ class Port:
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.outgoing_free_s = 0.0
-        self.incoming_free_s = 0.0
+        self.outgoing_free_s = self.incoming_free_s = 0.0
         self.leaving: deque[tuple[float, EmulatedSend]] = deque()
 
     def depart(self, send: EmulatedSend) -> None:

@@ -37,10 +37,6 @@ class Hub:
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
 
-    def lane(self, key: tuple[int, int, int]) -> Lane[LoopbackRequest, LoopbackRequest]:
-        with self.changed:
-            return self.lanes.setdefault(key, Lane())
-
     def fail(self, message: str) -> None:
         with self.changed:
             self.failure = self.failure or message
@@ -53,7 +49,8 @@ class LoopbackRequest:
 
     def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
         self.hub, self.key, self.data = hub, key, data
-        self.lane = hub.lane(key)
+        with hub.changed:
+            self.lane = hub.lanes.setdefault(key, Lane())
         self.queue = self.lane.sends if sends else self.lane.receives
         self.active = False
 

@@ -58,15 +58,9 @@ class Transport(Protocol):
     thread at a time.
     """
 
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def hosts(self) -> Sequence[int]:
-        """The number of the host of each rank, the same on all ranks."""
+    rank: int
+    size: int
+    hosts: tuple[int, ...]  # the number of the host of each rank, the same on all ranks
 
     @property
     def name(self) -> str:

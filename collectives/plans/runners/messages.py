@@ -12,23 +12,20 @@ waited for: it is in order on that stream.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
 from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
 from dear_mpi.collectives.lowering.messages import Message, messages
+from dear_mpi.collectives.plans.arguments import Call
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
 from dear_mpi.collectives.plans.message_buffers import MessageBuffers
 from dear_mpi.collectives.plans.proof import proven
-from dear_mpi.collectives.plans.runners.runner import Run, Task
+from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.events import event_for, synchronize
 from dear_mpi.kernels.slab import Slab
-
-if TYPE_CHECKING:
-    from dear_mpi.collectives.plans.arguments import Call
 
 __all__ = ["MessagesRun", "check", "check_call", "prepare"]
 
@@ -36,7 +33,7 @@ __all__ = ["MessagesRun", "check", "check_call", "prepare"]
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     find_algorithm(algorithm, collective)
     if algorithm not in ALGORITHMS:
-        proven(algorithm, collective, transport.size, tuple(transport.hosts), pieces=1)
+        proven(algorithm, collective, transport.size, transport.hosts, pieces=1)
 
 
 def check_call(call: Call, transport: Transport) -> int | None:
@@ -46,7 +43,7 @@ def check_call(call: Call, transport: Transport) -> int | None:
     return proven(call.algorithm, call.collective, transport.size, call.hosts(transport), call.pieces)
 
 
-def prepare(task: Task) -> Run:
+def prepare(task: Task) -> InstructionRun:
     """A run of this rank's program, with the root where the call has it."""
     call, transport = task.call, task.transport
     algorithm = find_algorithm(call.algorithm, call.collective)
@@ -69,13 +66,10 @@ class MessagesRun(InstructionRun):
     """A program on a flat buffer, in place.
 
     Args:
-        program: what this rank does.
         buffer: one-dimensional and contiguous; its memory must stay where it is until ``free``.
         chunks: the borders of its chunks (``Partition.chunks``).
-        transport: where the peers are.
         op: how ``combine`` receives are combined (``sum``, ``prod``, ``min``, ``max``).
         segment: the largest number of elements in one message.
-        tag: marks the messages of this plan, the same on all ranks.
         staged: whether messages pass through pinned host memory, because the transport does not take the buffer's.
         slab: where side buffers are taken from, unless they are staged.
 
@@ -100,14 +94,11 @@ class MessagesRun(InstructionRun):
     ) -> None:
         self.op, self.settled = op, event_for(buffer)
         listing = write_instructions(messages(program, chunks, segment), window, staged=staged)
-        self.buffers = MessageBuffers(
-            listing, program.rank, buffer, Slab.pinned(buffer) if staged else slab or Slab.beside(buffer)
-        )
-        buffers = self.buffers
+        side_memory = Slab.pinned(buffer) if staged else slab or Slab.beside(buffer)
+        self.buffers = MessageBuffers(listing, program.rank, buffer, side_memory)
+        init = {False: transport.send_init, True: transport.recv_init}
         requests = [
-            (transport.recv_init if message.incoming else transport.send_init)(
-                buffers.memory(number), message.peer, tag
-            )
+            init[message.incoming](self.buffers.memory(number), message.peer, tag)
             for number, message in enumerate(listing.messages)
         ]
         super().__init__(program.rank, list(self.prepared(listing, requests)), requests)

@@ -8,26 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dear_mpi.collectives.launch.cuda_aware import built_for
-from dear_mpi.collectives.plans.runners.runner import Run, Task
+from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
+from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import synchronize
-from dear_mpi.kernels.lookup import lookup
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    from dear_mpi.collectives.plans.arguments import Call
 
 __all__ = ["check", "check_call", "prepare"]
-
-OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
@@ -36,15 +30,15 @@ def check(algorithm: str, collective: str, transport: Transport) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> None:
-    if call.x.dtype == DTYPES["bf16"] and call.contract.reduces:
+    if call.x.dtype == DTYPES["bf16"] and COLLECTIVES[call.collective].reduces:
         raise ValueError(f"algorithm {call.algorithm!r} cannot reduce bf16, which MPI does not have: use 'ring'")
 
 
-def prepare(task: Task) -> Run:
+def prepare(task: Task) -> InstructionRun:
     return NativeRun(task)
 
 
-class NativeRun:
+class NativeRun(InstructionRun):
     """The library's collective on a flat buffer, in place.
 
     MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, else MPI_Reduce_scatter and MPI_Allgatherv.
@@ -62,67 +56,34 @@ class NativeRun:
         if not built_for(buffer, comm, taken=transport.memory.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
-        self.buffer = buffer
-        combine = getattr(MPI, lookup("op", task.op, OPS))
+        combine = getattr(MPI, task.op.upper())
         shard, equal = buffer[partition.shard(transport.rank)], len(set(partition.counts)) == 1
+        octets = buffer.view("u1")  # MPI does not have all of our types
+        nbytes = [count * buffer.dtype.itemsize for count in partition.counts]
+        # At the root in place; elsewhere MPI leaves the buffer alone.
+        ends = (MPI.IN_PLACE, buffer) if transport.rank == root else (buffer, None)
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, buffer, combine),
-            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, in_bytes(buffer, partition)),
+            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, [octets, nbytes, MPI.BYTE]),
             "reduce_scatter": partial(comm.Reduce_scatter, MPI.IN_PLACE, buffer, partition.counts, combine),
-            "broadcast": partial(comm.Bcast, [buffer.view("u1"), MPI.BYTE], root),
-            "reduce": partial(reduce, comm, buffer, combine, root),
+            "broadcast": partial(comm.Bcast, [octets, MPI.BYTE], root),
+            "reduce": partial(comm.Reduce, *ends, combine, root),
         }
         if equal:
-            calls["all_gather"] = partial(comm.Allgather, MPI.IN_PLACE, [buffer.view("u1"), shard.nbytes, MPI.BYTE])
+            calls["all_gather"] = partial(comm.Allgather, MPI.IN_PLACE, [octets, shard.nbytes, MPI.BYTE])
             calls["reduce_scatter"] = partial(comm.Reduce_scatter_block, MPI.IN_PLACE, buffer, combine)
-        self.call = lookup("collective", task.call.collective, calls)
+        self.call = calls[task.call.collective]
         # MPI leaves the shard at the start of the buffer, wherever it belongs.
-        self.home: Callable[[], object] = lambda: None
-        if task.call.collective == "reduce_scatter":
-            self.home = partial(move, shard, buffer[: shard.size])
-        self.pending = False
+        scattered = task.call.collective == "reduce_scatter"
+        self.home = partial(move, shard, buffer[: shard.size]) if scattered else lambda: None
+        settle = partial(synchronize, buffer)  # MPI knows no streams
+        super().__init__(transport.rank, [BoundInstruction((), (), (), (settle, self.call, self.home))], ())
 
     def start(self) -> None:
-        self.pending = True
-
-    def advance(self) -> bool:
-        self.wait()
-        return True
-
-    def wait(self) -> None:
-        if self.pending:
-            synchronize(self.buffer)  # MPI knows no streams
-            self.call()
-            self.home()
-        self.pending = False
-
-    def whole(self) -> None:
-        self.start()
-        self.wait()
-
-    def free(self) -> None:
-        pass
-
-
-def in_bytes(buffer: Array, partition: Partition) -> list[Any]:
-    """MPI's description of a buffer cut into shards; as bytes, because MPI does not have all of our types."""
-    from mpi4py import MPI
-
-    itemsize = buffer.dtype.itemsize
-    starts = [border * itemsize for border in partition.borders[:-1]]
-    return [buffer.view("u1"), [count * itemsize for count in partition.counts], starts, MPI.BYTE]
+        """Nothing yet: the library's calls block."""
+        self.position = 0
 
 
 def move(dst: Array, src: Array) -> None:
     """Copy within a buffer, where the two may overlap."""
     dst[...] = src.copy() if array_module(src).may_share_memory(dst, src) else src
-
-
-def reduce(comm: MPI.Intracomm, buffer: Array, op: MPI.Op, root: int) -> None:
-    """In place at the root; elsewhere MPI leaves the buffer alone."""
-    from mpi4py import MPI
-
-    if comm.rank == root:
-        comm.Reduce(MPI.IN_PLACE, buffer, op, root)
-    else:
-        comm.Reduce(buffer, None, op, root)

@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.execution import InstructionRun
+from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import Slab
 
-if TYPE_CHECKING:
-    from dear_mpi.collectives.plans.arguments import Call
-    from dear_mpi.collectives.plans.reach import Reach
-
-__all__ = ["Run", "Runner", "Task"]
-
-
-class Run(Protocol):
-    """A prepared collective on one buffer: what a ``Plan`` starts, advances and waits for."""
-
-    def start(self) -> None: ...
-
-    def advance(self) -> bool: ...
-
-    def wait(self) -> None: ...
-
-    def whole(self) -> None: ...
-
-    def free(self) -> None: ...
+__all__ = ["Runner", "Task"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a runner is given.
+    """What a runner is given."""
 
-    Attributes:
-        call: checked on all ranks, its algorithm and segments chosen.
-        buffer: flat; the collective works on it in place.
-        tag: marks the messages of this plan, the same on all ranks.
-        slab: where the plan's own memory is taken from.
-        reached: the memory of all ranks, where they can reach it.
-    """
-
-    call: Call
-    buffer: Array
+    call: Call  # checked on all ranks, its algorithm and segments chosen
+    buffer: Array  # flat; the collective works on it in place
     transport: Transport
-    tag: int
-    slab: Slab | None = None
-    reached: Reach | None = None
+    tag: int  # marks the messages of this plan, the same on all ranks
+    slab: Slab | None = None  # where the plan's own memory is taken from
+    reached: Reach | None = None  # the memory of all ranks, where they can reach it
 
     @property
     def op(self) -> str:
@@ -67,11 +44,7 @@ class Runner(Protocol):
         """
 
     def check_call(self, call: Call, transport: Transport) -> object:
-        """See that it can carry out this very call; what, beside the arguments, must be equal on all ranks.
+        """See that it can carry out this very call, as ``check``; what else must be equal on all ranks."""
 
-        Raises:
-            ValueError: it cannot.
-        """
-
-    def prepare(self, task: Task) -> Run:
+    def prepare(self, task: Task) -> InstructionRun:
         """Collective: a run on the task's buffer."""

@@ -11,25 +11,24 @@ x86, and nowhere else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share, phases
+from dear_mpi.collectives.plans.arguments import Call
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind, straight
-from dear_mpi.collectives.plans.runners.runner import Run, Task
+from dear_mpi.collectives.plans.reach import Reach
+from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 
-if TYPE_CHECKING:
-    from dear_mpi.collectives.plans.arguments import Call
-
 __all__ = ["check", "check_call", "prepare"]
 
+Arrays = Mapping[Operand, Array]
 BLOCK_BYTES = 128 * 1024  # stays in a second-level cache with what is added to it; see docs/benchmarks
 
 
@@ -41,7 +40,7 @@ def check_call(call: Call, transport: Transport) -> None:
     """Nothing more: whether memory is in reach, the ranks find out together."""
 
 
-def prepare(task: Task) -> Run:
+def prepare(task: Task) -> InstructionRun:
     return SharedRun(task)
 
 
@@ -61,31 +60,28 @@ class SharedRun(InstructionRun):
              transport.recv_init(token, (rank - far) % size, task.tag))
             for far in (1 << number for number in range((size - 1).bit_length()))
         ]  # fmt: skip
-        turns = [list(self.bound(moves, memory, rounds)) for memory in memories(task)]
+        turns = [list(self.bound(moves, arrays, rounds)) for arrays in named(task.reached, task.buffer, rank)]
         self.turns = deque((turn, straight(turn)) for turn in turns)
         super().__init__(rank, turns[0], [request for pair in rounds for request in pair])
 
     def bound(
-        self,
-        moves: Sequence[Sequence[Move]],
-        memory: Callable[[Operand], Array],
-        rounds: Sequence[tuple[Request, Request]],
+        self, moves: Sequence[Sequence[Move]], arrays: Arrays, rounds: Sequence[tuple[Request, Request]]
     ) -> Iterator[BoundInstruction]:
         """The phases, with a barrier between each two."""
         waits: Sequence[Request] = ()
         names = [f"barrier, {verb}" for verb in ("sending", "receiving")]
-        actions: list[Action] = [self.bind(move, memory) for move in moves[0]]
+        actions: list[Action] = [self.bind(move, arrays) for move in moves[0]]
         for phase in moves[1:]:
             for pair in rounds:
                 yield bind(waits, names[: len(waits)], [*actions, *(request.Start for request in pair)])
                 waits, actions = pair, []
-            actions = [*actions, *(self.bind(move, memory) for move in phase)]
+            actions = [*actions, *(self.bind(move, arrays) for move in phase)]
         yield bind(waits, names[: len(waits)], actions)
 
-    def bind(self, move: Move, memory: Callable[[Operand], Array]) -> Action:
+    def bind(self, move: Move, arrays: Arrays) -> Action:
         """A call that carries a move out."""
         part = slice(move.part.start, move.part.stop)
-        target, sources = memory(move.target)[part], [memory(source)[part] for source in move.sources]
+        target, sources = arrays[move.target][part], [arrays[source][part] for source in move.sources]
         if len(sources) == 1:
             return copier(target, sources[0])
         own = move.sources.index(move.target)
@@ -109,14 +105,8 @@ class SharedRun(InstructionRun):
         self.turns.clear()  # and with them the views of other ranks' memory
 
 
-def memories(task: Task) -> list[Callable[[Operand], Array]]:
-    """Where the memory of a move is, once for each set of mailboxes; buffers are the same in every run."""
-    assert task.reached is not None, "this runner is chosen where memory is reached"
-    arrays, count, own = task.reached.arrays, task.buffer.size, task.transport.rank
-    if not task.reached.mailboxes:
-        return [lambda memory: task.buffer if memory[1] == own else arrays[memory[1]]]
-    return [mailboxes(task.buffer, [array[at : at + count] for array in arrays]) for at in (0, count)]
-
-
-def mailboxes(buffer: Array, arrays: Sequence[Array]) -> Callable[[Operand], Array]:
-    return lambda memory: buffer if memory[0] == "buffer" else arrays[memory[1]]
+def named(reached: Reach, buffer: Array, rank: int) -> list[Arrays]:
+    """The arrays that moves name, once for each set of mailboxes; buffers are the same in every run."""
+    kind, starts = ("mailbox", (0, buffer.size)) if reached.mailboxes else ("buffer", (0,))
+    sets = [[array[start : start + buffer.size] for array in reached.arrays] for start in starts]
+    return [{(kind, peer): array for peer, array in enumerate(arrays)} | {("buffer", rank): buffer} for arrays in sets]

@@ -1,6 +1,7 @@
 """Device arrays over MPI, on as many ranks as there are, which may share a GPU: staged, and directly where MPI can."""
 
 import hashlib
+from unittest.mock import Mock
 
 import cupy
 import numpy as np
@@ -10,6 +11,8 @@ from hypothesis import settings as examples
 
 from dear_mpi.collectives import make_plan, transport_of
 from dear_mpi.collectives.launch.cuda_aware import built_for
+from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
@@ -67,15 +70,16 @@ def test_losses_are_those_of_the_host(paths):
     assert losses("cuda") == pytest.approx(losses("cpu"), rel=2e-3)
 
 
-def test_the_librarys_own_collectives_wait_for_the_stream(stream):
+def test_the_librarys_own_collectives_wait_for_the_stream(stream, monkeypatch):
     """MPI knows no streams; and most MPIs would crash, so it is not called."""
-    from dear_mpi.collectives.plans.runners.native import NativeRun
+    from dear_mpi.collectives.plans.runners import native
 
-    run, seen = NativeRun.__new__(NativeRun), []
-    run.buffer, run.call = cupy.zeros(1000, np.float32), lambda: seen.append(stream.done)
-    run.home = lambda: None
+    monkeypatch.setattr(native, "built_for", lambda *_, **__: True)
+    x, seen = cupy.zeros(1000, np.float32), []
+    transport = Mock(rank=0, size=1, native=Mock(Allreduce=lambda *_: seen.append(stream.done)))
+    run = native.NativeRun(Task(Call("all_reduce", x, None, "native", "sum", None, None, 0), x, transport, tag=1))
     run.start()
-    run.buffer += 1
+    x += 1
     run.wait()
     assert seen == [True]
 
