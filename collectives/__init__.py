@@ -20,8 +20,6 @@ repeats a collective on one buffer keeps the plan. All take the keyword argument
 mean.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """``python -m dear_mpi``, and the command ``dear-mpi``."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -3,8 +3,6 @@
 Bytes moved per element: the itemsize for each source, and twice for ``dst``, which is read and written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from dear_mpi.kernels.array import Array

@@ -4,8 +4,6 @@ The kernels are called with NumPy or CuPy arrays and never ask the caller which:
 CuPy is imported only when a CuPy array is seen, so a machine without CUDA never looks for it.
 """
 
-from __future__ import annotations
-
 import importlib
 from types import ModuleType
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """Compile the kernels in ``kernels/cuda``: when first used, once per device; CuPy keeps the result on disk."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Callers say ``packer``; whether NumPy or another library does it follows from th
 module that has the functions of ``reference.py`` and a line in ``KERNELS``. No caller of a kernel changes.
 """
 
-from __future__ import annotations
-
 import importlib
 from types import ModuleType
 

@@ -4,8 +4,6 @@ bf16 comes from ``ml_dtypes``: NumPy has no such type, MPI has none either. Sums
 fp64 to bf16 goes through fp32, and so rounds twice.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

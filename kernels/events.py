@@ -5,8 +5,6 @@ marks a place in that order. Whoever does not work on the stream that wrote a bu
 event of that stream. Without the wait numbers are wrong now and then, and there is no error.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from dear_mpi.kernels.array import Array

@@ -1,7 +1,5 @@
 """The GPU of a process, and where there is none, why: the one place that asks."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ in the device's memory and not among the arguments, so there is no limit on the 
 per plan: addresses must not change afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Look a name up in a table of variants, and help the user who mistyped it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from typing import TypeVar

@@ -7,8 +7,6 @@ Where tensors already *are* views into the bucket (``PackPlan.views``) neither i
 one launch, whatever the number of tensors. The table of a launch is made with the bound call: bind once, call often.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from dear_mpi.kernels.array import Array

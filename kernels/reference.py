@@ -3,8 +3,6 @@
 Large arrays are walked in blocks that stay in the second-level cache: a fused operation reads and writes memory once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 

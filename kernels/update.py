@@ -3,8 +3,6 @@
 Bytes moved per element, fp32: SGD 12 (read value and gradient, write value), with momentum 20, Adam 28.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from dear_mpi.kernels.array import Array

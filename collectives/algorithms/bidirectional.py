@@ -17,8 +17,6 @@ one port, in and out at full speed, only the latency is: alpha (P-1)/2 if two me
 Source: folklore; UCC, for one, runs two inverted rings at once by default (its reduce_scatter_ring.c).
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.algorithms.ring import one
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 

@@ -16,8 +16,6 @@ carries the whole buffer, and half of the ranks only wait; so for small buffers,
 Source: folklore; Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 4.
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 __all__ = ["broadcast"]

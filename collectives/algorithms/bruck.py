@@ -20,8 +20,6 @@ Source: Bruck et al., Efficient algorithms for all-to-all communications in mult
 TPDS 8 (1997), where it is called concatenation.
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges
 
 __all__ = ["all_gather"]

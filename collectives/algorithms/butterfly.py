@@ -10,8 +10,6 @@ everything it holds to its partner of that step, and so holds twice as much; who
 butterfly differ from another. In the last step an even rank passes everything on to its odd one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges

@@ -1,7 +1,5 @@
 """Rings of some of the ranks, in which sets of chunks go around: what hierarchical rings and tori are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from dear_mpi.collectives.program.program import Receive, Send, Step, ranges

@@ -22,8 +22,6 @@ Source: Jia et al., Highly scalable deep learning training system with mixed-pre
 hierarchical all-reduce.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dear_mpi.collectives.algorithms.grid import around, merged

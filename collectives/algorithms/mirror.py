@@ -16,8 +16,6 @@ So an algorithm of this kind is written once, as its all-gather or its broadcast
 Source: Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), which calls it duality.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import wraps
 

@@ -11,8 +11,6 @@ Cost for n bytes on P ranks, all of it at rank 0: reduce_scatter receives (P-1) 
 all_gather the other way round, all_reduce (P-1) n both ways; the ring moves (P-1)/P n per collective and link.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

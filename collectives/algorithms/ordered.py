@@ -21,8 +21,6 @@ Source: Rabenseifner's and others' "direct" reduce-scatter; for numbers of two b
 local sum, as in Megatron-LM's distributed optimiser.
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 __all__ = ["all_gather"]

@@ -18,8 +18,6 @@ Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication
 (2005): their choice for reduce-scatters of long messages.
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 __all__ = ["all_gather"]

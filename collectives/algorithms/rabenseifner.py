@@ -18,8 +18,6 @@ neighbours alone. For another P two steps more; in them ranks that are odd send 
 Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.algorithms import butterfly
 from dear_mpi.collectives.program.program import Program
 

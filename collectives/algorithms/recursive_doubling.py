@@ -16,8 +16,6 @@ in the order of the ranks, and partners form the same sums, so that all ranks en
 Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.algorithms.butterfly import Fold
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 

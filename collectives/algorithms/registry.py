@@ -3,8 +3,6 @@
 An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dear_mpi.collectives.algorithms import (

@@ -27,8 +27,6 @@ Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters
 Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 5 ("bucket").
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]

@@ -15,8 +15,6 @@ messages cross fewer links. What a rank holds is scattered, so that its messages
 Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for higher bandwidth allreduce, NSDI 2024.
 """
 
-from __future__ import annotations
-
 from dear_mpi.collectives.algorithms import butterfly
 from dear_mpi.collectives.program.program import Program
 

@@ -16,8 +16,6 @@ Source: Ying et al., Image classification at supercomputer scale (2018), section
 distributed SGD (2018).
 """
 
-from __future__ import annotations
-
 import math
 
 from dear_mpi.collectives.algorithms.grid import around, merged

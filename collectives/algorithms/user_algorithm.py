@@ -1,7 +1,5 @@
 """Algorithms of users: a function in a file of their own, named as ``path/to/mine.py:my_ring``."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """What launchers tell each process in its environment; it is there before MPI is, and where MPI does not work."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

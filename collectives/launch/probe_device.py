@@ -7,8 +7,6 @@ SIGSEGV: so it is never tried in a process that is needed (``cuda_aware.py`` sta
 What it proves is that MPI recognises device memory; which of its transports carry it to other ranks, it does not see.
 """
 
-from __future__ import annotations
-
 import resource
 import signal
 import sys

@@ -6,8 +6,6 @@ two barriers a rank may still be in one run while another one is in the next, an
 buffer.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -22,8 +22,6 @@ m - window is done. Posting all segments of a chunk at once makes MPI search lon
 64 MiB in 16 KiB segments, 80 times slower), and each posted receive that combines needs a side buffer.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

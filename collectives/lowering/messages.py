@@ -10,8 +10,6 @@ Both ends of a transfer cut it in the same way, from the same numbers. An empty 
 message. Cells, not chunks, are what dependencies are tracked by.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

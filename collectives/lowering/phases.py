@@ -13,8 +13,6 @@ Nothing is sent: an all-reduce reads and writes every number once, where message
 ``check_phases.py`` proves that no rank touches what another one writes in the same phase.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Whoever binds the instructions (``runners/messages.py``, ``runners/shared.py``) 
 every bound call; a run then only starts, waits and calls. It slices no array, and nothing grows.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

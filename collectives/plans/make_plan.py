@@ -7,8 +7,6 @@ RUNNERS     (runners/)      carry the collective out: by messages, in shared mem
 Plan        (plan.py)       is all of it together, to be run many times
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast

@@ -8,8 +8,6 @@ While one message is on the wire, the next is lifted, and the receiver merges th
 pinned memory over the bus, so there is no copy in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from dear_mpi.collectives.lowering.instructions import InstructionList, SideBuffer

@@ -1,7 +1,5 @@
 """What may run: algorithms that exist, serve the collective, and are proved; ours by the tests, a user's here."""
 
-from __future__ import annotations
-
 import zlib
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Memory that all ranks can reach: their buffers themselves, or mailboxes beside them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@
 Whoever holds data of a chunk at first contributes to it; whoever holds it at the end holds all contributions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

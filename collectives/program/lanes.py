@@ -7,8 +7,6 @@ A lane holds what was started and has not met yet; whoever keeps it has a lane f
 decides what happens at a meeting.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar

@@ -11,8 +11,6 @@ program order. Both ends of a message are in the same step, and all ranks have e
 rank enters a step when its previous one is complete; nothing else synchronises.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

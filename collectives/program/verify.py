@@ -7,8 +7,6 @@ if every send blocks until it is received; the collective's promise holds at the
 The idea is that of msccl-tools' ``Algorithm.check_implements``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dear_mpi.collectives.program.contract import COLLECTIVES

@@ -5,8 +5,6 @@ hang. So the ranks compare a few facts once, when a plan is made, and a rank who
 others: every rank raises the same error.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from functools import partial

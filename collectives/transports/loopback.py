@@ -4,8 +4,6 @@ Sends are synchronous (over when received), which is the least that MPI promises
 works thanks to MPI's buffering hangs here at once. What ran over loopback ends with the same bits over MPI.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Sequence

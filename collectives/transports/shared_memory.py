@@ -5,8 +5,6 @@ there is no limit but the memory itself (``/dev/shm`` is small in many container
 process dies. Where peers may not open each other's files (other containers, other users), there is no shared memory.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import secrets

@@ -1,7 +1,5 @@
 """How bytes move between two ranks: the small protocol behind which MPI, threads and emulated links hide."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 

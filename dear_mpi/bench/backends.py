@@ -11,8 +11,6 @@ These are in ``BACKENDS``. Every other name is a plan of ours, by what ``make_pl
 ``mpich`` run in a job of their own (other_mpi.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace

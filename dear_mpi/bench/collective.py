@@ -1,7 +1,5 @@
 """Time collectives of several makers in one run: our plans, MPI libraries, gloo, a prototype written by hand."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing

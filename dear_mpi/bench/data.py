@@ -7,8 +7,6 @@ that was computed once: filling is one copy, checking one comparison, of bits.
     all_gather, broadcast the same pattern everywhere; what a rank does not bring is filled with that of the next turn
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

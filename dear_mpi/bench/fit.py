@@ -5,8 +5,6 @@ So: take the coefficients at the current estimate (by differences, which are exa
 least squares of relative errors with nothing below zero, and repeat.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """torch.distributed with gloo as a backend, on the ranks of this job and on the same memory."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -5,8 +5,6 @@ Ours work in memory that the ranks of a host share, as in training with ``auto``
 others in memory of their own, where the MPI libraries are faster.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

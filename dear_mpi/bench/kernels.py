@@ -4,8 +4,6 @@ What they are held against takes turns with them: one copy of the whole bucket, 
 and one copy per tensor, which is what a bucket costs without them. GB/s counts bytes read and bytes written.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

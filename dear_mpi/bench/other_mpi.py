@@ -6,8 +6,6 @@
 Rank 0 talks to it over its standard streams. Whoever waits for the other job sleeps; nobody takes its cores.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The job that ``other_mpi.py`` starts: the MPI library's own collectives, when they are asked for, line by line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict

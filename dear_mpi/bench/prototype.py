@@ -5,8 +5,6 @@ does that machinery do, written out by hand for one algorithm?). Persistent requ
 segment, two receive buffers, sums into the chunk itself.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Few numbers of many rows: how ours do against the better MPI library at each size, by classes of sizes."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

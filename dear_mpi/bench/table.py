@@ -1,7 +1,5 @@
 """The rows of a benchmark as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 

@@ -5,8 +5,6 @@ What works in shared memory, which not all ranks and buffers can, has a rule bes
 the whole.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform

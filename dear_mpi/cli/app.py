@@ -3,8 +3,6 @@
 Under mpirun, every rank runs the command and rank 0 alone prints. Bad input ends all ranks with exit code 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import typer

@@ -1,7 +1,5 @@
 """The command ``dear-mpi bench``."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any

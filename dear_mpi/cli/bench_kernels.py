@@ -1,7 +1,5 @@
 """The command ``dear-mpi bench-kernels``."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Annotated, Any
 

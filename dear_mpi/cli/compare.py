@@ -1,7 +1,5 @@
 """The command ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

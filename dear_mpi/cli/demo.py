@@ -5,8 +5,6 @@
     pass, where DeAR gains most: 1.25 over an ideal WFBP with the same buckets.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dear_mpi.cli.compare import compare_and_show

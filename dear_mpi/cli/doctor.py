@@ -1,7 +1,5 @@
 """The command ``dear-mpi doctor``: runs wherever it is started, also where there is no MPI that works."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The command ``dear-mpi explain``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -4,8 +4,6 @@
 line in ``CONFIG_FLAGS`` to be a flag of ``train`` and of ``compare``.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path

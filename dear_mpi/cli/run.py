@@ -1,7 +1,5 @@
 """What commands share: they run on all ranks, write JSON, and end with one line and exit code 2 if input is bad."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The command ``dear-mpi train``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, with_flags

@@ -1,7 +1,5 @@
 """Examine a job: start MPI if that can be, gather what all ranks know, and measure their links."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

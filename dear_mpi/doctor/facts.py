@@ -1,7 +1,5 @@
 """All that is known about a job: plain values, gathered on every rank, so that tests can make them up."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

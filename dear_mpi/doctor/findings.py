@@ -1,7 +1,5 @@
 """From the facts of a job to what is wrong with it and what to do about it. Pure functions, one per finding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

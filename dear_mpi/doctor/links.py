@@ -1,7 +1,5 @@
 """Latency and bandwidth between neighbours in the ring, one pair after the other, by messages there and back."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The doctor's report for people: the job, its ranks, its links, and what was found."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Console

@@ -11,8 +11,6 @@ Legend: C channels, H x W space, T tokens, V classes. Shapes of one sample, and 
 - ``gpt``  (T,) integers below V -> (T, V): a decoder-only transformer that predicts the next token at every position.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -6,8 +6,6 @@ paper's batch size, and when the forward pass calls it. A user's own table has t
     {"modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ waits for it, without the host. (That the host waits before MPI touches a buffer
 ``collectives/plans/runners/messages.py``.) The time between two marks of a stream is what its work took, with pauses.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

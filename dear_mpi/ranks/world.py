@@ -1,7 +1,5 @@
 """The ranks of a job, seen from one of them: whom it talks to, and over what. Handed around, never global."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

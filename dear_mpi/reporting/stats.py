@@ -1,7 +1,5 @@
 """Medians with intervals, from samples of unknown distribution."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What people see on a terminal. Rank 0 alone shows anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

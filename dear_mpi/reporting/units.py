@@ -4,8 +4,6 @@ Sizes are binary, as in nccl-tests and in DeAR's own code: 1 KB = 1 KiB = 1024 b
 network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused, because it would be a guess.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

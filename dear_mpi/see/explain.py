@@ -1,7 +1,5 @@
 """Show an algorithm: its programs step by step, what every rank holds after each step, its cost, and a proof."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draw an algorithm: one panel per step, ranks down, chunks across, darker where more ranks have contributed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Updates, the loss and packing come on top. With bp = 2 ff and rs = ag, DeAR gain
 2 ff, and at most 1.25, where rs + ag = 4 ff. A larger gain means that the baseline is handicapped.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from dear_mpi.collectives import programs

@@ -8,8 +8,6 @@ Where the wire has the gradients' own type, each ``Parameter.grad`` is rebound t
 write their gradients straight into the message. Otherwise (bf16 on the wire, fp32 in the layers) they are packed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

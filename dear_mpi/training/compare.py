@@ -4,8 +4,6 @@ All schedules share the model, the buckets and the network, and alternate in sho
 the machine does hits them alike. The first iteration of each block fills the pipeline and is not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

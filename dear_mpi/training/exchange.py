@@ -1,7 +1,5 @@
 """What schedules drive: the buckets of a model, the collectives prepared for them, and the engine that runs those."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any

@@ -3,8 +3,6 @@
 Groups hold whole layers that follow each other in forward order. Layers without parameters belong to no group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 

@@ -5,8 +5,6 @@ of the slowest rank, and ``compute_s``, ``exposed_comm_s`` and ``bound_s`` leave
 block, which fills the pipeline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ the ``Exchange``, whose ``Engine`` runs the collective's ``Plan``; when the sche
 parameters, at the latest in ``schedule.before_forward`` of the layer that needs them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """What is trained: a model with its loss and its data, from a ``Config``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ The formula in NumPy is the reference, and all that the host needs. A GPU runs t
 ``kernels/cuda/update.cu``.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

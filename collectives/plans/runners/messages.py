@@ -9,8 +9,6 @@ MPI, nowhere else. To an ``InstructionRun`` the event is one more thing to wait 
 waited for: it is in order on that stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm

@@ -4,8 +4,6 @@ They are the blocking ones, which are the best that MPI libraries have; so a run
 waited for, and ``advance`` does all of it at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What a runner is: one of the ways to carry a collective out, chosen by the algorithm (``runner_of``)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

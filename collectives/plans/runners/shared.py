@@ -8,8 +8,6 @@ of MPI; it holds where processors keep stores in order and libraries send over q
 x86, and nowhere else.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 

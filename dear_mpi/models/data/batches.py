@@ -8,8 +8,6 @@ The order depends on the seed alone. So the number of ranks changes who computes
 example is seen once per epoch, by one rank, and all ranks take the same number of steps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dear_mpi.collectives.program.partition import chunk_bounds

@@ -1,7 +1,5 @@
 """Examples that can be taken by number, split into a part to train on and one to test on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Read a data set by the name that ``--data`` gives: ``digits``, ``FILE.npz`` or ``FILE.txt``."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Activations: functions of one element, without parameters. Any shape in, the same shape out."""
 
-from __future__ import annotations
-
 import math
 
 from dear_mpi.kernels.array import Array, array_module

@@ -8,8 +8,6 @@ Shapes: x and y (B, T, D); q, k, v (B, H, T, E); weights of the average (B, H, T
 Cost: 8 B T D^2 flops in the two dense layers and 4 B T^2 D in the average, forward; twice that backward.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module

@@ -10,8 +10,6 @@ Shapes: x (N, C, H, W), weight (F, C, K, K), bias (F,), y (N, F, O, Q), columns 
 Cost: 2 N O Q F C K^2 flops forward, twice that backward. The columns hold K^2 / S^2 copies of x: the price of im2col.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import product

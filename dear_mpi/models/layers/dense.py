@@ -5,8 +5,6 @@ Shapes: x (..., D), W (D, E), b (E,), y (..., E).
 Cost: 2 N D E flops forward and twice that backward, which is where "backward takes two forwards" comes from.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module

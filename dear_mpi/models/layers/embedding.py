@@ -5,8 +5,6 @@ Shapes: x (B, T) integers below V, token table (V, D), position table (L, D), y 
 Cost: forward only copies. Backward is 2 B T V D flops, as much as a dense head over the same vocabulary.
 """
 
-from __future__ import annotations
-
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
 

@@ -9,8 +9,6 @@ Legend: C classes; ``...`` any axes, (N,) or (B, T), N the number of targets in 
 Shapes: logits (..., C), targets (...) integers below C.
 """
 
-from __future__ import annotations
-
 from dear_mpi.kernels.array import Array, array_module
 
 __all__ = ["SoftmaxCrossEntropy"]

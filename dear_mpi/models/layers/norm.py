@@ -7,8 +7,6 @@ Legend: G the normalised axes, (D,) for tokens and (C, H, W) for images; ``...``
 Shapes: x (..., *G), gain and bias G, y (..., *G).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

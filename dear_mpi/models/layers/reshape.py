@@ -3,8 +3,6 @@
 Legend: N samples, ``...`` the axes of one sample. Shapes: x (N, ...), y (N, *shape).
 """
 
-from __future__ import annotations
-
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Parameter
 

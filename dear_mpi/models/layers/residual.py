@@ -1,7 +1,5 @@
 """The residual connection: y = x + f(x), where f is a chain of layers that keeps the shape."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dear_mpi.kernels.array import Array

@@ -6,8 +6,6 @@ their sum shows) and lets the rest of its time pass: asleep, as a host is while 
 busy host.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -13,8 +13,6 @@ all-reduce, and as the same chunks are combined in the same order, the parameter
 Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from dear_mpi.training.bucket import Bucket

@@ -5,8 +5,6 @@ backward  ... layer 1 after_backward(1) . layer 0 after_backward(0) . end_backwa
 at a point where the parameters are looked at (evaluation, checkpoint, the end):  flush()
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from dear_mpi.training.exchange import Exchange

@@ -3,8 +3,6 @@
 forward | backward | all-reduce of every bucket | updates | forward ...          t_ff + t_bp + t_ar
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from dear_mpi.training.schedules.schedule import Schedule

@@ -8,8 +8,6 @@ The next forward pass waits for all buckets, so whatever does not fit under the 
 Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1; with fused tensors, Horovod (2018), PyTorch DDP (2020).
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from dear_mpi.training.bucket import Bucket
