@@ -47,7 +47,7 @@ class Tables:
 
     @classmethod
     def of(cls, *columns: Sequence[Array | None]) -> Tables:
-        """See ``row_table``."""
+        """The tables for lists of arrays, one list per column (see ``row_table``)."""
         blocks = block_table([array.size for array in columns[0] if array is not None])
         return cls(cupy.asarray(row_table(*columns)), cupy.asarray(blocks.view(np.int64)), len(blocks), columns)
 
@@ -65,20 +65,20 @@ def c_type(arrays: Sequence[Array]) -> str:
 def packer(
     tensors: Sequence[Array], views: Sequence[Array], scale: float, finite: Array | None
 ) -> Callable[[], object]:
-    """Tensors into the views of a bucket: one launch."""
+    """A bound call that packs tensors into the views of a bucket: one launch."""
     flag = 0 if finite is None else finite
     return partial(Tables.of(tensors, views).launch, kernel("pack.cu", f"pack<{c_type(views)}>"), float(scale), flag)
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
-    """The views of a bucket into tensors: one launch."""
+    """A bound call that unpacks the views of a bucket into tensors: one launch."""
     return partial(Tables.of(tensors, views).launch, kernel("pack.cu", f"unpack<{c_type(views)}>"), float(scale))
 
 
 def updater(
     views: Sequence[Array], values: Sequence[Array], state: Sequence[list[Array]], optimizer: Optimizer, scale: float
 ) -> Callable[[int], object]:
-    """Every parameter of a bucket, with its gradient in the bucket's views: one launch."""
+    """A bound call that updates every parameter from its gradient in the bucket's views: one launch."""
     name, numbers = optimizer.kernel(1)
     function = kernel("update.cu", f"update<{', '.join([c_type(views), name, *['double'] * len(numbers)])}>")
     tables = Tables.of(values, views, *state_columns(state))

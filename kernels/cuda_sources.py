@@ -10,8 +10,8 @@ __all__ = ["kernel", "source"]
 
 SOURCES = Path(__file__).parent / "cuda"
 
-# Nothing is contracted to a fused multiply-add: every kernel gives the bits of its NumPy reference, and being bound
-# by memory it loses no time.
+# Without fused multiply-add every kernel gives the bits of its NumPy reference. That costs no time, because kernels
+# are bound by memory.
 OPTIONS = ("--std=c++17", "--fmad=false")
 
 

@@ -1,8 +1,8 @@
-"""The order of host and device: when what a kernel wrote may be handed to somebody who is not on its stream.
+"""Events: when data that a kernel wrote may be used outside the kernel's stream, above all by MPI.
 
 Kernels on a GPU are only launched when a call returns; they run later, in the order of their stream. An **event**
-marks a place in that order. Whoever does not work on the stream that wrote a buffer, above all MPI, has to wait for an
-event of that stream. Without the wait numbers are wrong now and then, and there is no error.
+marks a point in that order. Before a buffer is used outside the stream that wrote it, the host has to wait for an
+event of that stream. Without the wait, numbers are wrong now and then, and there is no error.
 """
 
 from typing import Protocol
@@ -14,16 +14,16 @@ __all__ = ["Event", "event_for", "synchronize"]
 
 
 class Event(Protocol):
-    """A mark in the order of a stream, set anew by each ``record``."""
+    """A point in the order of a stream, set anew by each ``record``."""
 
     def record(self) -> None:
         """Mark what this thread has launched so far on its current stream."""
 
     def synchronize(self) -> None:
-        """Block the host until that is over, with the interpreter lock released."""
+        """Block the host until the recorded work is over, with the interpreter lock released."""
 
     def done(self) -> bool:
-        """Whether it is over."""
+        """Whether the recorded work is over."""
 
 
 def event_for(array: Array) -> Event | None:

@@ -1,4 +1,4 @@
-"""The GPU of a process, and where there is none, why: the one place that asks."""
+"""The GPU of a process, or why there is none."""
 
 import contextlib
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def current_gpu() -> Gpu:
 
         count = cupy.cuda.runtime.getDeviceCount()
         if count == 0:
-            raise RuntimeError("CUDA counts none")
+            raise RuntimeError("CUDA finds none")
         device = cupy.cuda.Device()
         name = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
         return Gpu(int(device.id), count, name.decode() if isinstance(name, bytes) else name, device.pci_bus_id)
@@ -47,4 +47,4 @@ def current_gpu() -> Gpu:
         why = "CuPy is not installed" if lacking else f"CuPy cannot be imported: {error}"
         raise ValueError(f"{why} (pip install cupy-cuda13x or -cuda12x: our extras cuda13, cuda12)") from None
     except RuntimeError as error:
-        raise ValueError(f"there is no GPU that can be used: {error} (nvidia-smi shows the driver's)") from None
+        raise ValueError(f"there is no GPU that can be used: {error} (see what nvidia-smi shows)") from None

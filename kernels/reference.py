@@ -32,7 +32,7 @@ def spans(count: int, block: int = BLOCK) -> Iterator[slice]:
 def packer(
     tensors: Sequence[Array], views: Sequence[Array], scale: float, finite: Array | None
 ) -> Callable[[], object]:
-    """Tensors into the views of a bucket; ``finite`` is set to False where a packed value is not finite."""
+    """A bound call that packs tensors into views; it sets ``finite`` to False if a packed value is not finite."""
 
     def pack() -> None:
         for view, tensor in zip(views, tensors, strict=True):
@@ -44,14 +44,14 @@ def packer(
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
-    """The views of a bucket into tensors."""
+    """A bound call that unpacks the views of a bucket into tensors."""
     return packer(views, tensors, scale, None)
 
 
 def updater(
     views: Sequence[Array], values: Sequence[Array], state: Sequence[list[Array]], optimizer: Optimizer, scale: float
 ) -> Callable[[int], object]:
-    """Every parameter of a bucket, with its gradient in the bucket's views."""
+    """A bound call that updates every parameter from its gradient in the bucket's views."""
 
     def unpack_update(iteration: int) -> None:
         for value, grad, arrays in zip(values, views, state, strict=True):
@@ -77,7 +77,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
 
 def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
-    """One block: the first two terms into the scratch, others onto it, and with the last one back into dst."""
+    """The calls for one block: combine two terms into the scratch, then others; the last call writes dst."""
     first, second, *middle, last = terms
     total = scratch[0, : dst.size]
     yield partial(combine, first, second, out=total)
@@ -114,7 +114,7 @@ def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
 
 
 def event() -> None:
-    """There is none: host code is over when it returns."""
+    """Return None: the host needs no event, because its code is over when it returns."""
 
 
 def allocate(nbytes: int) -> Array:

@@ -22,7 +22,7 @@ ALIGNMENT = 256  # bytes: what cudaMalloc itself promises
 
 
 class Slab:
-    """A stack of memory: arrays are taken from it, and all of it goes when the last of them does.
+    """A stack of memory: arrays are taken from it, and it is freed when all of them are.
 
     Args:
         allocate: gives an array of so many bytes.

@@ -10,9 +10,9 @@ In step s rank r sends chunk r - s to its successor and chunk r + s to its prede
 from the predecessor and r + s + 1 from the successor. The chunk opposite of it, if P is even, comes from the
 predecessor alone. The reduce-scatter is its mirror image (``mirror.py``).
 
-Cost for n bytes on P ranks: ceil((P-1)/2) steps instead of the ring's P - 1, of two messages each, and as many bytes.
-Where a rank's two neighbours are on two links (or its link carries two directions for each) the time is halved; over
-one port, in and out at full speed, only the latency is: alpha (P-1)/2 if two messages may be under way at a time.
+Cost for n bytes on P ranks: ceil((P-1)/2) steps of two messages each, where the ring has P - 1 steps. The bytes are
+the ring's. If a rank reaches its two neighbours over two links, the time is halved. If it has one port for both, only
+the latency is halved: alpha (P-1)/2, if two messages may be under way at a time.
 
 Source: folklore; UCC, for one, runs two inverted rings at once by default (its reduce_scatter_ring.c).
 """

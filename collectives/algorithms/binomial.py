@@ -10,8 +10,8 @@ Everybody who has the data sends it to the rank half as far away as in the step 
 (``mirror.py``): blocks of neighbouring ranks are combined, in rank order. An all-reduce is a reduction to rank 0 and a
 broadcast from there.
 
-Cost for n bytes on P ranks: ceil(lg P) (alpha + n beta) for a broadcast, with gamma for a reduction. Each of the steps
-carries the whole buffer, and half of the ranks only wait; so for small buffers, or where one rank needs the result.
+Cost for n bytes on P ranks: ceil(lg P) (alpha + n beta) for a broadcast, with gamma for a reduction. Each step
+carries the whole buffer, and half of the ranks only wait. So it suits small buffers, and results for one rank alone.
 
 Source: folklore; Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 4.
 """
@@ -28,7 +28,7 @@ def broadcast(rank: int, size: int) -> Program:
 
 
 def hand_down(rank: int, size: int, distance: int) -> Step:
-    """The ranks that have the data send it so far."""
+    """One step: each rank that has the data sends it to the rank ``distance`` after it."""
     whole = range(size)
     if rank % (2 * distance) == distance:
         return Step(receives=(Receive(rank - distance, whole),))

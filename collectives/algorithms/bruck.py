@@ -9,12 +9,12 @@
 
 Before a step at distance d = 1, 2, 4, ... a rank holds the d chunks from its own on, around the ring. It sends them
 (or as many as are still wanted) to the rank d before it, and receives the next ones from the rank d after it. The
-original shifts all data at the end; here a chunk is always at its own place, so that some messages are two pieces: one
-at the end of the buffer, one at its beginning. The reduce-scatter is its mirror image (``mirror.py``).
+original shifts all data at the end. Here a chunk never changes its position, so some transfers take two messages: one
+for the end of the buffer, one for its beginning. The reduce-scatter is its mirror image (``mirror.py``).
 
-Cost for n bytes on P ranks: ceil(lg P) alpha + (P-1)/P n (beta, or beta + gamma); up to twice the messages where they
-are in two pieces. Few messages and no byte too many, so best for small buffers; but large parts cross the network far
-from home, and nothing is pipelined over more than lg P steps.
+Cost for n bytes on P ranks: ceil(lg P) alpha + (P-1)/P n (beta, or beta + gamma); up to 2 ceil(lg P) messages,
+because some transfers take two. With few messages and no byte too many it is best for small buffers. But its largest
+messages go to distant ranks, and there are only lg P steps to pipeline.
 
 Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE
 TPDS 8 (1997), where it is called concatenation.
@@ -32,7 +32,7 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def doubling(rank: int, size: int, distance: int) -> Step:
-    """Hand on what is held to the rank so far before, and get the next from the one after."""
+    """Send the chunks that are held to the rank ``distance`` before, and receive more from the rank as far after."""
     count = min(distance, size - distance)
     before, after = (rank - distance) % size, (rank + distance) % size
     return Step(
@@ -42,5 +42,5 @@ def doubling(rank: int, size: int, distance: int) -> Step:
 
 
 def around(first: int, count: int, size: int) -> list[range]:
-    """So many chunks from this one on, around the ring: one range, or two where they pass the end."""
+    """``count`` chunks from ``first`` on, around the ring: one range, or two where they pass the end."""
     return ranges(sorted((first + i) % size for i in range(count)))

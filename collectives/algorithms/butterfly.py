@@ -1,4 +1,4 @@
-"""Butterflies: a power of two of ranks exchange all that they hold, pair by pair; any other number is folded onto that.
+"""Butterflies: 2^k ranks exchange all that they hold, pair by pair. For other numbers, some ranks act in pairs.
 
             7 ranks as 4 virtual ranks (vranks): a pair acts as one, by its even rank
 
@@ -6,8 +6,8 @@
             ranks      0   1    2   3    4   5      6
 
 In step 0 the odd rank of a pair gives its chunk to the even one. Then in each of the lg steps a virtual rank sends
-everything it holds to its partner of that step, and so holds twice as much; who are partners is what makes one
-butterfly differ from another. In the last step an even rank passes everything on to its odd one.
+everything it holds to its partner of that step, and so holds twice as much. Butterflies differ only in who is whose
+partner. In the last step an even rank passes everything on to its odd one.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step, r
 __all__ = ["Fold", "all_gather"]
 
 Partner = Callable[[int, int], int]
-"""A function of (vrank, step): who it exchanges with. Partners must be each other's."""
+"""A function of (vrank, step): its partner, the virtual rank to exchange with. It must be mutual."""
 
 
 class Fold:
-    """How ``size`` ranks become the largest power of two of virtual ranks that is not above it."""
+    """How ``size`` ranks act as virtual ranks, whose number is the largest power of two up to ``size``."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -43,7 +43,7 @@ class Fold:
         return range(self.home(vrank), self.home(vrank) + 1 + (vrank < self.pairs))
 
     def pass_on(self, rank: int, chunks: list[range], *, to_odd: bool, combine: bool = False) -> tuple[Step, ...]:
-        """One step in which one rank of each pair gives the other one chunks; none if there are no pairs."""
+        """A step in which one rank of each pair sends chunks to the other one; no step if there are no pairs."""
         paired, sends = rank < 2 * self.pairs, (rank % 2 == 0) == to_odd
         if paired and sends:
             step = Step(tuple(Send(rank ^ 1, run) for run in chunks))

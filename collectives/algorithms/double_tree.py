@@ -9,12 +9,12 @@
                       1   3   5   7            6   4   2   0
 
 Pieces of the data follow each other up a tree, being combined, and down again. In one binary tree the leaves, half of
-the ranks, would only send up and receive down; two of them use every rank's port in both directions. With the number of
-ranks even, the second tree is the first one with the ranks numbered from the other end; else, moved on by one.
+the ranks, would only send up and receive down; two trees use every rank's port in both directions. If the number of
+ranks is even, the second tree numbers them from the other end; if it is odd, it shifts the numbers by one.
 
 Cost for n bytes on P ranks in k pieces: k/2 + 2 h - 1 steps, h = lg P the height of a tree, in each of which a rank
-sends up to four pieces of n/k bytes: 2 n beta + (2 lg P + k/2) alpha where k is large. Not quite the ring's bytes, but
-few steps if the pieces are few: for medium buffers on many hosts.
+sends up to four pieces of n/k bytes: 2 n beta + (2 lg P + k/2) alpha where k is large. It sends a few more bytes than
+the ring, in few steps if the pieces are few. So it suits medium buffers on many hosts.
 
 Source: Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel
 Computing 35 (2009); NCCL builds its trees in this way.
@@ -32,7 +32,7 @@ __all__ = ["all_reduce"]
 
 
 def all_reduce(rank: int, size: int, pieces: int = 1) -> Program:
-    """Every rank ends with all chunks, combined over all ranks; ``pieces`` of the buffer follow each other."""
+    """Every rank ends with all chunks, combined over all ranks; the buffer is sent in ``pieces`` pieces."""
     each = max(1, -(-pieces // 2))  # pieces in a tree
     parts = -(-2 * each // size)
     parts += parts * size % 2  # for two equal halves
@@ -56,7 +56,7 @@ def all_reduce(rank: int, size: int, pieces: int = 1) -> Program:
 
 @dataclass(frozen=True)
 class Duty:
-    """One transfer of a virtual rank for the first piece; the next pieces come a step later each."""
+    """One transfer of a virtual rank for the first piece. Each further piece makes it one step later."""
 
     step: int
     peer: int
@@ -72,7 +72,7 @@ class Tree:
 
     @classmethod
     def of(cls, size: int) -> Tree:
-        """In order: the parent of a virtual rank differs from it in the lowest bit that is set, and the next."""
+        """The in-order tree: a virtual rank and its parent differ in the lowest bit that is set, and the next."""
 
         def parent(vrank: int) -> int:
             bit = vrank & -vrank
@@ -98,7 +98,7 @@ class Tree:
         return self.height_of(0)
 
     def duties(self, vrank: int) -> Iterator[Duty]:
-        """Up to the root, combining, as soon as all children have sent; then down again."""
+        """The transfers of a virtual rank: up, combining, as soon as all children have sent; then down again."""
         parent, turn = self.parents[vrank], self.height
         for child in self.children(vrank):
             yield Duty(self.height_of(child), child, sends=False, combine=True)

@@ -1,4 +1,4 @@
-"""Rings of some of the ranks, in which sets of chunks go around: what hierarchical rings and tori are made of."""
+"""Rings of some of the ranks, which pass sets of chunks around. Hierarchical rings and tori are made of them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -25,7 +25,7 @@ def around(rank: int, group: Sequence[int], sets: Sequence[Sequence[int]]) -> li
 
 
 def merged(rows: Iterable[Sequence[Step]], length: int) -> list[Step]:
-    """Do several lists of steps side by side; all are filled up with empty ones to this length."""
+    """One list of ``length`` steps that does several lists side by side; steps that are missing are empty."""
     steps = [Step()] * length
     for row in rows:
         for number, step in enumerate(row):

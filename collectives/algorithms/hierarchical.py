@@ -9,14 +9,14 @@
 
 Every chunk crosses the network between two hosts once, in the lane of its owner; so each of the Q ranks of a host
 brings in 1/Q of the data, and the rest is done inside, where links are faster. Hosts may have different numbers of
-ranks: where a host has fewer than the most, its ranks serve several lanes. The reduce-scatter is the mirror image
+ranks: the ranks of a smaller host serve several lanes. The reduce-scatter is the mirror image
 (``mirror.py``): first inside the hosts, then between them.
 
 Cost for n bytes on R hosts of Q ranks, with alpha and beta inside a host, alpha' and beta' between them:
 (R-1) alpha' + (R-1)/R n/Q beta' + (Q-1) alpha + (Q-1)/Q n beta, if each rank has its own port to the network (else Q
-times the beta'); P = Q R. The ring's bytes, in Q + R - 2 steps instead of P - 1; the network carries as much as for a
-plain ring in rank order, Q messages at a time. What a rank holds after the first phase is scattered, so that the
-messages inside a host are R pieces.
+times the beta'); P = Q R. It sends the ring's bytes in Q + R - 2 steps instead of P - 1. The network carries as much
+as for a plain ring in rank order, Q messages at a time. After the first phase the chunks of a rank are scattered, so
+each transfer inside a host takes R messages.
 
 Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3; Horovod's
 hierarchical all-reduce.
@@ -49,5 +49,5 @@ def lane_ring(rank: int, lane: int, members: Sequence[Sequence[int]]) -> list[St
 
 
 def brought(index: int, count: int, members: Sequence[Sequence[int]]) -> list[int]:
-    """The chunks, of all hosts, in the lanes that this one of ``count`` ranks of a host serves."""
+    """The chunks of all hosts in the lanes that rank ``index`` of a host with ``count`` ranks serves."""
     return [chunk for ranks in members for chunk in ranks[index::count]]

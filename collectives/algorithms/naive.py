@@ -4,8 +4,8 @@
             rank 2 --+--> rank 0 (combines) -+--> rank 2
             rank 3 --+                       +--> rank 3
 
-Kept for ever: it is the lesson (why rings?), the oracle of the tests, and the one whose sums are formed in rank
-order. Every byte goes through the one link of rank 0, which is busy while all others wait.
+These algorithms show why rings are needed, the tests compare others with them, and they sum in rank order. Every byte
+goes through the one link of rank 0, which is busy while all others wait.
 
 Cost for n bytes on P ranks, all of it at rank 0: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes,
 all_gather the other way round, all_reduce (P-1) n both ways; the ring moves (P-1)/P n per collective and link.

@@ -1,4 +1,4 @@
-"""Pairwise exchange: every rank talks to every other one, to another one in each step, without go-betweens.
+"""Pairwise exchange: every rank sends directly to every other one, to a different one in each step.
 
             all_gather, 4 ranks: who sends its own chunk to whom
 
@@ -29,6 +29,6 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def exchange(rank: int, size: int, distance: int) -> Step:
-    """Send the own chunk so far ahead, and receive one from as far behind."""
+    """Send the rank's own chunk to the rank ``distance`` after it, and receive one from as far before."""
     ahead, behind = (rank + distance) % size, (rank - distance) % size
     return Step((Send(ahead, range(rank, rank + 1)),), (Receive(behind, range(behind, behind + 1)),))

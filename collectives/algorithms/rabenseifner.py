@@ -9,11 +9,11 @@
 
 In step s the ranks whose numbers differ in bit s exchange all that they hold, which are 2^s neighbouring chunks. The
 reduce-scatter is its mirror image (``mirror.py``): in each step a rank sends half of what is left to its partner and
-combines the other half. Sizes that are no powers of two are folded onto one (``butterfly.py``).
+combines the other half. If P is no power of two, some ranks act in pairs (``butterfly.py``).
 
 Cost for n bytes on P = 2^k ranks: lg P alpha + (P-1)/P n (beta + gamma) for the reduce-scatter, the same without gamma
-for the all-gather: the ring's bytes in few steps, hence good for all but the largest buffers, where a ring needs
-neighbours alone. For another P two steps more; in them ranks that are odd send n and receive n.
+for the all-gather. These are the ring's bytes in few steps: good for all but the largest buffers, for which a ring is
+better, as it sends to neighbours only. Any other P takes two more steps, in which odd ranks send and receive n.
 
 Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
 """

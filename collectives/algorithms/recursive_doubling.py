@@ -6,11 +6,11 @@
        step 0         0 1        0 1        2 3        2 3        partners 0-1, 2-3
        step 1         0 1 2 3    0 1 2 3    0 1 2 3    0 1 2 3    partners 0-2, 1-3
 
-In step s the ranks whose numbers differ in bit s send each other everything and combine. Sizes that are no powers of
-two are folded onto one (``butterfly.py``): odd ranks first give their buffer away and at last get the result.
+In step s the ranks whose numbers differ in bit s send each other everything and combine. If P is no power of two, some
+ranks act in pairs (``butterfly.py``): the odd one first gives its buffer away and at last gets the result.
 
-Cost for n bytes on P = 2^k ranks: lg P (alpha + n (beta + gamma)), the fewest steps that there can be; no other
-algorithm is faster where latency is all (n below some 10 KB). For another P two steps more. Contributions are combined
+Cost for n bytes on P = 2^k ranks: lg P (alpha + n (beta + gamma)), the fewest steps possible. No other
+algorithm is faster if latency is all (n below some 10 KB). Any other P takes two more. Contributions are combined
 in the order of the ranks, and partners form the same sums, so that all ranks end with the same bits.
 
 Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).

@@ -30,7 +30,7 @@ __all__ = ["ALGORITHMS", "find_algorithm", "programs", "runner_of"]
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
-    """Functions called as the collectives that they serve."""
+    """Functions, each under its own name, which is that of the collective it serves."""
     return {function.__name__: function for function in functions}
 
 
@@ -51,7 +51,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "torus": family(torus.all_gather),
 }
 
-# How they are carried out (plans/runners/), where that is not by messages. ``native`` has no program.
+# Algorithms that have another runner (plans/runners/) than ``messages``. ``native`` has no program.
 RUNNER = {"shared": "shared", "native": "native"}
 
 
@@ -68,7 +68,7 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
     """The function of (rank, size) that writes the programs of this collective.
 
     Raises:
-        ValueError: no such algorithm or collective, or the one does not serve the other.
+        ValueError: there is no such algorithm or collective, or the algorithm does not serve the collective.
     """
     lookup("collective", collective, COLLECTIVES)
     known: dict[str, dict[str, Algorithm]] = {other: {} for other in RUNNER} | ALGORITHMS

@@ -7,10 +7,10 @@
 Partners at powers of two are up to P/2 hops apart on a ring, and all of their messages share its links; Swing's
 partners swing to and fro, and are a third as far away in the long run. The all-gather here takes the distances from
 the far ones, with little data, to the near ones, with much; the reduce-scatter is its mirror image (``mirror.py``).
-Sizes that are no powers of two are folded onto one (``butterfly.py``), where the original skips double data.
+If P is no power of two, some ranks act in pairs (``butterfly.py``); the original skips double data instead.
 
 Cost for n bytes on P = 2^k ranks: as Rabenseifner's, if all pairs of ranks are equally near; on a torus less, as
-messages cross fewer links. What a rank holds is scattered, so that its messages are many small pieces.
+messages cross fewer links. The chunks of a rank are scattered, so it sends many small messages.
 
 Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for higher bandwidth allreduce, NSDI 2024.
 """

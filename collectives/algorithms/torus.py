@@ -5,12 +5,12 @@
                                         3 --> 4 --> 5 --> (3)
 
 In the all-gather of one half the column rings pass single chunks, then the row rings pass what the columns have
-gathered; of the other half it is the other way round, at the same time, so that the links of both dimensions are busy
-in all steps. Each shard is cut in two chunks for this (``parts``). The grid is the one nearest to a square, R x C = P;
+gathered. At the same time the other half goes through the row rings first. So the links of both dimensions are always
+busy. Each shard is cut in two chunks for this (``parts``). The grid is the one nearest to a square, R x C = P;
 a prime number of ranks makes one row, a ring. The reduce-scatter is the mirror image (``mirror.py``).
 
-Cost for n bytes: R + C - 2 steps instead of P - 1, of one message in each dimension (in pieces), and the ring's bytes:
-with links for each dimension about half of the ring's time for large n; over one port only the latency is less.
+Cost for n bytes: R + C - 2 steps instead of P - 1, with one transfer in each dimension, and the ring's bytes. With
+links for each dimension it takes about half of the ring's time for large n; over one port, only the latency is lower.
 
 Source: Ying et al., Image classification at supercomputer scale (2018), section 3.2; Mikami et al., Massively
 distributed SGD (2018).

@@ -81,7 +81,7 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Pro
 
 
 def outcome(status: int, output: str) -> Probe:
-    """What the child's end means.
+    """The result of the probe, from the child's exit status and output.
 
     >>> outcome(-11, "")
     Probe(ok=False, reason='the probe died of SIGSEGV')
@@ -120,15 +120,15 @@ def decide(comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[],
 
 
 def built_for(array: Array, comm: MPI.Intracomm, *, taken: bool) -> bool:
-    """Whether the library's own collectives may have this memory: if messages may (``taken``), and it says so itself.
+    """Whether the library's own collectives take this memory: if messages do (``taken``), and the library says so.
 
-    Messages alone need only a UCX that knows CUDA; reductions by an MPI that was built without it would crash.
+    Messages need only a UCX that knows CUDA. Reductions crash if MPI itself was built without CUDA.
     """
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
 
 
 def attempt(probing: Callable[[], Probe]) -> Probe:
-    """Whatever goes wrong in it: a rank that left here would leave the others waiting."""
+    """Probe, and return any error as a failed probe: if this rank raised, the others would wait for ever."""
     try:
         return probing()
     except Exception as error:
@@ -136,7 +136,7 @@ def attempt(probing: Callable[[], Probe]) -> Probe:
 
 
 def verdict(answers: Sequence[tuple[str, str, Probe | None]]) -> Verdict:
-    """From (override, host, probe if it was this rank's to do) of each rank."""
+    """The decision, from (override, host, probe or None) of each rank."""
     overrides = sorted({override for override, _, _ in answers})
     if len(overrides) > 1:
         raise MismatchError(f"device_memory must be the same on all ranks, not {' and '.join(overrides)}")

@@ -1,4 +1,4 @@
-"""What launchers tell each process in its environment; it is there before MPI is, and where MPI does not work."""
+"""What launchers tell each process in environment variables, which can be read before MPI starts, or without MPI."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ OPEN_MPI = "Open MPI's mpirun"
 
 @dataclass(frozen=True)
 class Launch:
-    """``local_rank`` is None where the launcher does not tell it; without a launcher, it is one rank."""
+    """What the launcher says. ``local_rank`` is None if it does not tell; no launcher means one rank."""
 
     launcher: str
     size: int = 1
@@ -32,14 +32,14 @@ LAUNCHERS = (
     ("a launcher that speaks PMI", "PMI_SIZE", "PMI_RANK"),
 )
 
-# How the names begin of all that they say: with it a child would take itself for a rank of this job.
+# How the names of all such variables begin. A child that inherits them takes itself for a rank of this job.
 PREFIXES = (
     *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_UNIVERSE_", "OMPI_NUM_APP", "OMPI_APP_", "OMPI_FIRST_RANKS"),
     *("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir"),
     *("PMIX_", "PRTE_", "PMI_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "MPIEXEC_", "I_MPI_HYDRA_"),
     *("MPIRUN_", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_", "FLUX_TASK_", "SLURM_"),
 )
-SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # the user's, or where the library lies
+SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # kept: the user's, or where the library is
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
@@ -55,7 +55,7 @@ def launch_of(environment: Mapping[str, str]) -> Launch:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Ours, without what would make the child a rank of this job; settings of MPI and of UCX stay.
+    """Our environment for a child that is no rank of this job; settings of MPI and of UCX stay.
 
     >>> sorted(child_environment({"PMIX_RANK": "1", "UCX_TLS": "all", "OMPI_MCA_pml": "ucx"}))
     ['OMPI_MCA_pml', 'PYTHONPATH', 'UCX_TLS']

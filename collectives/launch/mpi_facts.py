@@ -1,4 +1,4 @@
-"""What the MPI library in this process says about itself and about this rank's place, for ``dear-mpi doctor``."""
+"""What the MPI library in this process says about itself and about this rank, for ``dear-mpi doctor``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print("" if MPI.get_vendor()[0] == "Open MPI" or loaded("libpmix") else MPI.get_
 
 @dataclass(frozen=True)
 class MpiFacts:
-    """``library`` is the first line of its version string; ``device`` what MPICH calls so, and empty elsewhere."""
+    """``library`` is the first line of its version string; ``device`` is MPICH's, and empty for other libraries."""
 
     library: str
     device: str
@@ -77,7 +77,7 @@ def mpi_facts() -> MpiFacts:
 def without_pmix() -> str | None:
     """The name of the MPI library that would be loaded, if it does not speak PMIx.
 
-    Such a library ends a process that Open MPI's mpirun started, instead of raising an error: so a child looks.
+    If Open MPI's mpirun started a process, such a library ends it instead of raising an error: so a child tries.
     """
     try:
         job = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, timeout=60, check=False)
@@ -87,7 +87,7 @@ def without_pmix() -> str | None:
 
 
 def queries(comm: MPI.Intracomm) -> dict[str, bool | str | None]:
-    """What the MPI library says about itself; None where it does not have the question."""
+    """What the MPI library says about device memory; None for a query that it does not have."""
     info = comm.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds")
     info.Free()
@@ -113,7 +113,7 @@ def ask_gpu(name: str) -> bool | None:
 def library_function(name: str) -> Callable[..., int] | None:
     """A C function of the MPI library in this process."""
     for path in (None, *loaded("libmpi")):
-        with contextlib.suppress(OSError):  # a library that is there and cannot be opened once more has no answer
+        with contextlib.suppress(OSError):  # a loaded library that cannot be opened again is skipped
             function: Callable[..., int] | None = getattr(ctypes.CDLL(path), name, None)
             if function is not None:
                 return function

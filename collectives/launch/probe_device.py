@@ -4,7 +4,7 @@
 
 It runs as an MPI job of one rank and sends device buffers to itself. An MPI that takes them for host memory dies of
 SIGSEGV: so it is never tried in a process that is needed (``cuda_aware.py`` starts this one and reads how it ended).
-What it proves is that MPI recognises device memory; which of its transports carry it to other ranks, it does not see.
+It proves that MPI recognises device memory. It does not tell which transports would carry that to other ranks.
 """
 
 import resource
@@ -45,6 +45,6 @@ def pattern(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: no file of it
-    signal.alarm(int(sys.argv[2]))  # ends this process wherever it is, should the parent be gone
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: write no core file
+    signal.alarm(int(sys.argv[2]))  # ends this process even if the parent is gone
     send_to_itself(int(sys.argv[1]))

@@ -54,8 +54,8 @@ class Instruction:
 class InstructionList:
     """What a rank does in one run.
 
-    ``side_buffers`` names, for each message that is not sent from the buffer itself or received into it, the memory
-    beside the buffer that is its own while it is under way.
+    ``side_buffers`` names the side buffer of each message that is not sent from the buffer itself or received into
+    it. Messages that are under way at the same time have different ones.
     """
 
     messages: Sequence[Message]
@@ -107,7 +107,7 @@ def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, sta
 
 
 class Cell:
-    """Who wrote a cell in the last step that did, who reads that since, and who wrote and read it before."""
+    """Which receives last wrote a cell, which sends have read that, and which wrote and read it before."""
 
     def __init__(self) -> None:
         self.step = -1
@@ -117,7 +117,7 @@ class Cell:
         self.readers_before: set[int] = set()
 
     def read(self, send: int) -> set[int]:
-        """Note a send; the receives whose data it carries."""
+        """Note a send; return the receives whose data it carries."""
         self.readers.add(send)
         return self.writers
 
@@ -142,7 +142,7 @@ class Writer:
         for number, message in enumerate(messages):
             if message.combine:
                 self.together[message.key[0], message.cells.start].append(number)
-        self.merge_time: dict[int, Key] = {}  # of receives that land beside the buffer
+        self.merge_time: dict[int, Key] = {}  # of receives that have a side buffer
         self.start_time: dict[int, Key] = {}
         self.start_after: dict[int, set[int]] = {}  # sends that must be over before a message starts
         self.merge_after: dict[int, set[int]] = {}  # sends that must be over before a receive is merged
@@ -163,12 +163,12 @@ class Writer:
             self.side_buffers[number] = self.side_buffer(message)
 
     def side_buffer(self, message: Message) -> SideBuffer:
-        """The memory of the message that is ``window`` before this one in its lane, hence over by then."""
+        """The side buffer of the message ``window`` before this one in its lane, which is over by then."""
         lane = self.lanes[message.peer, message.incoming]
         return message.peer, message.incoming, len(lane) % self.window
 
     def add_receive(self, number: int, message: Message) -> None:
-        """A receive goes into the buffer if nobody reads there any more; else beside it, and is merged later."""
+        """A receive goes into the buffer if no send reads there any more; else into a side buffer, to be merged."""
         cells = [self.cells[cell] for cell in message.cells]
         for cell in cells:
             cell.write(number, step=message.key[0])
@@ -178,7 +178,7 @@ class Writer:
         if message.combine or self.staged or crossing:
             arrived = max(self.messages[other].key for other in self.group(number, message))
             self.merge_time[number] = max(arrived, self.latest(readers))
-            # A side buffer is used again when its message has been merged; one that is late has its own.
+            # A side buffer is used again when its message is merged; a message that is merged late has its own.
             late = self.merge_time[number] > message.key
             self.side_buffers[number] = (
                 (message.peer, True, self.window + number) if late else self.side_buffer(message)

@@ -7,7 +7,7 @@ fit in one segment; so large chunks are pipelined, and small chunks that travel 
     |cell|cell|cell|ce|      |cell|cell|cell|      |cell|cell|cell|
 
 Both ends of a transfer cut it in the same way, from the same numbers. An empty chunk has no cell and sends no
-message. Cells, not chunks, are what dependencies are tracked by.
+message. Dependencies are tracked by cell, not by chunk.
 """
 
 import itertools

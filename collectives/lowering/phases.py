@@ -1,4 +1,4 @@
-"""What ranks do that work in each other's memory: copies and sums, in phases with a barrier between each two.
+"""Copies and sums of ranks that work in each other's memory, in phases with a barrier between each two.
 
             buffers     everyone is there | combine my shard over all buffers, and store the result where it
                         is wanted, block by block while it is in cache | everyone is done
@@ -6,7 +6,7 @@
             mailboxes   copy my data to my mailbox | combine all mailboxes, or copy from them
 
 Ranks reach each other's buffers, or else a mailbox that each of them has beside its buffer. A run uses one of two sets
-of mailboxes, in turn, so that one barrier is enough: whoever passes the next one knows that everybody has read the
+of mailboxes, in turn, so one barrier is enough: a rank that passes the next one knows that all others have read the
 mailboxes of the last run. Contributions are combined in rank order, so the bits are those of ``algorithms/ordered.py``.
 Nothing is sent: an all-reduce reads and writes every number once, where messages copy it P - 1 times.
 
@@ -66,7 +66,7 @@ class Share:
         return (self.shard[at : at + self.block] for at in range(0, len(self.shard), self.block))
 
     def combine(self, kind: str, part: range) -> Move:
-        """Combine the data of all ranks in my buffer, which has my own, with those of the others in ``kind``."""
+        """Combine the data of all ranks into my buffer: mine from there, the others' from their ``kind``."""
         sources = tuple(("buffer" if rank == self.rank else kind, rank) for rank in self.ranks)
         return Move(("buffer", self.rank), sources, part)
 

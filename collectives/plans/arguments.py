@@ -40,11 +40,11 @@ class Call:
 
     @cached_property
     def rules(self) -> Sequence[Rule] | None:
-        """The tuning table of ``auto``, read once: whoever reads it later might find another one."""
+        """The tuning table of ``auto``, read once because the file may change later; None without ``auto``."""
         return rules_of(self.algorithm)
 
     def chosen(self, transport: Transport, *, sharing: bool) -> Call:
-        """The same with what ``auto`` and None stand for: the algorithm and the segments of the tuning table.
+        """This call with ``auto`` and None replaced by the algorithm and the segments of the tuning table.
 
         There may be rules of their own for ranks that work in each other's memory (``sharing``).
 
@@ -58,7 +58,7 @@ class Call:
             messages = [rule for rule in self.rules if runner_of(rule.algorithm) == "messages"]
             rule = pick(shared or messages, self.collective, transport.size, nbytes)
             algorithm = rule.algorithm
-            if self.rules is not BUILT_IN:  # whose segments nobody has measured here
+            if self.rules is not BUILT_IN:  # its segments were not measured here
                 segment_bytes = rule.segment_bytes
         itemsize, given = self.x.dtype.itemsize, segment_bytes if self.segment_bytes is None else self.segment_bytes
         if not isinstance(given, int):
@@ -69,7 +69,7 @@ class Call:
 
     @property
     def shared_rules(self) -> list[Rule]:
-        """Those for ranks that share memory."""
+        """The rules of this collective for ranks that share memory."""
         rules = [rule for rule in self.rules or () if rule.collective == self.collective]
         return [rule for rule in rules if runner_of(rule.algorithm) == "shared"]
 
@@ -124,7 +124,7 @@ class Call:
         return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
 
     def check_out(self, rank: int, partition: Partition) -> None:
-        """``out`` fits, and shares no memory with ``x``."""
+        """See that ``out`` fits, and shares no memory with ``x``."""
         if self.out is None:
             return
         if library_of(self.out) != library_of(self.x):
@@ -142,7 +142,7 @@ class Call:
 
 
 def check_array(name: str, array: Array, *, written: bool) -> None:
-    """A contiguous array of a known library and type, writable where results go into it."""
+    """See that an array is contiguous, of a known library and type, and writable if results go into it."""
     kernels_for(array)
     known = is_floating(array.dtype) or np.issubdtype(array.dtype, np.integer)
     if not known or not array.dtype.isnative:
@@ -154,7 +154,7 @@ def check_array(name: str, array: Array, *, written: bool) -> None:
 
 
 def check_op(op: str, dtype: np.dtype[Any], collective: str) -> None:
-    """A known reduction that exists for this type."""
+    """See that the op is known and exists for this type."""
     lookup("op", op, dict.fromkeys(("sum", "prod", "min", "max", "average")))
     if not COLLECTIVES[collective].reduces and op != "sum":
         raise ValueError(f"op must be left out for {collective}, which combines nothing, not {op!r}")

@@ -1,6 +1,6 @@
 """The collectives as functions: each call makes a plan, runs it once and frees it.
 
-Whoever repeats a collective on one buffer keeps the plan (``make_plan.py``).
+To repeat a collective on one buffer, make a plan and keep it (``make_plan.py``).
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) ->
 
 
 def barrier(comm: Any) -> None:
-    """Return when all ranks have called it: an all-reduce of one byte. Who needs many of them keeps such a plan."""
+    """Return when all ranks have called it: an all-reduce of one byte. For many barriers, keep such a plan."""
     once("all_reduce", np.zeros(1, np.uint8), comm, algorithm="recursive_doubling")
 
 
 def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
-    """Prepare, run and free."""
+    """Make a plan, run it once and free it."""
     with make_plan(collective, x, comm, **options) as plan:
         return plan()

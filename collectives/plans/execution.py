@@ -1,7 +1,7 @@
-"""Carry out instructions: wait for these messages, then do those things. All plans of ours end here.
+"""Carry out instructions: wait for these messages, then do those things. All plans but ``native`` run in this way.
 
-Whoever binds the instructions (``runners/messages.py``, ``runners/shared.py``) makes every request, every view and
-every bound call; a run then only starts, waits and calls. It slices no array, and nothing grows.
+The runners (``runners/messages.py``, ``runners/shared.py``) make every request, every view and every bound call in
+advance. A run then only starts, waits and calls. It slices no array and allocates nothing.
 """
 
 import itertools
@@ -55,7 +55,7 @@ class InstructionRun:
             self.finish(self.instructions[0])
 
     def advance(self) -> bool:
-        """Do what can be done without blocking; whether the run is over."""
+        """Do what can be done without blocking; return whether the run is over."""
         try:
             while self.position < len(self.instructions):
                 instruction = self.instructions[self.position]

@@ -51,12 +51,12 @@ def make_plan(
         algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for a function of yours; ``auto`` or
             ``auto:FILE`` for what a tuning table says is best; ``native`` for the MPI library's own collective.
         op: ``sum``, ``prod``, ``min``, ``max``, or ``average`` (a sum that is scaled once, in fp32, at the end).
-        segment_bytes: the largest message; if it is not given that of the tuning table, else 256 KiB on one host and
-            60 KiB between hosts.
+        segment_bytes: the largest message. If not given, the tuning table decides; without one it is 256 KiB on one
+            host and 60 KiB between hosts.
         weights: a number for each rank, in proportion to which they own parts of the buffer; equal ones if not given.
         root: the rank that has the data of a broadcast, or gets the result of a reduce.
-        slab: where the plan's own memory is taken from; it makes its own if there is none.
-        debug: whether the ranks compare in every run which plan they are running, and for which time.
+        slab: what the plan's own memory is taken from. If not given, the plan makes a slab of its own.
+        debug: whether the ranks compare, before every run, which plan they run and how often they have run it.
 
     Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
     is in order on that stream. They are handed to MPI if it takes them (``Memory.takes``), else staged.

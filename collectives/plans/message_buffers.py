@@ -44,7 +44,7 @@ class MessageBuffers:
         return self.beside.get(number, self.part(number))
 
     def merge(self, group: Sequence[int], op: str) -> Action:
-        """Bring what was received into the buffer; what is combined, in the order of the ranks."""
+        """Copy or combine what was received into the buffer; contributions are combined in rank order."""
         part = self.part(group[0])
         if not self.messages[group[0]].combine:
             return copier(part, self.beside[group[0]])

@@ -1,6 +1,6 @@
-"""A collective, prepared for one buffer and run many times: the shape of every use of this layer.
+"""A collective, prepared for one buffer and run many times.
 
-Plan in the constructor, move data in the call. Between ``start`` and the end of a run the arrays belong to the
+The constructor plans, the call moves data. Between ``start`` and the end of a run the arrays belong to the
 plan. All ranks start their plans in the same order.
 """
 
@@ -33,7 +33,7 @@ class Plan:
     Args:
         run: moves the data.
         work: where; its ``result`` is what every run returns.
-        algorithm, segment_bytes: those that were chosen, where that was left to a tuning table.
+        algorithm, segment_bytes: as given, or as a tuning table says.
     """
 
     def __init__(self, run: InstructionRun, work: Workspace, *, algorithm: str, segment_bytes: int) -> None:
@@ -43,10 +43,10 @@ class Plan:
         self.running = self.started = self.freed = False
 
     def start(self) -> None:
-        """Begin a run without waiting for anybody, but in debug mode for all ranks.
+        """Begin a run. It waits for nobody; only in debug mode it waits for all ranks.
 
-        On a GPU not even for the kernels that wrote the arrays: then the first messages leave with the first
-        ``advance`` after these, or in ``wait``.
+        On a GPU it does not even wait for the kernels that wrote the arrays. The first messages leave in the first
+        ``advance`` after those kernels, or in ``wait``.
 
         Raises:
             CollectiveError: the last run is not over, or the plan was freed.
@@ -61,13 +61,13 @@ class Plan:
         self.run.start()
 
     def advance(self) -> bool:
-        """Do what can be done without blocking; whether the run is over."""
+        """Do what can be done without blocking; return whether the run is over."""
         if self.running and self.run.advance():
             self.finish()
         return not self.running
 
     def wait(self) -> Array:
-        """Block until the run is over, with the interpreter lock released; the result.
+        """Block until the run is over, with the interpreter lock released; return the result.
 
         Raises:
             CollectiveError: the plan was never started.
@@ -87,7 +87,7 @@ class Plan:
     def __call__(self) -> Array:
         """One whole run; the result; raises as ``start``."""
         if self.running or self.freed:
-            self.start()  # says why not
+            self.start()  # raises, and says why
         for call in self.before:
             call()
         self.running = self.started = True

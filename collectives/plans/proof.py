@@ -1,4 +1,4 @@
-"""What may run: algorithms that exist, serve the collective, and are proved; ours by the tests, a user's here."""
+"""Which algorithms may run: they exist, serve the collective and are proved. Tests prove ours, this module a user's."""
 
 import zlib
 from functools import cache
@@ -13,12 +13,12 @@ __all__ = ["proven", "serves"]
 
 @cache
 def proven(name: str, collective: str, size: int, hosts: tuple[int, ...], pieces: int) -> int:
-    """Verify a user's algorithm; a number that differs where another file of this name writes other programs.
+    """Verify a user's algorithm; return a checksum of its programs, which shows if ranks read different files.
 
     Raises:
         ProgramError: it is wrong.
     """
-    # First what was written: an error in its mirror image would name steps that nobody wrote.
+    # Verify what the user wrote first: an error in its mirror image names steps that are not in the user's file.
     for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
         if serves(name, proved):
             written = programs(name, proved, size, hosts=hosts, pieces=pieces)

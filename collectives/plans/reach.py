@@ -27,7 +27,7 @@ class Reach:
 
 
 def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
-    """Collective: the memory of all ranks, for a call that needs it, or could make use of it.
+    """Collective: the memory of all ranks, if the call needs it or could use it; else None.
 
     Raises:
         ArgumentError: the call needs it, and it is out of reach; on all ranks alike.
@@ -51,7 +51,7 @@ def reach(buffer: Array, transport: Transport, slab: Slab | None, *, most_bytes:
         return Reach(arrays, mailboxes=False)
     if buffer.nbytes > most_bytes:
         return None
-    count = 2 * max(buffer.size, 1)  # an empty array would be nowhere
+    count = 2 * max(buffer.size, 1)  # an empty array would be in no block
     arrays = None if slab is None else memory.reach(slab.empty(count, dtype))
     if arrays is None:
         arrays = memory.reach(memory.allocate(count * dtype.itemsize).view(dtype))

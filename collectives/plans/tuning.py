@@ -31,9 +31,9 @@ class Rule:
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
 # Where ranks share memory, the rules for it go before others.
-# Where latency counts, steps do: recursive doubling, then butterflies, then rings, the later the more ranks there are.
+# Small buffers need few steps. So: recursive doubling, then butterflies, then rings, which come later on more ranks.
 KIB, MIB = 1 << 10, 1 << 20
-GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # up to where butterflies are better, by ranks
+GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # by ranks: up to here butterflies are faster
 TABLE: dict[tuple[str, int], dict[str, int | None]] = {
     ("all_reduce", 4): {"recursive_doubling": 16 * KIB, "ring": None, "shared": None},
     ("all_reduce", 32): {"recursive_doubling": 16 * KIB, "rabenseifner": MIB, "ring": None},
@@ -51,7 +51,7 @@ BUILT_IN = tuple(
 
 
 def default_segment(hosts: Sequence[int]) -> int:
-    """Bytes of the largest message, where nobody said otherwise, for ranks on these hosts."""
+    """Bytes of the largest message by default, for ranks on these hosts."""
     return SEGMENT_BYTES if len(set(hosts)) == 1 else NETWORK_SEGMENT_BYTES
 
 
@@ -59,7 +59,7 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
     """The rules behind ``auto`` or ``auto:FILE``; None for the name of an algorithm.
 
     Raises:
-        ValueError: the file is no good.
+        ValueError: the file cannot be read, or is no table of rules.
     """
     name, colon, path = spec.partition(":")
     if name != "auto":
@@ -68,7 +68,7 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
 
 
 def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rule:
-    """The rule for a case; that of the nearest number of ranks (the smaller of two) where its own is absent.
+    """The rule for a case. If none has this number of ranks, the nearest number counts (the smaller of two).
 
     Raises:
         ValueError: no rule is about this collective, or none about so large a buffer.

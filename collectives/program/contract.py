@@ -44,7 +44,7 @@ class Contract:
 
     @property
     def rooted(self) -> bool:
-        """Whether one rank plays a part of its own."""
+        """Whether one rank, the root, differs from the others."""
         return root in (self.begins, self.ends)
 
     @property

@@ -2,9 +2,9 @@
 
 The model. Every rank has a port, and every host one port to the network, each with two directions. A message of b bytes
 occupies the outgoing side of its port for b beta, arrives alpha later, occupies the incoming side of the port there for
-the same time, and takes b gamma more of the rank where it is combined. Between ranks of one host it is the ranks'
-ports that count; between hosts, which all ranks of a host share, those of the hosts, with an alpha and beta of their
-own. What wants a port that is busy queues up: that is contention. A rank enters a step when all transfers of its
+the same time, and takes b gamma more of the rank where it is combined. Messages inside a host use the ports of the
+ranks. Messages between hosts use the ports of the hosts, which the ranks of a host share, with an alpha and beta of
+their own. A message waits for a port that is busy: that is contention. A rank enters a step when all transfers of its
 previous one are done. For the ring this gives the closed forms in ``algorithms/ring.py``; for the naive algorithm it
 shows the crowd at rank 0. Segments, which let steps overlap, are not modelled.
 """
@@ -39,7 +39,7 @@ class Network:
     between: Network | None = None
 
     def port(self, rank: int, peer: int) -> tuple[str, int]:
-        """What a message to or from this peer goes through on the rank's side."""
+        """The port on the rank's side that a message to or from this peer uses."""
         if self.hosts is None or self.hosts[rank] == self.hosts[peer]:
             return "rank", rank
         return "host", self.hosts[rank]
@@ -91,9 +91,9 @@ class Rank:
 
     program: Program
     number: int = -1
-    entered_s: float = 0.0  # its current step
-    done_s: float = 0.0  # with all of the current step so far
-    summed_s: float = 0.0  # the last sum
+    entered_s: float = 0.0  # when its current step began
+    done_s: float = 0.0  # when all transfers of the current step so far are over
+    summed_s: float = 0.0  # when its last sum is over
     left: int = 0  # receives of the current step that are not over
 
 
@@ -146,7 +146,7 @@ class Simulation:
         self.leave(index)
 
     def occupy(self, direction: str, port: tuple[str, int], time_s: float, duration_s: float) -> float:
-        """Use one side of a port as soon as it is free; when that is over."""
+        """Use one side of a port as soon as it is free; return the time at which that is over."""
         self.free_s[direction, port] = max(self.free_s[direction, port], time_s) + duration_s
         return self.free_s[direction, port]
 
@@ -159,7 +159,7 @@ class Simulation:
             self.leave(index)
 
     def take(self, index: int, source: int) -> bool:
-        """Give what has arrived from a rank to the receives of the step; whether any was."""
+        """Give what has arrived from a rank to the receives of the step; return whether there was any."""
         rank, before = self.ranks[index], self.ranks[index].left
         for (time_s, nbytes), combine in self.lanes[source, index].meetings():
             if combine:

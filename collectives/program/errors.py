@@ -4,7 +4,7 @@ __all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "
 
 
 class CollectiveError(RuntimeError):
-    """A broken promise of this layer; the base of the others."""
+    """The base of all errors of collectives."""
 
 
 class AgreedError(CollectiveError):

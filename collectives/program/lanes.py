@@ -1,10 +1,10 @@
-"""The one place where sends meet receives: first come, first met, as MPI matches the messages of one tag.
+"""Match sends with receives: first come, first met, as MPI matches the messages of one tag.
 
     rank 0 sends       a  b  c          meetings: (a, x), (b, y)
     rank 1 receives    x  y             left: the send c, until there is a third receive
 
-A lane holds what was started and has not met yet; whoever keeps it has a lane for each source and destination, and
-decides what happens at a meeting.
+A lane holds what was started and has not met yet. Its user keeps a lane for each source and destination, and decides
+what happens at a meeting.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Lane(Generic[S, R]):
-    """What one rank has sent to another and not yet met its receive, and the other way round; first come, first met.
+    """Sends from one rank to another that have not met a receive yet, and receives that have not met a send.
 
     >>> lane = Lane()
     >>> lane.sends.extend("abc")

@@ -1,4 +1,4 @@
-"""How a buffer splits over ranks: the only place that knows.
+"""How a buffer splits over ranks. No other module knows.
 
     count 10 over 4 ranks                   [0 1 2|3 4 5|6 7|8 9]          a shard for each rank
     the same, weights 1 1 2 1               [0 1|2 3|4 5 6 7|8 9]          a slow rank owns less

@@ -5,8 +5,8 @@ An algorithm is a function of (rank, size) that returns a ``Program``. Whoever r
 
 Meaning. The buffer has ``size * parts`` chunks, of which rank r owns those from ``r * parts`` on. All sends of a step
 read what the buffer held when the step began; a receive either replaces chunks or combines what arrives with what is
-there. What a step combines into a chunk, it combines at once, in the order of the ranks that it comes from, the rank's
-own place included; numbers of two bytes in fp32, rounded once. Between one pair of ranks, messages are matched in
+there. All contributions that a step combines into a chunk are combined at once, in rank order, the rank's own among
+them. Two-byte numbers are combined in fp32 and rounded once. Between one pair of ranks, messages are matched in
 program order. Both ends of a message are in the same step, and all ranks have equally many steps (some may be empty). A
 rank enters a step when its previous one is complete; nothing else synchronises.
 """

@@ -38,7 +38,7 @@ class RankReplay:
         return self.number == len(self.program.steps)
 
     def enter(self, lanes: Lanes) -> list[Lane[Posted, Receive]]:
-        """Post all transfers of the next step, if there is one; the lanes in which they are."""
+        """Post all transfers of the next step, if there is one; return the lanes that they are in."""
         self.number += 1
         if self.keep:
             self.rows.append(list(self.row))
@@ -70,7 +70,7 @@ def replay(programs: Sequence[Program]) -> list[list[Row]]:
 
 
 def run(programs: Sequence[Program], *, keep: bool = False) -> list[RankReplay]:
-    """``replay`` for those who want the end alone, which needs less memory."""
+    """``replay`` that keeps only the end, unless ``keep`` is set: this takes less memory."""
     lanes: Lanes = defaultdict(Lane)
     ranks = [RankReplay(program, keep=keep) for program in programs]
     ready = deque(ranks)  # those whose step is over
@@ -122,7 +122,7 @@ def fault(held: int, arriving: int, receive: Receive) -> str | None:
 
 
 def blocked(replayed: RankReplay, lanes: Lanes) -> str:
-    """Why a rank does not get on."""
+    """Why a rank is blocked."""
     mine = replayed.rank
     waiting = [f"sending {send}" for (rank, _), lane in lanes.items() if rank == mine for send, _ in lane.sends]
     waiting += [f"receiving {receive}" for (_, to), lane in lanes.items() if to == mine for receive in lane.receives]

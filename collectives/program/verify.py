@@ -51,7 +51,7 @@ def check_shapes(programs: Sequence[Program]) -> None:
 
 
 def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
-    """Ranks, steps, peers and chunks are in range, and no two receives of a step race for a chunk."""
+    """See that ranks, steps, peers and chunks are in range, and that no receives of a step race for a chunk."""
     if program.collective not in COLLECTIVES:
         raise ProgramError(
             f"the collective of rank {rank} must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"

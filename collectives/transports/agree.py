@@ -45,7 +45,7 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
-    """A call that sees that all ranks run the same plan, for the same time: for programs that hang.
+    """A call by which ranks compare their plan and the number of its run, to find out why a program hangs.
 
     Raises:
         MismatchError: (by the call) a rank is about to run another plan; on all ranks, with the plan of each.

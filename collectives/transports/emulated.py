@@ -40,7 +40,7 @@ class Link:
 class EmulatedTransport(Wrapper[Transport]):
     """A transport whose ranks are joined by emulated links."""
 
-    native = None  # nobody could slow the library's own collectives
+    native = None  # the library's own collectives cannot be slowed
 
     def __init__(self, below: Transport, link: Link) -> None:
         super().__init__(below)
@@ -62,7 +62,7 @@ class EmulatedTransport(Wrapper[Transport]):
 
 
 class PrivateMemory(Wrapper[Memory]):
-    """No rank reaches another one's: what is emulated has a network between all ranks."""
+    """Memory that other ranks cannot reach, because the emulated network is between all ranks."""
 
     def reach(self, array: Array) -> None:
         return None

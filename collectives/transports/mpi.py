@@ -24,7 +24,7 @@ from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["MpiTransport", "world_communicator"]
 
-NAPS_S = 100e-6, 5e-3  # of a rank that waits asleep, from the first to the longest
+NAPS_S = 100e-6, 5e-3  # first and longest nap of a rank that waits asleep
 
 
 class MpiTransport:
@@ -94,7 +94,7 @@ class MpiTransport:
 
 
 class MpiMemory:
-    """Processes share the blocks of their host; whether MPI takes a device's memory is found out when it is asked."""
+    """Processes of a host share their blocks. The first call of ``takes`` finds out if MPI takes device memory."""
 
     def __init__(self, comm: MPI.Intracomm, hosts: Sequence[int], device_memory: str) -> None:
         self.comm, self.one_host, self.device_memory = comm, len(set(hosts)) == 1, device_memory

@@ -32,7 +32,7 @@ class Region:
         """The whole block as bytes, mapped into this process.
 
         Raises:
-            OSError: it cannot be opened, or is another file: that of a process with the same number elsewhere.
+            OSError: it cannot be opened, or the process with this number is another one (in another container).
         """
         path = f"/proc/{self.pid}/fd/{self.descriptor}"
         if self.name not in os.readlink(path):
@@ -52,7 +52,7 @@ class SharedMemory:
         self.mapped: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()  # by name
 
     def allocate(self, nbytes: int) -> Array:
-        """A block of bytes, zero; in shared memory, unless the system has or gives none: then nobody can reach it."""
+        """A block of zero bytes in shared memory; if the system gives none, in memory that peers cannot reach."""
         try:
             name = f"dear-mpi-{secrets.token_hex(8)}"
             descriptor = os.memfd_create(name)

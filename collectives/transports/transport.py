@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Request(Protocol):
-    """A message that can be sent or received again and again, from or to the same place.
+    """A message that can be sent or received again and again, from or to the same memory.
 
     The methods are those of ``mpi4py.MPI.Prequest``, so that MPI's own requests need no wrapper in the inner loop.
     Waiting for a request that was not started returns at once.
@@ -39,7 +39,7 @@ class Memory(Protocol):
     def reach(self, array: Array) -> Sequence[Array] | None:
         """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach.
 
-        It is reached if all ranks are on one host and each has its array in memory that ``allocate`` gave.
+        This works if all ranks are on one host and each has its array in memory that ``allocate`` gave.
         """
 
     def takes(self, array: Array) -> bool:
@@ -68,7 +68,7 @@ class Transport(Protocol):
     def native(self) -> Any | None:
         """The MPI communicator on which the library's own collectives work; None where there is none.
 
-        Plans send messages on it, too: who does the same takes a tag from ``next_tag``.
+        Plans send messages on it, too. Others who send on it must take a tag from ``next_tag``.
         """
 
     @property
@@ -82,13 +82,13 @@ class Transport(Protocol):
         """Prepare to receive into a contiguous array."""
 
     def next_tag(self) -> int:
-        """Another tag than that of the last thousands of plans; all ranks ask in the same order."""
+        """A tag that none of the last thousands of plans has. All ranks must ask in the same order."""
 
     def gather_values(self, value: Any) -> list[Any]:
         """Collective: the (picklable) values of all ranks, in rank order. For set-up and reports, not for speed."""
 
     def barrier(self, *, asleep: bool = False) -> None:
-        """Collective: return when all ranks have come; ``asleep``: who waits sleeps, and leaves its core to others."""
+        """Collective: return when all ranks have come. If ``asleep``, a rank that waits leaves its core to others."""
 
     def abort(self, message: str) -> None:
         """End all ranks, because this one cannot go on."""
@@ -105,7 +105,7 @@ class Wrapper(Generic[T]):
 
 
 class StagedTransport(Wrapper[Transport]):
-    """The same ranks over the same transport, which is not handed device memory: plans stage it."""
+    """A transport that is never given device memory: plans stage it."""
 
     @property
     def memory(self) -> Memory:

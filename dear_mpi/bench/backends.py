@@ -119,10 +119,10 @@ def direct(setup: Setup) -> Backend:
 
 @dataclass(frozen=True)
 class Entry:
-    """A backend that ``make_plan`` knows nothing of, and how it is treated."""
+    """A backend that is no plan of ours, and how the benchmark treats it."""
 
     open: Callable[[Setup], Backend]
-    maker: str = "ours"  # or MPI, for libraries that ours are held against; or others
+    maker: str = "ours"  # or MPI, for the libraries that ours are compared with; or others
     segments: bool = True  # whether the size of the largest message makes a difference to it
     processes: bool = False  # whether its ranks must be the processes of an MPI job
     alone: bool = False  # whether it takes its turns apart from the others, whom its threads would disturb

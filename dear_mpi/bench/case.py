@@ -13,7 +13,7 @@ from dear_mpi.reporting.stats import median
 
 __all__ = ["BUS_FACTORS", "MEMORIES", "PLACEMENTS", "CannotRun", "Case", "Row", "Samples", "row_of"]
 
-# Bytes over algbw that cross a rank's link: the definitions of nccl-tests, for sizes of the full buffer.
+# busbw / algbw as nccl-tests defines it, for sizes of the full buffer: what crosses a rank's link per byte of it.
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
     "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
@@ -47,7 +47,7 @@ class Case:
 
 
 class CannotRun(ValueError):
-    """Why a backend sits a case out. All ranks raise it alike."""
+    """A backend cannot run a case; the message says why. All ranks raise it alike."""
 
 
 @dataclass(frozen=True)

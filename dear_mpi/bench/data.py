@@ -1,4 +1,4 @@
-"""Buffers whose result is known exactly: small whole numbers, other ones on every rank, at every place, in every turn.
+"""Buffers whose result is known exactly: small whole numbers that differ by rank, by element and by turn.
 
 Element i of a rank is ``pattern(i + turn)``, and the pattern has a period. So a turn's data is a window into an array
 that was computed once: filling is one copy, checking one comparison, of bits.
@@ -22,7 +22,7 @@ from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 __all__ = ["Data", "check_exact"]
 
 PERIOD = 31  # a prime: chunks begin at different values
-# Whole numbers up to here have no gaps.
+# All whole numbers up to here are exact.
 EXACT = {name: 2 ** (finfo(dtype).nmant + 1) for name, dtype in DTYPES.items()}  # type: ignore[no-untyped-call]
 COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 
@@ -65,7 +65,7 @@ class Data:
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
-    """The elements that a rank holds, at the beginning or at the end: of all owners, of itself, or of nobody."""
+    """The elements that a rank holds, at the beginning or at the end: all, its own shard, or none."""
     bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
     return slice(bounds[0][0], bounds[-1][1]) if bounds else slice(0, 0)
 
@@ -90,7 +90,7 @@ def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
 
 
 def contribution(case: Case, rank: int, ranks: int) -> Array:
-    """A rank's values; a product is of ones and a single other factor, so that it stays small."""
+    """A rank's values. In a product all factors but one are 1, so that it stays small."""
     if case.op == "prod":
         places = np.arange(PERIOD * ranks)
         return np.where(places % ranks == rank, 1 + places % PERIOD, 1)

@@ -24,7 +24,7 @@ FIRST = (1e-6, 1e-9, 1e-10)  # s, s/byte, s/byte
 ROUNDS = 3
 MOST_RANKS = 64  # a replay of all ranks takes seconds beyond
 STEP = 1e-4  # relative
-ALIKE = 0.02  # how much of gamma's column must lie outside alpha's and beta's, so that it can be told
+ALIKE = 0.02  # how far gamma's column must lie outside the span of the others, to tell it from beta
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def check_torch() -> None:
 def gloo_group(world: World) -> Iterator[str]:
     """Collective: torch's default process group over all ranks; what it is called in reports.
 
-    They meet at a TCP port of rank 0's host: ``MASTER_ADDR`` names it where its own name does not lead there.
+    The ranks meet at a TCP port of rank 0's host. If its name does not lead there, set ``MASTER_ADDR``.
     """
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
@@ -73,7 +73,7 @@ def gloo_call(case: Case, x: Array, out: Array | None, rank: int, ranks: int) ->
 
 
 def tensor(array: Array, case: Case) -> Any:
-    """A tensor over the same memory; NumPy's bf16 is none to torch, its bits are."""
+    """A tensor over the same memory; torch does not know NumPy's bf16, so it gets the bits."""
     torch = import_module("torch")
     if case.dtype == "bf16":
         return torch.from_numpy(array.view("i2")).view(torch.bfloat16)

@@ -1,7 +1,7 @@
 """Time the kernels of one rank: pack and unpack of the models' tensor lists, and the sums of a ring.
 
-What they are held against takes turns with them: one copy of the whole bucket, which is the bandwidth that there is,
-and one copy per tensor, which is what a bucket costs without them. GB/s counts bytes read and bytes written.
+They take turns with what they are compared with: one copy of the whole bucket, which shows the bandwidth that there
+is, and one copy per tensor, which is the cost of a bucket without them. GB/s counts bytes read and bytes written.
 """
 
 import itertools
@@ -92,7 +92,7 @@ def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]
     """Seconds of each call, between two marks of the compute stream.
 
     Short calls are repeated between the marks, or a sample would be the time of a launch, and not of the kernel.
-    Copies one by one stay what they are: launches.
+    Copies one by one do take the time of their launches.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     spent_s = {name: spent(streams, call, WARM_UP) for name, call in calls.items()}

@@ -1,9 +1,9 @@
-"""The collectives of the MPI library that this job does not run under, in the same run: a second job does them.
+"""Time the collectives of another MPI library than this job's in the same run: a second job carries them out.
 
     mpirun -n 4 dear-mpi bench          rank 0 starts:  mpirun.mpich -n 4 python -m dear_mpi.bench.peer
        sleeps, looking now and then <-- a line each --> sleeps until its turn
 
-Rank 0 talks to it over its standard streams. Whoever waits for the other job sleeps; nobody takes its cores.
+Rank 0 talks to it over its standard streams. A job that waits for the other one sleeps, and so leaves it the cores.
 """
 
 import contextlib

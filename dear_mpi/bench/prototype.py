@@ -1,8 +1,8 @@
-"""A ring all-reduce in plain mpi4py, all on one page: what a good engineer writes in an afternoon.
+"""A ring all-reduce in plain mpi4py, written by hand in one short file.
 
-It is a peer in our benchmark (does the machinery of programs, scripts and plans cost anything?) and a lesson (what
-does that machinery do, written out by hand for one algorithm?). Persistent requests, segments, dependencies by
-segment, two receive buffers, sums into the chunk itself.
+It is a peer in our benchmark (does the machinery of programs, instructions and plans cost time?) and a lesson (what
+does that machinery do, written out by hand for one algorithm?). It has persistent requests, segments, dependencies
+by segment, and two receive buffers, and it sums into the chunk itself.
 """
 
 from typing import Any
@@ -66,6 +66,6 @@ class PrototypeRing:
 
 
 def segments(x: Array, size: int, chunk: int, segment: int) -> list[Array]:
-    """The chunk, cut."""
+    """The segments of a chunk."""
     start, stop = chunk_bounds(x.size, size, chunk)
     return [x[at : min(at + segment, stop)] for at in range(start, stop, segment)]

@@ -1,4 +1,4 @@
-"""Few numbers of many rows: how ours do against the better MPI library at each size, by classes of sizes."""
+"""Sum up many rows: our times over those of the better MPI library at each size, by classes of sizes."""
 
 import statistics
 from collections.abc import Sequence

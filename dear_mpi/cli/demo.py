@@ -1,7 +1,7 @@
 """The command ``dear-mpi demo``: the main job end to end, then DeAR beside the schedules it competes with.
 
 (a) handwritten digits, a convolutional network, DeAR over rings, to its test accuracy;
-(b) the shadow of ResNet-50 over an emulated link on which an all-reduce takes four times as long as the forward
+(b) a synthetic ResNet-50 over an emulated link on which an all-reduce takes four times as long as the forward
     pass, where DeAR gains most: 1.25 over an ideal WFBP with the same buckets.
 """
 

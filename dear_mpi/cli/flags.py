@@ -94,7 +94,7 @@ JOB_FLAGS = {name: config_parameter(name, option) for name, option in CONFIG_FLA
 
 
 def with_flags(table: Mapping[str, inspect.Parameter], **defaults: Any) -> Callable[..., Callable[..., None]]:
-    """Make a command of a function that takes a mapping: of the flags that were typed, and of these defaults."""
+    """Make a command of a function that takes a mapping of flags: those that were typed, and these defaults."""
     shown = [flag.replace(default=defaults.get(name, flag.default)) for name, flag in table.items()]
     shown.append(parameter("typer_context", typer.Context, inspect.Parameter.empty))
 

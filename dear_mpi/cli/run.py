@@ -48,7 +48,7 @@ def check_alone(what: str, threads: int | None) -> None:
 def run_ranks(command: Callable[[World], Any], json_file: Path | None, *, device: str = "cpu", **how: Any) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
-    That the file can be written is checked before the work.
+    Before the work it is checked that the file can be written.
     """
 
     def check(world: World) -> Mapping[str, Any]:

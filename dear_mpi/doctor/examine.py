@@ -17,7 +17,7 @@ __all__ = ["as_object", "examine", "gpu_of", "look"]
 
 
 def look(launch: Launch, device: str | None) -> Facts:
-    """What this process finds out by itself; starts MPI, if that can be."""
+    """What this process finds out by itself. It starts MPI if that is possible."""
     gpu = gpu_of(device)  # before MPI starts
     mpi, problem = started(launch)
     return Facts(launch, mpi, [rank_facts(launch.rank, launch, mpi, gpu)], problem, device)
@@ -35,7 +35,7 @@ def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> F
 
 
 def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
-    """Start MPI; or say why it cannot be."""
+    """Start MPI, or say why that is not possible."""
     foreign = without_pmix() if launch.launcher == OPEN_MPI else None
     if foreign is not None:
         return None, f"it is {foreign}, which cannot be started by {launch.launcher}"
@@ -57,7 +57,7 @@ def gpu_of(device: str | None) -> Gpu | str | None:
 
 
 def paths(facts: Facts) -> list[str]:
-    """From which memory to which messages are measured; never so that MPI would crash."""
+    """The paths on which messages are measured; none on which MPI would crash."""
     on_device = bool(facts.ranks) and all(rank.gpu for rank in facts.ranks)
     if not on_device or facts.device_memory is None or facts.probed is None:
         return ["host"]

@@ -32,14 +32,14 @@ class Stream:
         return nullcontext()
 
     def mark(self) -> Any:
-        """The end of what was launched so far."""
+        """A mark behind all that was launched so far."""
         return time.perf_counter()
 
     def wait(self, mark: Any) -> None:
         """Let what is launched from now on begin after a mark of another stream."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """From one mark of this stream to another; blocks the host until that one is reached."""
+        """The time from one mark of this stream to another; blocks the host until the second is reached."""
         return float(end - begin)
 
 
@@ -83,10 +83,10 @@ def host_streams() -> Streams:
 
 
 def cuda_streams() -> Streams:
-    """On the GPU that ``select_gpu`` chose.
+    """The streams on the GPU that ``select_gpu`` chose.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no GPU.
     """
     gpu = current_gpu().number
     import cupy

@@ -1,4 +1,4 @@
-"""The ranks of a job, seen from one of them: whom it talks to, and over what. Handed around, never global."""
+"""The ranks of a job, seen from one of them, and the transport between them. A world is an argument, never global."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -39,8 +39,8 @@ def run_world(
 ) -> T:
     """Call ``function(world)`` as every rank of this job; the result on this rank.
 
-    An error that all ranks raise alike (``AgreedError``) is passed on; any other error ends the whole job, lest the
-    other ranks wait for ever.
+    An error that all ranks raise alike (``AgreedError``) is passed on; any other error ends the whole job,
+    because the other ranks would wait for ever.
 
     Args:
         link: emulate this link between the ranks.

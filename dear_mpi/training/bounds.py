@@ -27,9 +27,9 @@ class Communication(NamedTuple):
 def communication(exchange: Exchange) -> Communication:
     """Collective: what the network needs for the buckets.
 
-    On an emulated link this is what the link allows, by the cost model (which lets steps not overlap: for the ring that
-    costs nothing, for a crowd at one rank it is pessimistic); on a real one it is measured, the best of three. To be
-    called before training: it leaves nothing but zeros in the buckets.
+    On an emulated link the cost model says it. There steps do not overlap: that is right for the ring, and pessimistic
+    if many ranks send to one. On a real network it is measured, the best of three. Call this before training, because
+    it leaves nothing but zeros in the buckets.
     """
     times = modelled if exchange.world.link is not None else measured
     if not serves(exchange.algorithm, "reduce_scatter"):

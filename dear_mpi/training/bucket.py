@@ -63,7 +63,7 @@ class Bucket:
         self.apply = updater(self.buffer, self.pack_plan, values, self.state, optimizer)
 
     def packing(self) -> Callable[[], object]:
-        """The call that brings the gradients into the buffer: of no effect where they can be there from the start."""
+        """The call that packs the gradients. If they can be views into the buffer, it does nothing."""
         grads = [parameter.grad for parameter in self.parameters]
         if any(grad.dtype != self.pack_plan.dtype for grad in grads):
             return packer(grads, self.buffer, self.pack_plan)

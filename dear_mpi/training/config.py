@@ -20,7 +20,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600},
     "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10},
 }
-# What is of no use for one kind of model is refused, lest somebody believes that it did something.
+# A setting that is of no use for a kind of model is refused, so that nobody believes that it had an effect.
 OF_OTHERS = {"synthetic": ("data", "context", "batch"), "real": ("forward_time", "backward_time", "compute")}
 
 
@@ -63,7 +63,7 @@ class Config:
         """The preset of the model, with what the user gave (None means: not given).
 
         Raises:
-            ValueError: a name or the model is unknown, a number is out of range, or a choice does not apply.
+            ValueError: a name or the model is unknown, a number is out of range, or a setting does not apply.
         """
         given = {key: value for key, value in given.items() if value is not None}
         for name in given:
@@ -78,7 +78,7 @@ class Config:
         return config
 
     def check(self) -> None:
-        """There are such a device and such an optimiser, and numbers are in range."""
+        """See that the device and the optimiser exist, and that numbers are in range."""
         lookup("device", self.device, STREAMS)
         for name in ("batch", "iterations", "context"):
             if getattr(self, name) < 1:

@@ -21,7 +21,7 @@ from dear_mpi.ranks.streams import Streams
 
 __all__ = ["Engine", "Handle"]
 
-GRACE_S = 2.0  # an error on all ranks alike leaves plans that end by themselves; one on a single rank does not
+GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; after one on a single rank, they may not
 
 
 class Handle:

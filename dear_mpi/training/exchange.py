@@ -49,7 +49,7 @@ class Exchange:
         return bucket if bucket is not None and bucket.layers[0] == layer else None
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
-        """Begin a collective on a bucket; what begins a reduction also packs it."""
+        """Begin a collective on a bucket. If it reduces, the bucket is packed first."""
         if collective != "all_gather":
             bucket.pack()
         return self.engine.start(self.plans[collective, bucket.index], f"{collective} of {bucket}")

@@ -79,7 +79,7 @@ class Job:
             self.meter.free()
 
     def build(self) -> dict[str, Any]:
-        """Make everything that needs no communication; what must be equal on all ranks."""
+        """Make everything that needs no communication; return what must be equal on all ranks."""
         config, world = self.config, self.world
         for name in self.schedules:
             schedule = lookup("schedule", name, SCHEDULES)
@@ -141,7 +141,7 @@ class Job:
         """Collective: the SHA-256 of the parameters' bytes, which is the same on all ranks.
 
         Raises:
-            CollectiveError: it is not.
+            CollectiveError: the parameters differ.
         """
         digests = self.world.transport.gather_values(self.parameters_sha256())
         for rank, digest in enumerate(digests):
@@ -154,7 +154,7 @@ class Job:
 
 
 def sha256(arrays: Any) -> str:
-    """Of the bytes of some arrays, in order."""
+    """The SHA-256 of the bytes of some arrays, in order."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(to_host(array)).view("u1").data)
@@ -162,10 +162,10 @@ def sha256(arrays: Any) -> str:
 
 
 def make_slab(parameters: Sequence[Parameter], config: Config, transport: Transport) -> Slab:
-    """Memory for the buckets, whatever the fusion, and some for the plans: one allocation, if the plans' are usual.
+    """Memory for the buckets and the plans: one allocation for any fusion, unless plans need more than usual.
 
-    It is memory that the other ranks of the host can reach, where the algorithm makes use of that: MPI libraries are
-    slower there.
+    The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because MPI
+    libraries are slower in shared memory.
     """
     one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), transport.size)
     padding = len(parameters) * (transport.size * CHUNK_BYTES + ALIGNMENT)

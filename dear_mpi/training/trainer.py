@@ -83,7 +83,7 @@ class Trainer:
         Raises:
             TrainingError: the loss is infinite or not a number.
         """
-        self.exchange.exposed_s()  # what was waited for between iterations is nobody's
+        self.exchange.exposed_s()  # leave out the waiting between iterations
         begin = self.compute.mark()
         x, forward = self.forward(x)
         self.meter.start(self.loss.forward(x, targets), scale)

@@ -51,7 +51,7 @@ def real_workload(config: Config) -> Workload:
 
 
 def synthetic_workload(config: Config, table: str) -> Workload:
-    """The shadow of a model, without data."""
+    """A synthetic model, without data."""
     backward_s = 2 * config.forward_time if config.backward_time is None else config.backward_time
     modules, dtype, rng = load_modules(table), lookup("dtype", config.dtype, DTYPES), np.random.default_rng(config.seed)
     layers = synthetic_layers(

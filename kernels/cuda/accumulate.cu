@@ -42,7 +42,7 @@ struct Prod {
     }
 };
 
-// A comparison with NaN is false, which picks b: so a NaN in b is passed on, and one in a is asked for.
+// A comparison with NaN is false, which picks b: so a NaN in b is passed on, and a NaN in a needs a test.
 struct Min {
     template <typename T> static __device__ __forceinline__ T combine(T a, T b) { return a < b || is_nan(a) ? a : b; }
 };

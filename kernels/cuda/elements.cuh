@@ -136,7 +136,7 @@ struct Block {  // blocks[blockIdx.x]: elements [start, start + count) of one te
     int count;
 };
 
-// Calls f with the format that a table names by its place in FORMATS of kernels/dtypes.py. It is the same for all
+// Calls f with the format that a table names by its index in FORMATS of kernels/dtypes.py. It is the same for all
 // threads of a block.
 template <typename T> struct Format { using type = T; };
 

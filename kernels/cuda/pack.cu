@@ -3,8 +3,8 @@
 //     pack:    tensors --cast, scale--> bucket        unpack:  bucket --cast, scale--> tensors
 //
 // Bytes moved per element: the itemsize of the tensor plus that of the bucket (fp32 to fp32 8, fp32 to bf16 6).
-// Launch: one block of 256 threads per entry of `blocks`. Each thread has up to 64 bytes of the wider side under way:
-//     an entry of 4096 elements (fp32) is done in one go, and short entries keep all multiprocessors busy to the end.
+// Launch: one block of 256 threads per row of `blocks`. Each thread has up to 64 bytes of the wider side under way:
+//     a row of 4096 elements (fp32) is done in one go, and short rows keep all multiprocessors busy to the end.
 // Alignment: accesses of up to 16 bytes where tensor and bucket allow, else element by element.
 // Same bits as kernels/reference.py; only a NaN may come out as another NaN.
 

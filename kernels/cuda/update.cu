@@ -1,8 +1,8 @@
 // Unpack a reduced bucket and update the parameters in one pass: all parameters of a bucket in one launch.
 //
 // Bytes moved per element, fp32: SGD 12 (read value and gradient, write value), with momentum 20, Adam 28.
-// Launch: one block of 256 threads per entry of `blocks`. Each thread has up to 32 bytes of every array under way, so
-//     entries of a multiple of 2048 elements (fp32) suit it.
+// Launch: one block of 256 threads per row of `blocks`. Each thread has up to 32 bytes of every array under way, so
+//     rows of a multiple of 2048 elements (fp32) suit it.
 // Alignment: accesses of up to 16 bytes where value, gradient and state allow, else element by element.
 // Same bits as kernels/reference.py with the formulas of kernels/optimizers, operation by operation; an optimiser's
 // numbers are rounded to the type of the computation, fp32, or fp64 for fp64 parameters.

@@ -49,5 +49,5 @@ class Adam(Optimizer):
         return "Adam", (self.beta1, self.beta2, self.epsilon, self.weight_decay, *self.bias_corrections(iteration))
 
     def bias_corrections(self, iteration: int) -> tuple[float, float]:
-        """Factors of the step and of the root, by which both moments become means of all gradients so far."""
+        """Factors of the step and of the root. They correct both moments for having started at zero."""
         return self.lr / (1 - self.beta1**iteration), 1 / math.sqrt(1 - self.beta2**iteration)

@@ -67,9 +67,9 @@ FAULTS = [
         "side_buffer",
         one_side_buffer,
         4,
-        "step 0, message 1: is received into where another message still is",
+        "step 0, message 1: is received into a side buffer in use",
     ),
-    ("no window", "keep_lane", no_window, 4, "is received into where another message still is"),
+    ("no window", "keep_lane", no_window, 4, "is received into a side buffer in use"),
     ("sends that wait for nothing", "add_send", too_early, 1, "step 0, message 0: overwrites what rank 0, step 1, mes"),
     (
         "receives that wait for no send",
@@ -90,5 +90,5 @@ def test_faults_are_found(monkeypatch, what, method, planted, segments, message)
 
 def test_a_staged_send_keeps_its_place(monkeypatch):
     monkeypatch.setattr(Writer, "side_buffer", one_side_buffer)
-    with pytest.raises(ProgramError, match="is sent from where rank 0, step 0, message 0 still is"):
+    with pytest.raises(ProgramError, match="is sent from the side buffer of rank 0, step 0, message 0"):
         check(programs("ring", "all_gather", 3), 12, 1, staged=True)

@@ -104,7 +104,7 @@ def test_without_cupy_nothing_is_started(monkeypatch):
 
 GPUS = {
     "raise RuntimeError('cudaErrorNoDevice')": "there is no GPU that can be used: cudaErrorNoDevice",
-    "return 0": "there is no GPU that can be used: CUDA counts none",
+    "return 0": "there is no GPU that can be used: CUDA finds none",
 }
 
 

@@ -2,10 +2,10 @@
 
 [Note: Host and device]
 On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan.
-Whatever is started afterwards may read what they write, or overwrite what they still read, so every start is
-preceded by a wait on an event recorded behind all that was launched so far (``MessagesRun.settled``), also by the
-caller before the run. Here, and in ``native.py`` for the library's own collectives, a buffer passes from a stream to
-MPI, nowhere else. To an ``InstructionRun`` the event is one more thing to wait for. What a run launches last is not
+A message that is started afterwards may read what they write, or overwrite what they still read. So every start comes
+after a wait for an event (``MessagesRun.settled``) that is recorded behind all launches so far, also those of the
+caller before the run. A buffer passes from a stream to MPI only here and, for the library's own collectives, in
+``native.py``. To an ``InstructionRun`` the event is one more thing to wait for. What a run launches last is not
 waited for: it is in order on that stream.
 """
 
@@ -42,7 +42,7 @@ def check_call(call: Call, transport: Transport) -> int | None:
 
 
 def prepare(task: Task) -> InstructionRun:
-    """A run of this rank's program, with the root where the call has it."""
+    """A run of this rank's program, with the ranks renamed for the root of the call."""
     call, transport = task.call, task.transport
     algorithm = find_algorithm(call.algorithm, call.collective)
     vrank = (transport.rank - call.root) % transport.size
@@ -102,7 +102,7 @@ class MessagesRun(InstructionRun):
         super().__init__(program.rank, list(self.prepared(listing, requests)), requests)
 
     def prepared(self, listing: InstructionList, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
-        """See [Note: Host and device]; on a host each instruction of the listing is one part, and there is no event."""
+        """The instructions, bound. On a GPU some are cut in two by a wait for an event, see [Note: Host and device]."""
         launched = True  # the caller may have launched what wrote the buffer
         for instruction in listing.instructions:
             waits = [requests[number] for number in instruction.waits]

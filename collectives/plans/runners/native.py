@@ -1,7 +1,7 @@
 """The MPI library's own collectives behind the interface of a plan: the baseline that ours are held against.
 
-They are the blocking ones, which are the best that MPI libraries have; so a run makes no progress until it is
-waited for, and ``advance`` does all of it at once.
+They are the blocking ones, which are the fastest that MPI libraries have. So a run makes no progress until ``wait``
+or ``advance``, and either does all of it at once.
 """
 
 from collections.abc import Callable

@@ -3,9 +3,9 @@
 Between two phases is a dissemination barrier: in round k a rank tells the one 2^k after it that it has come, so that
 after ceil(lg P) rounds it knows that all have.
 
-Stores before a barrier must be seen by loads behind it. That the messages of the barrier bring this about is no promise
-of MPI; it holds where processors keep stores in order and libraries send over queues in memory or sockets: tested on
-x86, and nowhere else.
+Loads after a barrier must see the stores before it. MPI does not promise that the barrier's messages ensure this. It
+holds where processors keep stores in order and libraries send over queues in memory or sockets. It was tested on x86
+only.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ def check(algorithm: str, collective: str, transport: Transport) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> None:
-    """Nothing more: whether memory is in reach, the ranks find out together."""
+    """There is nothing to check here: later the ranks find out together whether memory is in reach."""
 
 
 def prepare(task: Task) -> InstructionRun:

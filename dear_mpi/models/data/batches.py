@@ -5,7 +5,7 @@
     | rank 0 | rank 1 |
 
 The order depends on the seed alone. So the number of ranks changes who computes what, not what is computed; every
-example is seen once per epoch, by one rank, and all ranks take the same number of steps.
+example is seen once per epoch, by one rank, and all ranks do the same number of iterations.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Layers that only take a given time and have gradients of a given size: a model's shadow for experiments.
+"""Layers that only take a given time and have gradients of a given size, for experiments.
 
 Communication does not care what is computed, only when gradients are ready and how many bytes they have. A
 synthetic layer writes gradients (a small multiple of its parameters, so that they are no zeros and any error in

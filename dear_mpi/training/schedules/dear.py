@@ -24,7 +24,7 @@ __all__ = ["Dear"]
 
 
 class Dear(Schedule):
-    """Reduce-scatter in the shadow of backward, all-gather in the shadow of the next forward."""
+    """Reduce-scatter during the backward pass, all-gather during the next forward pass."""
 
     collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
 

@@ -1,4 +1,4 @@
-"""No overlap: all gradients, then all communication, then all updates. The reference answer of the others.
+"""No overlap: all gradients, then all communication, then all updates. The others must give the same result.
 
 forward | backward | all-reduce of every bucket | updates | forward ...          t_ff + t_bp + t_ar
 """

@@ -19,7 +19,7 @@ __all__ = ["Wfbp"]
 
 
 class Wfbp(Schedule):
-    """All-reduce in the shadow of the backward pass."""
+    """All-reduce during the backward pass."""
 
     collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
 
