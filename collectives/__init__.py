@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 # Loaded when asked for, so that programs can be read and proved where there is no MPI and no NumPy.
 HOMES = {
     "algorithms.registry": ("ALGORITHMS", "programs"),
-    "plans.calls": ("all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"),
+    "plans.functions": ("all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"),
     "plans.make_plan": ("make_plan", "transport_of"),
     "plans.plan": ("Plan",),
     "program.errors": ("CollectiveError", "MismatchError", "ProgramError", "TransportError"),
@@ -39,7 +39,7 @@ __all__ = [name for names in HOMES.values() for name in names]
 # ruff: noqa: F403 (each module says in __all__ what it offers)
 if TYPE_CHECKING:
     from dear_mpi.collectives.algorithms.registry import *
-    from dear_mpi.collectives.plans.calls import *
+    from dear_mpi.collectives.plans.functions import *
     from dear_mpi.collectives.plans.make_plan import *
     from dear_mpi.collectives.plans.plan import *
     from dear_mpi.collectives.program.errors import *

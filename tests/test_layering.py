@@ -117,7 +117,7 @@ def test_imports_point_down(module):
         ("collectives.plans.runners.shared", "collectives.plans.execution", True),
         ("collectives.plans.runners.shared", "collectives.transports.transport", True),
         ("collectives.plans.plan", "collectives.make_plan", False),
-        ("collectives.__init__", "collectives.plans.calls", True),
+        ("collectives.__init__", "collectives.plans.functions", True),
         ("collectives.__init__", "ranks.world", False),
         ("ranks.world", "collectives.transports.agree", True),
         ("ranks.world", "collectives.make_plan", True),

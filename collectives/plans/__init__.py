@@ -1,8 +1,9 @@
 """From a call to a prepared collective that can be run many times.
 
-calls.py, make_plan.py  what users call
-arguments.py            checks a call; tuning.py chooses for it
-plan.py                 what they get
-execution.py            a run as a list of instructions; message_buffers.py is the memory of its messages
-runners/                how a collective is carried out
+functions.py        all_reduce and its like: plan, run, free
+make_plan.py        makes a plan; plan.py is what it makes
+call.py             what a user asked for, checked; tuning.py chooses for it, proof.py says what may run
+reach.py            which memory all ranks can reach
+execution.py        carries out instructions; message_buffers.py is the memory of their messages
+runners/            how a collective is carried out
 """

@@ -1,6 +1,6 @@
 """From what a user asks for to a plan.
 
-Call        (arguments.py)  checks the arguments on this rank
+Call        (call.py)       checks the arguments on this rank
 agree       (transports/)   compares them with those of the other ranks
 Workspace   (plan.py)       says which buffer is worked on in place, and what is copied around that
 RUNNERS     (runners/)      carry the collective out: by messages, in shared memory, or by the MPI library
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
 from dear_mpi.collectives.plans.runners import RUNNERS, check_call

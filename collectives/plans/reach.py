@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of

@@ -1,7 +1,7 @@
 """How a collective is carried out: by messages, in memory that ranks share, or by the MPI library itself."""
 
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.runners import messages, native, shared
 from dear_mpi.collectives.plans.runners.runner import Runner
 from dear_mpi.collectives.plans.tuning import rules_of

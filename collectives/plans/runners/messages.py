@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
 from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
 from dear_mpi.collectives.lowering.messages import Message, messages
-from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
 from dear_mpi.collectives.plans.message_buffers import MessageBuffers
 from dear_mpi.collectives.plans.proof import proven

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.collectives.launch.cuda_aware import built_for
-from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
 from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.program.contract import COLLECTIVES

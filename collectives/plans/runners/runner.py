@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import InstructionRun
 from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.transports.transport import Transport

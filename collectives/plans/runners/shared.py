@@ -15,7 +15,7 @@ import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share, phases
-from dear_mpi.collectives.plans.arguments import Call
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind, straight
 from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.plans.runners.runner import Task
