@@ -116,7 +116,9 @@ class SymbolicRank:
             return
         before = self.lifted.get(side)
         if before is not None and before not in self.waited:
-            raise ProgramError(f"{self.where(number)}: is sent from where {self.where(before)} still is")
+            raise ProgramError(
+                f"{self.where(number)}: is sent from the side buffer of {self.where(before)}, which is not over"
+            )
         self.lifted[side] = number
 
     def make_room(self, number: int, side: object) -> None:
@@ -125,7 +127,7 @@ class SymbolicRank:
             self.check_left(number)
             self.arriving.update(self.listing.messages[number].cells)
         elif self.received.get(side) is not None:
-            raise ProgramError(f"{self.where(number)}: is received into where another message still is")
+            raise ProgramError(f"{self.where(number)}: is received into a side buffer in use")
         else:
             self.received[side] = []
 
