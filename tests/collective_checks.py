@@ -19,6 +19,7 @@ from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.kernels.array import array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.slab import Slab
 
 OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 LARGE = 1_000_003
@@ -383,6 +384,10 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5, np.float64 if t.rank else np.float32), t)),
     ("collective of ranks", ValueError, "collective must be the same on all ranks, not all_reduce on rank 0",
      lambda t: (reduce_scatter if t.rank else all_reduce)(np.zeros(5), t)),
+    ("debug of ranks", ValueError, "debug must be the same on all ranks, not False on rank 0",
+     lambda t: make_plan("all_reduce", np.zeros(5), t, debug=t.rank > 0)),
+    ("slab of ranks", ValueError, "a slab must be the same on all ranks, not False on rank 0",
+     lambda t: make_plan("all_reduce", np.zeros(5), t, slab=Slab(lambda n: np.empty(n, np.uint8)) if t.rank else None)),
     ("order of plans", ValueError, "number of the plan must be the same on all ranks",
      misnumbered_call),
     ("op of ranks", ValueError, "op must be the same on all ranks, not sum on rank 0; max on rank",
@@ -436,4 +441,13 @@ BAD_CALLS = [
     ("comm", TypeError, "comm must be an mpi4py communicator or a Transport, not int",
      lambda t: all_reduce(np.zeros(5), 3)),
 ]  # fmt: skip
-NEEDS_PEERS = {"weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"}
+NEEDS_PEERS = {
+    "debug of ranks",
+    "slab of ranks",
+    "weights of ranks",
+    "count",
+    "dtype",
+    "op of ranks",
+    "collective of ranks",
+    "order of plans",
+}

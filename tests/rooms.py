@@ -52,7 +52,7 @@ SOURCES = sources()
 def room_of(path):
     """The room of a file of the packages: its folder in the layer, or the layer for what is in no folder."""
     layer, *folders = path.relative_to(ROOT).parent.parts
-    return "/".join([layer, *folders[: len(ROOMS[layer]) > 0]])
+    return "/".join([layer, *(folders[:1] if ROOMS[layer] else [])])
 
 
 def place(name):

@@ -16,7 +16,7 @@ REGISTRY = "dear_mpi.collectives.algorithms.registry"
 # Words that mean something else in another table: memory is shared or private, and a runner is shared or native.
 OTHER_AXES = {"memory", "runner", "runner_of"}
 # Literal dicts with such keys, by the name that is assigned: choices that were measured, and siblings of another axis.
-TABLES = {"TABLE", "RUNNERS", "BACKENDS"}
+TABLES = {"TABLE", "RUNNERS", "BACKENDS", "PROOFS", "PROMISES"}
 
 
 @cache
@@ -27,8 +27,13 @@ def tree_of(module):
 @cache
 def imports_of(module):
     """{alias: what it stands for}, as a full name."""
-    imports = [node for node in ast.walk(tree_of(module)) if isinstance(node, ast.ImportFrom)]
-    return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    found = {}
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.asname: alias.name for alias in node.names if alias.asname}
+    return found
 
 
 @cache
@@ -121,6 +126,7 @@ ASKS = [
     "name not in {'ring', *OTHERS}",
     "name == NATIVE",
     "name == constants.NATIVE",
+    "name == same.NATIVE",
     "name in MINE",
     "name in frozenset(['ordered'])",
     "{'ring': one, 'other': two}[name]",
@@ -143,6 +149,7 @@ TELLS = [
 ]
 CONSTANTS = 'NATIVE = "native"'
 ASKER = """
+import planted.constants as same
 from planted import constants
 from planted.constants import NATIVE
 TABLE = {"ring": None}

@@ -35,7 +35,7 @@ def check_phases(collective: str, partition: Partition, written: Sequence[list[l
         raise ProgramError(f"rank {written.index(fewest)} has fewer phases than others: {len(fewest)}")
     state = State(collective, partition)
     for run in range(RUNS):
-        state.turn = run % 2
+        state.set = run % 2
         for rank in range(len(written)):
             state.fill(rank)
         for number in range(len(fewest)):
@@ -52,7 +52,7 @@ class State:
     """What all memory holds, element by element, and who has used it since the last barrier."""
 
     def __init__(self, collective: str, partition: Partition) -> None:
-        self.contract, self.turn = COLLECTIVES[collective], 0
+        self.contract, self.set = COLLECTIVES[collective], 0
         self.expected = promised(collective, len(partition.counts))
         self.owners = [rank for rank, count in enumerate(partition.counts) for _ in range(count)]
         self.held: dict[object, int] = {}
@@ -64,7 +64,7 @@ class State:
 
     def cell(self, memory: Operand, element: int) -> object:
         """An element of a buffer, or of one of a rank's two mailboxes, which runs use in turn."""
-        return (memory, element) if memory[0] == "buffer" else (memory, element, self.turn)
+        return (memory, element) if memory[0] == "buffer" else (memory, element, self.set)
 
     def fill(self, rank: int) -> None:
         """The caller writes new data into its buffer."""

@@ -55,8 +55,8 @@ class Call:
         if self.rules is not None:
             nbytes = self.count * self.x.dtype.itemsize
             shared = [rule for rule in self.shared_rules if sharing and nbytes <= rule.limit]
-            messages = [rule for rule in self.rules if runner_of(rule.algorithm) == "messages"]
-            rule = pick(shared or messages, self.collective, transport.size, nbytes)
+            others = [rule for rule in self.rules if runner_of(rule.algorithm) != "shared"]
+            rule = pick(shared or others, self.collective, transport.size, nbytes)
             algorithm = rule.algorithm
             if self.rules is not BUILT_IN:  # its segments were not measured here
                 segment_bytes = rule.segment_bytes

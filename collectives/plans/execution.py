@@ -1,4 +1,4 @@
-"""Carry out instructions: wait for these messages, then do those things. All plans but ``native`` run in this way.
+"""Carry out instructions: wait for these messages, then do those things. All plans run in this way.
 
 The runners (``runners/messages.py``, ``runners/shared.py``) make every request, every view and every bound call in
 advance. A run then only starts, waits and calls. It slices no array and allocates nothing.
@@ -109,7 +109,9 @@ class InstructionRun:
         instruction = self.instructions[min(self.position, len(self.instructions) - 1)]
         if self.waited < len(instruction.awaited):
             return TransportError(f"rank {self.rank}, {instruction.awaited[self.waited]}: {error}")
-        return TransportError(f"rank {self.rank}, after {self.position} of {len(self.instructions)}: {error}")
+        return TransportError(
+            f"rank {self.rank}, after instruction {self.position} of {len(self.instructions)}: {error}"
+        )
 
     def free(self) -> None:
         """Give the requests back; the run must not be under way."""

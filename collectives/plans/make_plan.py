@@ -68,7 +68,8 @@ def make_plan(
     transport = transport_of(comm)
     tag = transport.next_tag()
     asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root)
-    agree(transport, collective, lambda: {**check_call(asked, transport), "number of the plan": tag})
+    options = {"debug": debug, "a slab": slab is not None, "number of the plan": tag}
+    agree(transport, collective, lambda: {**check_call(asked, transport), **options})
     work = workspace_of(asked, transport.rank, transport.size)
     reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)

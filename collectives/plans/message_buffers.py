@@ -8,16 +8,15 @@ While one message is on the wire, the next is lifted, and the receiver merges th
 pinned memory over the bus, so there is no copy in between.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dear_mpi.collectives.lowering.instructions import InstructionList, SideBuffer
+from dear_mpi.collectives.plans.execution import Action
 from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import Slab
 
 __all__ = ["MessageBuffers"]
-
-Action = Callable[[], object]
 
 
 class MessageBuffers:

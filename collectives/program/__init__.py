@@ -4,6 +4,7 @@ program.py    a program as data: steps of sends and receives
 contract.py   what each collective promises
 partition.py  which part of a buffer belongs to which rank
 replay.py     runs programs on symbols; verify.py proves them by it
+lanes.py      matches sends with receives
 cost.py       runs them on a network of given speed
 errors.py     what can go wrong
 

@@ -14,13 +14,14 @@ These are in ``BACKENDS``. Every other name is a plan of ours, by what ``make_pl
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 from dear_mpi.bench.case import CannotRun, Case
 from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.plans.runners.native import NativeRun
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.transport import StagedTransport, Transport
@@ -89,8 +90,8 @@ def native(setup: Setup) -> Backend:
     plan = setup.plan("native")
     if setup.out is not None or setup.case.device != "cpu" or setup.case.op == "average":
         return Backend(plan, plan.free)
-    call: Any = plan.run  # a NativeRun
-    return Backend(call.call, plan.free, untimed=call.home)
+    run = cast(NativeRun, plan.run)
+    return Backend(run.call, plan.free, untimed=run.home)
 
 
 def prototype(setup: Setup) -> Backend:
@@ -108,6 +109,8 @@ def gloo(setup: Setup) -> Backend:
 
 
 def staged(setup: Setup) -> Backend:
+    if setup.case.device == "cpu":
+        raise CannotRun("stages the memory of a device, and host memory needs none of it")
     return of_plan(replace(setup, transport=StagedTransport(setup.transport)).plan("ring"))
 
 

@@ -47,7 +47,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.algorithms or DEFAULTS[self.device]
+        return self.algorithms or lookup("device", self.device, DEFAULTS)
 
     def cases(self) -> Iterator[Case]:
         for collective in self.collectives:

@@ -83,7 +83,7 @@ def summary_of(rows: Sequence[Row]) -> Table | str:
 def fit_text(fit: Fit | None) -> str:
     """The fitted network in words."""
     if fit is None:
-        needed = "two sizes of one of our algorithms (other than auto and shared)"
+        needed = "two sizes of an algorithm of ours that sends messages, named and not chosen by auto"
         return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."
     network = fit.network
     beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))

@@ -25,9 +25,14 @@ def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFact
     rows: list[LinkFacts] = []
     for source in range(size if size > 2 else size - 1):
         dest = (source + 1) % size
-        program = there_and_back(transport.rank, size, source, dest)
-        sizes = zip((SMALL_BYTES, nbytes), SAMPLES, strict=True)
-        mine = [round_trip_s(program, transport, count, path, samples) for count, samples in sizes]
+        sizes = [(transport.next_tag(), *size) for size in zip((SMALL_BYTES, nbytes), SAMPLES, strict=True)]
+        mine = []
+        if transport.rank in (source, dest):
+            program = there_and_back(transport.rank, size, source, dest)
+            mine = [
+                round_trip_s(program, transport, path, tag=tag, nbytes=count, samples=samples)
+                for tag, count, samples in sizes
+            ]
         transport.barrier(asleep=True)  # the other ranks leave their cores to the pair
         small_s, large_s = (seconds / 2 for seconds in transport.gather_values(mine)[source])
         latency, bandwidth = (small_s * 1e6, SMALL_BYTES, SAMPLES[0]), (nbytes / large_s * 1e-9, nbytes, SAMPLES[1])
@@ -36,20 +41,22 @@ def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFact
 
 
 def there_and_back(rank: int, size: int, source: int, dest: int) -> Program:
-    """Chunk 0 goes from ``source`` to ``dest`` and back; the steps of all other ranks are empty."""
-    chunk = range(1)
+    """Chunk 0 goes from ``source`` to ``dest`` and back.
+
+    It comes back into chunk 1, so that its receive can be posted before it is sent, as in any ping-pong.
+    """
+    forth, back = range(1), range(1, 2)
     steps = {
-        source: (Step(sends=(Send(dest, chunk),)), Step(receives=(Receive(dest, chunk),))),
-        dest: (Step(receives=(Receive(source, chunk),)), Step(sends=(Send(source, chunk),))),
+        source: (Step(sends=(Send(dest, forth),)), Step(receives=(Receive(dest, back),))),
+        dest: (Step(receives=(Receive(source, forth),)), Step(sends=(Send(source, forth),))),
     }
-    return Program("round trip", rank, size, steps.get(rank, (Step(), Step())))
+    return Program("round trip", rank, size, steps[rank])
 
 
-def round_trip_s(program: Program, transport: Transport, nbytes: int, path: str, samples: int) -> float:
-    """Seconds of a round trip of so many bytes, the median; what the other ranks measure is of no use."""
-    buffer = np.zeros(nbytes, np.uint8) if path == "host" else device_zeros(nbytes)
-    chunks = (0, *[nbytes] * program.size)  # chunk 0 is the whole buffer
-    tag, staged = transport.next_tag(), path == "staged"
+def round_trip_s(program: Program, transport: Transport, path: str, *, tag: int, nbytes: int, samples: int) -> float:
+    """The median seconds of a round trip of ``nbytes``."""
+    buffer = np.zeros(2 * nbytes, np.uint8) if path == "host" else device_zeros(2 * nbytes)
+    chunks, staged = (0, nbytes, *[2 * nbytes] * (program.size - 1)), path == "staged"
     run = MessagesRun(program, buffer, chunks, transport, op="sum", segment=nbytes, tag=tag, staged=staged)
     seconds = []
     for _ in range(WARM_UP + samples):

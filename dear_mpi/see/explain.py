@@ -8,10 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.collectives import programs, verify
-from dear_mpi.collectives.algorithms.registry import find_algorithm
+from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.lowering.check_instructions import check_instructions
+from dear_mpi.collectives.lowering.check_phases import check_phases
+from dear_mpi.collectives.lowering.phases import Share, phases
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.replay import Row, ranks_in, replay
 from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order, promised
@@ -65,15 +68,37 @@ def explain_algorithm(
             for pieces in (1, SEGMENTS):
                 proved = programs(name, collective, ranks, hosts=layout[:ranks], pieces=pieces)
                 verify(proved)
-                for length, segment in CUTS:
-                    check_instructions(proved, range(0, proved[0].chunks * length + 1, length), segment)
+                PROOFS[runner_of(name)](proved)
         numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
-        cuts = f"with {SEGMENTS} segments per chunk and with 2 chunks per segment"
-        promise = "every contribution arrives exactly once, and no rank waits forever, even if each send blocks"
-        console.print(f"Proved for {numbers}, {cuts}: {promise} until it is received.", soft_wrap=True)
+        console.print(f"Proved for {numbers}{PROMISES[runner_of(name)]}", soft_wrap=True)
     if picture is not None:
         draw_steps(written, rows, picture)
         console.print(f"Drawn into {picture}", markup=False)
+
+
+def prove_messages(proved: Sequence[Program]) -> None:
+    """The instructions of all ranks, however chunks are cut."""
+    for length, segment in CUTS:
+        check_instructions(proved, range(0, proved[0].chunks * length + 1, length), segment)
+
+
+def prove_memory(proved: Sequence[Program]) -> None:
+    """The phases of all ranks that work in shared memory, in their buffers and by mailboxes."""
+    size, collective = len(proved), proved[0].collective
+    partition = Partition.of(SEGMENTS * size + 1, size)
+    for mailboxes in (True, False):
+        shares = [Share(partition, rank, block=2) for rank in range(size)]
+        check_phases(collective, partition, [phases(collective, share, mailboxes=mailboxes) for share in shares])
+
+
+# By runner: how that is proved which it runs, and what is then known.
+PROOFS = {"messages": prove_messages, "shared": prove_memory}
+PROMISES = {
+    "messages": f", with {SEGMENTS} segments per chunk and with 2 chunks per segment: every contribution arrives "
+    "exactly once, and no rank waits forever, even if each send blocks until it is received.",
+    "shared": ", in buffers and by mailboxes: every contribution is combined exactly once, and no rank uses memory "
+    "while another one writes there.",
+}
 
 
 def table(written: Sequence[Program], rows: list[list[Row]], number: int) -> Table:

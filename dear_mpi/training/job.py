@@ -75,8 +75,9 @@ class Job:
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""
         if error is None or isinstance(error, AgreedError):
-            self.exchange.free()
-            self.meter.free()
+            for part in vars(self).get("exchange"), vars(self).get("meter"):  # one may not have come into being
+                if part is not None:
+                    part.free()
 
     def build(self) -> dict[str, Any]:
         """Make everything that needs no communication; return what must be equal on all ranks."""

@@ -38,6 +38,17 @@ def test_contributions_are_combined_in_rank_order(collective, at_once):
             assert [rank for _, rank in moves.sources] == [0, 1, 2, 3]
 
 
+def test_sums_in_rank_0s_buffer_are_formed_in_rank_order():
+    """The usual all-reduce in buffers: one contribution after the other, for each block."""
+    _, found = written("all_reduce", 12, 4, mailboxes=False)
+    for rank in range(4):
+        sums = [move for move in found[rank][1] if len(move.sources) == 2]
+        for part in {move.part for move in sums}:
+            assert [move.sources for move in sums if move.part == part] == [
+                (("buffer", 0), ("buffer", other)) for other in (1, 2, 3)
+            ]
+
+
 def no_barrier(of_rank):
     """The first two phases as one."""
     return [[*of_rank[0], *of_rank[1]], *of_rank[2:]]

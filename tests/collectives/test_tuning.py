@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from dear_mpi.collectives import programs
+from dear_mpi.collectives import all_reduce, programs
 from dear_mpi.collectives.plans.tuning import BUILT_IN, Rule, pick, read_rules, rules_of, write_rules
+from dear_mpi.collectives.transports.loopback import run_loopback
 
 RULES = [
     Rule("all_reduce", 4, 1000, "naive", 512),
@@ -96,3 +98,11 @@ def test_bad_entries(tmp_path, name, value, allowed):
 def test_a_file_that_is_not_there():
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         rules_of("auto:/no/such/rules.json")
+
+
+def test_a_table_may_name_the_librarys_own_collective(tmp_path):
+    """Where that cannot run, the error says so; it is not passed over in silence."""
+    file = tmp_path / "rules.json"
+    write_rules(file, {}, [Rule("all_reduce", 2, None, "native", 1024)])
+    with pytest.raises(ValueError, match="algorithm 'native' needs MPI, not the transport"):
+        run_loopback(2, lambda transport: all_reduce(np.ones(9), transport, algorithm=f"auto:{file}"))

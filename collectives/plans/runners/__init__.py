@@ -35,5 +35,7 @@ def check_call(call: Call, transport: Transport) -> dict[str, object]:
         choice = call.chosen(transport, sharing=sharing)
         runner = RUNNERS[runner_of(choice.algorithm)]
         runner.check(choice.algorithm, choice.collective, transport)
-        facts["the programs of the algorithm"] = runner.check_call(choice, transport)
+        programs = runner.check_call(choice, transport)
+        if programs is not None:
+            facts["the programs of the algorithm"] = programs
     return facts

@@ -120,7 +120,7 @@ class MessagesRun(InstructionRun):
                 yield bind(waits, names, [*actions, *starts])
 
     def free(self) -> None:
-        synchronize(self.buffers.buffer)  # kernels may still read the side_buffers
+        synchronize(self.buffers.buffer)  # kernels may still read the side buffers
         super().free()
 
 

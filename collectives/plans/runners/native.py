@@ -19,7 +19,7 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import synchronize
 
-__all__ = ["check", "check_call", "prepare"]
+__all__ = ["NativeRun", "check", "check_call", "prepare"]
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
@@ -39,6 +39,7 @@ def prepare(task: Task) -> InstructionRun:
 class NativeRun(InstructionRun):
     """The library's collective on a flat buffer, in place.
 
+    ``call`` is the library's; ``home`` then brings a shard from the start of the buffer to where it belongs.
     MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, else MPI_Reduce_scatter and MPI_Allgatherv.
 
     Raises:
@@ -53,7 +54,7 @@ class NativeRun(InstructionRun):
         comm: Any = transport.native
         if not built_for(buffer, comm, taken=transport.memory.takes(buffer)):
             name = transport.name.partition(";")[0]
-            raise ArgumentError(f"algorithm 'native' needs an MPI that was built for GPUs, which {name} was not")
+            raise ArgumentError(f"algorithm {task.call.algorithm!r} needs an MPI built for GPUs, which {name} is not")
         combine = getattr(MPI, task.op.upper())
         shard, equal = buffer[partition.shard(transport.rank)], len(set(partition.counts)) == 1
         octets = buffer.view("u1")  # MPI does not have all of our types
@@ -74,8 +75,8 @@ class NativeRun(InstructionRun):
         # MPI leaves the shard at the start of the buffer, wherever it belongs.
         scattered = task.call.collective == "reduce_scatter"
         self.home = partial(move, shard, buffer[: shard.size]) if scattered else lambda: None
-        settle = partial(synchronize, buffer)  # MPI knows no streams
-        super().__init__(transport.rank, [BoundInstruction((), (), (), (settle, self.call, self.home))], ())
+        wait = partial(synchronize, buffer)  # MPI knows no streams
+        super().__init__(transport.rank, [BoundInstruction((), (), (), (wait, self.call, self.home))], ())
 
     def start(self) -> None:
         """Nothing yet: the library's calls block."""

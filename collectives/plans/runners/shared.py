@@ -58,9 +58,9 @@ class SharedRun(InstructionRun):
              transport.recv_init(token, (rank - far) % size, task.tag))
             for far in (1 << number for number in range((size - 1).bit_length()))
         ]  # fmt: skip
-        turns = [list(self.bound(moves, arrays, rounds)) for arrays in named(task.reached, task.buffer, rank)]
-        self.turns = deque((turn, straight(turn)) for turn in turns)
-        super().__init__(rank, turns[0], [request for pair in rounds for request in pair])
+        sets = [list(self.bound(moves, arrays, rounds)) for arrays in named(task.reached, task.buffer, rank)]
+        self.sets = deque((half, straight(half)) for half in sets)
+        super().__init__(rank, sets[0], [request for pair in rounds for request in pair])
 
     def bound(
         self, moves: Sequence[Sequence[Move]], arrays: Arrays, rounds: Sequence[tuple[Request, Request]]
@@ -86,21 +86,21 @@ class SharedRun(InstructionRun):
         return combiner(target, sources[:own], sources[own + 1 :], self.op)
 
     def start(self) -> None:
-        self.turn()
+        self.swap_mailboxes()
         super().start()
 
     def whole(self) -> None:
-        self.turn()
+        self.swap_mailboxes()
         super().whole()
 
-    def turn(self) -> None:
+    def swap_mailboxes(self) -> None:
         """Take the other mailboxes."""
-        self.instructions, self.calls = self.turns[0]
-        self.turns.rotate()
+        self.instructions, self.calls = self.sets[0]
+        self.sets.rotate()
 
     def free(self) -> None:
         super().free()
-        self.turns.clear()  # and with them the views of other ranks' memory
+        self.sets.clear()  # and with them the views of other ranks' memory
 
 
 def named(reached: Reach, buffer: Array, rank: int) -> list[Arrays]:
