@@ -442,6 +442,9 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5), 3)),
 ]  # fmt: skip
 NEEDS_PEERS = {
+    *("weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"),
+    *("debug of ranks", "slab of ranks"),
+}
     "debug of ranks",
     "slab of ranks",
     "weights of ranks",
