@@ -445,12 +445,3 @@ NEEDS_PEERS = {
     *("weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"),
     *("debug of ranks", "slab of ranks"),
 }
-    "debug of ranks",
-    "slab of ranks",
-    "weights of ranks",
-    "count",
-    "dtype",
-    "op of ranks",
-    "collective of ranks",
-    "order of plans",
-}
