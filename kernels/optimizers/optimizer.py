@@ -17,7 +17,7 @@ __all__ = ["Optimizer"]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are what a user may set.
+    """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are the constants.
 
     Raises:
         ValueError: a constant is negative, infinite or not a number, or ``lr`` is zero.

@@ -1,4 +1,4 @@
-"""Schedules: when each bucket communicates during training. One small file each; the same trainer runs them all."""
+"""Schedules: when each bucket communicates during training. One small file each, and its line in ``SCHEDULES``."""
 
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.schedule import Schedule
