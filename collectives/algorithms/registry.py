@@ -71,7 +71,7 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
         ValueError: there is no such algorithm or collective, or the algorithm does not serve the collective.
     """
     lookup("collective", collective, COLLECTIVES)
-    known: dict[str, dict[str, Algorithm]] = {other: {} for other in RUNNER} | ALGORITHMS
+    known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
     served = load_algorithm(name) if ":" in name else lookup("algorithm", name, known)
     if collective not in served:
         others = ", ".join(other for other, row in ALGORITHMS.items() if collective in row)

@@ -132,6 +132,8 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
                 backend = libraries.get(name, world.transport.name)
                 found = samples[name, segment_bytes]
                 rows.append(row_of(case, name, found, backend=backend, ranks=world.size, segment_bytes=segment_bytes))
+    if not rows:
+        raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
     rows, fit = rank_0_does(world, lambda: modelled(rows, world.transport.hosts))
     return Report(rows, fit, settings.memory, left_out)
 

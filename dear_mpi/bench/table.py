@@ -36,7 +36,8 @@ def table_of(rows: Sequence[Row], memory: str) -> Table:
     others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
     backends = ", ".join([f"over {first.backend}", *(f"{name}: {backend}" for name, backend in others.items())])
     place = f"ours in {memory} memory" if first.device == "cpu" else first.device
-    title = f"{first.collective}, {plural(first.ranks, 'rank')}, {first.dtype}, {first.op}, {first.placement}, {place}"
+    op = "" if first.op == "none" else f"{first.op}, "
+    title = f"{first.collective}, {plural(first.ranks, 'rank')}, {first.dtype}, {op}{first.placement}, {place}"
     least, most = min(row.samples for row in rows), max(row.samples for row in rows)
     calls = f"{least} to {most} calls" if least < most else plural(most, "call")
     table = Table(

@@ -6,7 +6,7 @@ from typing import Annotated
 from typer import Option
 
 from dear_mpi.cli.flags import NAMES
-from dear_mpi.cli.run import complaining
+from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.see.explain import explain_algorithm
 
@@ -26,4 +26,5 @@ def explain(
     Example: dear-mpi explain --algorithm ring --ranks 4 --check
     """
     with complaining(mpi=False):
+        check_alone("explain", 1)
         explain_algorithm(algorithm, collective, ranks, hosts=hosts, check=check, picture=picture)

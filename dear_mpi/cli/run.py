@@ -52,6 +52,8 @@ def run_ranks(command: Callable[[World], Any], json_file: Path | None, *, device
     """
 
     def check(world: World) -> Mapping[str, Any]:
+        if json_file is not None and world.rank == 0 and json_file.is_dir():
+            raise ValueError(f"--json {str(json_file)!r} cannot be written: it is a folder")
         if json_file is not None and world.rank == 0 and not os.access(json_file.parent, os.W_OK):
             raise ValueError(
                 f"--json {str(json_file)!r} cannot be written: there is no such folder, or it is read-only"

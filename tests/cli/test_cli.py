@@ -147,7 +147,7 @@ BAD = [
     (["--schedule", "daer"], "schedule 'daer' is unknown: did you mean 'dear'?"),
     (
         ["--algorithm", "rnig"],
-        "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: shared, native, naive, ring",
+        "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring",
     ),
     (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam'?"),
@@ -270,3 +270,24 @@ def test_bench_runs_on_threads(tmp_path):
     assert result.exit_code == 0, result.output
     assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())] == [("ring", 0)] * 2
     assert "native: needs the processes of an MPI job" in " ".join(result.stdout.split())
+
+
+def test_a_benchmark_that_measures_nothing_is_an_error(tmp_path):
+    result = run("bench", "--threads", 2, "--algorithms", "native", "--sizes", "1KiB", "--json", tmp_path / "rows.json")
+    assert result.exit_code == 2
+    assert "native" in result.stderr
+    assert not (tmp_path / "rows.json").exists()
+
+
+def test_a_folder_is_refused_before_the_work(tmp_path):
+    result = run("train", "--threads", 1, "--iterations", 1, "--json", tmp_path)
+    assert result.exit_code == 2
+    assert "cannot be written: it is a folder" in result.stderr
+    assert "loss" not in result.stdout
+
+
+def test_explain_runs_in_one_process(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "0")
+    result = run("explain", "--ranks", 2)
+    assert (result.exit_code, "explain runs in one process: start it without mpirun" in result.stderr) == (2, True)

@@ -24,7 +24,7 @@ __all__ = ["NativeRun", "check", "check_call", "prepare"]
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     if transport.native is None:
-        raise ValueError(f"algorithm {algorithm!r} needs MPI, not the transport {transport.name!r}: use 'ring'")
+        raise ValueError(f"algorithm {algorithm!r} needs MPI, not the transport {transport.name!r}: take one of ours")
 
 
 def check_call(call: Call, transport: Transport) -> None:
