@@ -30,15 +30,16 @@ def test_links_of_all_neighbours(size, path):
 def test_a_round_trip_ends_with_what_was_sent(staged):
     def rank(transport):
         with cupy.cuda.Stream(non_blocking=True):
-            x = cupy.full(1000, 7 - 7 * transport.rank, "u1")
+            x = cupy.zeros(2000, "u1")
+            x[:1000] = 7 - 7 * transport.rank
             program = there_and_back(transport.rank, 2, 0, 1)
-            chunks = (0, 1000, 1000)
+            chunks = (0, 1000, 2000)
             run = MessagesRun(program, x, chunks, watched(transport), op="sum", segment=1000, tag=1, staged=staged)
             run.whole()
             run.free()
             return x.tolist()
 
-    assert run_loopback(2, rank) == [[7] * 1000] * 2
+    assert run_loopback(2, rank) == [[7] * 2000, [7] * 1000 + [0] * 1000]
 
 
 def test_the_gpu_of_a_rank():
