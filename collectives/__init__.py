@@ -52,7 +52,8 @@ def __getattr__(name: str) -> Any:
     """A public name, from the module where it is written."""
     for home, names in HOMES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+            found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)  # asked for once
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

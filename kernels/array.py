@@ -4,7 +4,7 @@ The kernels are called with NumPy or CuPy arrays and never ask the caller which:
 CuPy is imported only when a CuPy array is seen, so a machine without CUDA never looks for it.
 """
 
-import importlib
+import sys
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -39,8 +39,9 @@ def array_module(array: Array) -> ModuleType:
     >>> array_module(np.zeros(3)).__name__
     'numpy'
     """
-    lookup("array library", library_of(array), KERNELS)
-    return importlib.import_module(library_of(array))
+    library = library_of(array)
+    lookup("array library", library, KERNELS)
+    return sys.modules[library]  # which made the array
 
 
 def to_host(array: Array) -> Array:

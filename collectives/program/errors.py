@@ -1,6 +1,9 @@
-"""What can go wrong in a collective, by kind."""
+"""What can go wrong in a collective, by kind, and how messages name ranks."""
+
+from collections.abc import Collection
 
 __all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "ProgramError", "TransportError"]
+__all__ += ["name_ranks"]
 
 
 class CollectiveError(RuntimeError):
@@ -25,3 +28,12 @@ class ProgramError(CollectiveError):
 
 class TransportError(CollectiveError):
     """Bytes could not be moved, because a peer is gone or the job was aborted."""
+
+
+def name_ranks(ranks: Collection[int]) -> str:
+    """Ranks, for a reader.
+
+    >>> name_ranks([0, 2, 3]), name_ranks([1]), name_ranks([])
+    ('ranks 0, 2, 3', 'rank 1', 'no rank')
+    """
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "no rank"

@@ -11,11 +11,11 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from dear_mpi.collectives.program.contract import COLLECTIVES
-from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.errors import ProgramError, name_ranks
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program, Receive, Send, label
 
-__all__ = ["Row", "ranks_in", "replay", "run"]
+__all__ = ["Row", "members", "ranks_in", "replay", "run"]
 
 Row = list[int]
 """What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data."""
@@ -129,11 +129,15 @@ def blocked(replayed: RankReplay, lanes: Lanes) -> str:
     return f"rank {mine}, step {replayed.number}: blocked for ever, {'; '.join(waiting)}"
 
 
-def ranks_in(mask: int) -> str:
-    """The ranks whose bits are set, for a reader.
+def members(mask: int) -> list[int]:
+    """The ranks whose bits are set.
 
-    >>> ranks_in(0b1101), ranks_in(0b10), ranks_in(0)
-    ('ranks 0, 2, 3', 'rank 1', 'no rank')
+    >>> members(0b1101)
+    [0, 2, 3]
     """
-    found = [str(rank) for rank in range(mask.bit_length()) if mask >> rank & 1]
-    return f"rank{'s' * (len(found) > 1)} {', '.join(found)}" if found else "no rank"
+    return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+
+
+def ranks_in(mask: int) -> str:
+    """The same, for a reader."""
+    return name_ranks(members(mask))

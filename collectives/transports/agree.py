@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
+from dear_mpi.collectives.program.errors import ArgumentError, MismatchError, name_ranks
 from dear_mpi.collectives.transports.transport import Transport
 
 __all__ = ["agree", "run_checker"]
@@ -66,7 +66,4 @@ def by_rank(values: list[Any]) -> str:
             groups.setdefault(value, []).append(rank)
     if list(groups.values()) == [list(range(len(values)))]:
         return str(next(iter(groups)))
-    return "; ".join(
-        f"{value} on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        for value, ranks in groups.items()
-    )
+    return "; ".join(f"{value} on {name_ranks(ranks)}" for value, ranks in groups.items())

@@ -20,6 +20,7 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, rules_of, write_rules
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.files import check_writable
 
 __all__ = ["Tuning", "tuned"]
 
@@ -79,8 +80,7 @@ class Tuning:
         if not any(map(is_ours, names)):
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {', '.join(names)}")
         if self.world.rank == 0:
-            if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
-                raise ValueError(f"--tune {str(self.path)!r} cannot be written: no such folder, or it is read-only")
+            check_writable("--tune", self.path)
             self.old = read_rules(self.path) if self.path.exists() else ()
         return {}
 

@@ -16,6 +16,7 @@ from dear_mpi.collectives.program.errors import AgreedError, ProgramError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
+from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.config import Config
 
@@ -52,12 +53,8 @@ def run_ranks(command: Callable[[World], Any], json_file: Path | None, *, device
     """
 
     def check(world: World) -> Mapping[str, Any]:
-        if json_file is not None and world.rank == 0 and json_file.is_dir():
-            raise ValueError(f"--json {str(json_file)!r} cannot be written: it is a folder")
-        if json_file is not None and world.rank == 0 and not os.access(json_file.parent, os.W_OK):
-            raise ValueError(
-                f"--json {str(json_file)!r} cannot be written: there is no such folder, or it is read-only"
-            )
+        if json_file is not None and world.rank == 0:
+            check_writable("--json", json_file)
         return {}
 
     def on_each_rank(world: World) -> Any:

@@ -16,7 +16,7 @@ from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import Row, ranks_in, replay
+from dear_mpi.collectives.program.replay import Row, members, replay
 from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order, promised
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.picture import draw_steps
@@ -120,7 +120,7 @@ def table(written: Sequence[Program], rows: list[list[Row]], number: int) -> Tab
 
 def cell(mask: int, complete: int) -> str:
     """The contributions in a chunk; bold where it has all of them."""
-    text = ranks_in(mask).rpartition("rank")[2].lstrip("s ").replace(", ", "+") if mask else "-"
+    text = "+".join(map(str, members(mask))) or "-"
     return f"[bold green]{text}[/]" if mask == complete else text
 
 

@@ -56,13 +56,16 @@ class Job:
     def __init__(self, config: Config, world: World, schedules: Sequence[str]) -> None:
         self.config, self.world, self.schedules = config, world, tuple(schedules)
         agree(world.transport, "job", self.build)
+        self.plans = ExitStack()
         with ExitStack() as stack:
             stack.enter_context(self.streams.compute.use())
             stack.push(self.free)
             engine = stack.enter_context(Engine(self.streams))  # ends before its plans are freed
             options = {"segment_bytes": config.segment_bytes, "debug": config.debug, "slab": self.slab}
             self.exchange = Exchange(self.buckets, world, engine, algorithm=config.algorithm, **options)
+            self.plans.callback(self.exchange.free)
             self.meter = LossMeter(self.exchange, self.slab)
+            self.plans.callback(self.meter.free)
             self.trainers = {name: self.trainer(name) for name in schedules}
             self.stack = stack.pop_all()
 
@@ -75,9 +78,7 @@ class Job:
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""
         if error is None or isinstance(error, AgreedError):
-            for part in vars(self).get("exchange"), vars(self).get("meter"):  # one may not have come into being
-                if part is not None:
-                    part.free()
+            self.plans.close()
 
     def build(self) -> dict[str, Any]:
         """Make everything that needs no communication; return what must be equal on all ranks."""

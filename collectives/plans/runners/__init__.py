@@ -31,7 +31,8 @@ def check_call(call: Call, transport: Transport) -> dict[str, object]:
         ProgramError: a user's algorithm is wrong.
     """
     facts = call.check(transport)
-    for sharing in (True, False):  # whether they share memory, the ranks find out later
+    # Only a tuning table makes a difference for ranks that share memory, which they find out later.
+    for sharing in (False,) if call.rules is None else (True, False):
         choice = call.chosen(transport, sharing=sharing)
         runner = RUNNERS[runner_of(choice.algorithm)]
         runner.check(choice.algorithm, choice.collective, transport)
