@@ -42,9 +42,12 @@ def test_native_collectives_train_too():
     assert trained(algorithm="native", iterations=100)["accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_digits_are_learnt(schedule):
-    """The main job, at its defaults: at least 97 % of the test digits are read, on any number of ranks."""
+def test_digits_are_learnt(comm):
+    """The main job, at its defaults: at least 97 % of the test digits are read, on any number of ranks.
+
+    Each number of ranks trains under another schedule, for all of them end with the same bits (tested above).
+    """
+    schedule = tuple(SCHEDULES)[comm.size % len(SCHEDULES)]
     config = Config.of({"model": "cnn", "fusion": "layers:2", "schedule": schedule})
     report = run_world(lambda world: train(config, world))
     assert report["accuracy"] >= 0.97
