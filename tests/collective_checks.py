@@ -40,7 +40,7 @@ class Case:
     root: str
 
     def elements(self, size: int) -> int:
-        return {"0": 0, "1": 1, "size-1": size - 1, "size": size, "odd": 37, "large": LARGE}[self.count]
+        return {"0": 0, "1": 1, "size-1": size - 1, "size": size, "odd": 37, "many": 331, "large": LARGE}[self.count]
 
     def options(self, size: int) -> dict:
         """What differs from collective to collective; ranks of odd numbers own less, some of them nothing."""
@@ -117,8 +117,8 @@ def check_case(transport, case: Case, put=lambda array: array) -> None:
 
 
 def check_shared_has_the_bits_of_ordered(transport, dtype: str) -> None:
-    """With buffers in shared memory and elsewhere, above and below the size up to which there are mailboxes."""
-    for count, share in ((3001, True), (30001, True), (30001, False)):
+    """With buffers in shared memory and elsewhere; by mailboxes with one block of each shard, and with many."""
+    for count, share in ((3001, True), (30001, True), (30001, False), (300001, False)):
         data = np.random.default_rng(transport.rank).standard_normal(count).astype(DTYPES[dtype])
         results = []
         for algorithm in ("ordered", "shared"):

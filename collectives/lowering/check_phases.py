@@ -9,10 +9,9 @@ buffer.
 from collections import defaultdict
 from collections.abc import Sequence
 
-from dear_mpi.collectives.lowering.phases import Move, Operand
+from dear_mpi.collectives.lowering.phases import Move, Operand, Share
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.replay import ranks_in
 from dear_mpi.collectives.program.verify import promised
 
@@ -21,10 +20,11 @@ __all__ = ["check_phases"]
 RUNS = 4
 
 
-def check_phases(collective: str, partition: Partition, written: Sequence[list[list[Move]]]) -> None:
+def check_phases(collective: str, share: Share, written: Sequence[list[list[Move]]]) -> None:
     """See that all runs end with what the collective promises, whichever rank is faster.
 
     Args:
+        share: of any rank: where mailboxes have which element.
         written: the ``phases`` of each rank.
 
     Raises:
@@ -33,9 +33,9 @@ def check_phases(collective: str, partition: Partition, written: Sequence[list[l
     fewest = min(written, key=len)
     if len(fewest) < len(max(written, key=len)):
         raise ProgramError(f"rank {written.index(fewest)} has fewer phases than others: {len(fewest)}")
-    state = State(collective, partition)
+    state = State(collective, share)
     for run in range(RUNS):
-        state.set = run % 2
+        state.run = run
         for rank in range(len(written)):
             state.fill(rank)
         for number in range(len(fewest)):
@@ -51,11 +51,11 @@ def check_phases(collective: str, partition: Partition, written: Sequence[list[l
 class State:
     """What all memory holds, element by element, and who has used it since the last barrier."""
 
-    def __init__(self, collective: str, partition: Partition) -> None:
-        self.contract, self.set = COLLECTIVES[collective], 0
-        self.expected = promised(collective, len(partition.counts))
-        self.owners = [rank for rank, count in enumerate(partition.counts) for _ in range(count)]
-        self.held: dict[object, int] = {}
+    def __init__(self, collective: str, share: Share) -> None:
+        self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
+        self.expected = promised(collective, len(share.ranks))
+        self.owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
+        self.held: dict[object, tuple[int, ...]] = {}  # what is in it; of which element, since which run
         self.barrier()
 
     def barrier(self) -> None:
@@ -63,8 +63,10 @@ class State:
         self.readers: dict[object, set[int]] = defaultdict(set)
 
     def cell(self, memory: Operand, element: int) -> object:
-        """An element of a buffer, or of one of a rank's two mailboxes, which runs use in turn."""
-        return (memory, element) if memory[0] == "buffer" else (memory, element, self.set)
+        """An element of a buffer, or the place in a mailbox that has it in this run."""
+        if memory[0] == "mailbox":
+            element = self.share.in_mailbox(range(element, element + 1), self.run).start
+        return memory, element
 
     def fill(self, rank: int) -> None:
         """The caller writes new data into its buffer."""
@@ -87,13 +89,14 @@ class State:
         cell = self.cell(memory, element)
         self.check_alone({self.writer.get(cell, rank)} - {rank}, f"{where}: reads", memory, element)
         self.readers[cell].add(rank)
-        return self.held.get(cell, 0)
+        mask, *since = self.held.get(cell, (0,))
+        return mask if since == [element, self.run] else 0  # what another block or run left there is of no use
 
     def write(self, rank: int, memory: Operand, element: int, mask: int, where: str) -> None:
         cell = self.cell(memory, element)
         others = (self.readers[cell] | {self.writer.get(cell, rank)}) - {rank}
         self.check_alone(others, f"{where}: writes", memory, element)
-        self.writer[cell], self.held[cell] = rank, mask
+        self.writer[cell], self.held[cell] = rank, (mask, element, self.run)
 
     def check_alone(self, others: set[int], what: str, memory: Operand, element: int) -> None:
         if others:

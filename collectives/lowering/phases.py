@@ -3,17 +3,21 @@
             buffers     everyone is there | combine my shard over all buffers, and store the result where it
                         is wanted, block by block while it is in cache | everyone is done
 
-            mailboxes   copy my data to my mailbox | combine all mailboxes, or copy from them
+            mailboxes   post a block of each shard of mine | combine the blocks of my shard from all mailboxes, and
+                        post the result | copy the results from all mailboxes
 
-Ranks reach each other's buffers, or else a mailbox that each of them has beside its buffer. A run uses one of two sets
-of mailboxes, in turn, so one barrier is enough: a rank that passes the next one knows that all others have read the
-mailboxes of the last run. Contributions are combined in rank order, so the bits are those of ``algorithms/ordered.py``.
-Nothing is sent: an all-reduce reads and writes every number once, where messages copy it P - 1 times.
+Ranks reach each other's buffers, or else a mailbox that each of them has beside its buffer. By mailboxes the stages
+overlap: in phase k a rank posts block k of each shard, combines block k - 1 and copies block k - 2. So a mailbox is
+small and stays in cache; a number crosses memory once when it is read and once when it is written, as Peng et al.
+("Optimizing MPI collectives on shared memory multi-cores", SC 2023) have it. A mailbox has two sets of blocks, which
+phases use in turn: one barrier after a block was posted it is read, one more later it may be overwritten.
+Contributions are combined in rank order, so the bits are those of ``algorithms/ordered.py``. Nothing is sent.
 
 ``check_phases.py`` proves that no rank touches what another one writes in the same phase.
 """
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dear_mpi.collectives.program.partition import Partition
@@ -22,6 +26,7 @@ from dear_mpi.kernels.lookup import lookup
 __all__ = ["Move", "Operand", "Share", "phases"]
 
 Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and whose
+AT_ONCE_BLOCKS = 1  # an all_reduce of so many blocks: each rank combines all of it, which saves a barrier
 
 
 @dataclass(frozen=True)
@@ -54,16 +59,42 @@ class Share:
         return range(len(self.partition.counts))
 
     @property
-    def shard(self) -> range:
-        return self.part(self.rank)
+    def others(self) -> list[int]:
+        return [rank for rank in self.ranks if rank != self.rank]
 
     def part(self, rank: int) -> range:
         """The elements of a rank's shard."""
         return range(self.partition.borders[rank], self.partition.borders[rank + 1])
 
+    def cut(self, rank: int, number: int) -> range:
+        """Block ``number`` of a rank's shard; empty before its first and beyond its last one."""
+        start, stop = (max(at, 0) * self.block for at in (number, number + 1))
+        return self.part(rank)[start:stop]
+
     @property
-    def blocks(self) -> Iterator[range]:
-        return (self.shard[at : at + self.block] for at in range(0, len(self.shard), self.block))
+    def blocks(self) -> int:
+        """Blocks in the largest shard."""
+        return -(-max(self.partition.counts) // self.block)
+
+    def mailbox_start(self, rank: int) -> int:
+        """Where in a set the blocks of a rank's shard are: without gaps if a set has room for the whole buffer."""
+        return min(self.partition.borders[rank], rank * self.block)
+
+    @property
+    def mailbox_room(self) -> int:
+        """Elements of one set of a mailbox."""
+        return self.mailbox_start(len(self.ranks))
+
+    def in_mailbox(self, part: range, run: int) -> range:
+        """Where a mailbox has these elements in a run; they are of one block, or a shard has but one.
+
+        Runs number their blocks on, so that the first block of a run takes the set that the last one did not use.
+        """
+        shard = bisect_right(self.partition.borders, part.start) - 1
+        number, within = divmod(part.start - self.partition.borders[shard], self.block)
+        half = (number + run * self.blocks) % 2
+        start = half * self.mailbox_room + self.mailbox_start(shard) + within
+        return range(start, start + len(part))
 
     def combine(self, kind: str, part: range) -> Move:
         """Combine the data of all ranks into my buffer: mine from there, the others' from their ``kind``."""
@@ -74,45 +105,74 @@ class Share:
         """Copy my data to my mailbox."""
         return Move(("mailbox", self.rank), (("buffer", self.rank),), part)
 
+    def fetch(self, rank: int, part: range) -> Move:
+        """Copy what a rank posted to my buffer."""
+        return Move(("buffer", self.rank), (("mailbox", rank),), part)
+
     @property
     def whole(self) -> range:
         return range(self.partition.count)
 
     def store(self, part: range) -> list[Move]:
         """Store my data in the buffers of all others."""
-        return [Move(("buffer", rank), (("buffer", self.rank),), part) for rank in self.ranks if rank != self.rank]
+        return [Move(("buffer", rank), (("buffer", self.rank),), part) for rank in self.others]
+
+    # Stages of block after block, by mailboxes.
+
+    def post_own(self, number: int) -> list[Move]:
+        return [self.post(self.cut(self.rank, number))]
+
+    def post_others(self, number: int) -> list[Move]:
+        """Post my contributions to the shards that others combine."""
+        return [self.post(self.cut(rank, number)) for rank in self.others]
+
+    def combine_own(self, number: int) -> list[Move]:
+        return [self.combine("mailbox", self.cut(self.rank, number))]
+
+    def fetch_others(self, number: int) -> list[Move]:
+        """Fetch what the owners of the other shards posted."""
+        return [self.fetch(rank, self.cut(rank, number)) for rank in self.others]
 
 
-def gather_by_mailbox(share: Share) -> list[list[Move]]:
-    others = (rank for rank in share.ranks if rank != share.rank)
-    copies = [Move(("buffer", share.rank), (("mailbox", rank),), share.part(rank)) for rank in others]
-    return [[share.post(share.shard)], copies]
+def reduce_by_mailbox(share: Share) -> list[list[Move]]:
+    """A result is posted where a mailbox has no contribution, for a rank posts none to its own shard."""
+    if share.blocks <= AT_ONCE_BLOCKS:
+        return [[share.post(share.whole)], [share.combine("mailbox", share.whole)]]
+    post_result = lambda number: [*share.combine_own(number), *share.post_own(number)]  # noqa: E731
+    return overlapped(share, [share.post_others, post_result, share.fetch_others])
+
+
+def overlapped(share: Share, stages: Sequence[Callable[[int], list[Move]]]) -> list[list[Move]]:
+    """Phase k does the first stage of block k, the second one of block k - 1, and so on."""
+    numbers = range(share.blocks + len(stages) - 1)
+    return [[move for late, stage in enumerate(stages) for move in stage(number - late)] for number in numbers]
 
 
 def reduce_in_buffers(share: Share) -> list[Move]:
     """Combine each block of my shard in rank 0's buffer, which is where rank order begins; then store it in all."""
     if share.at_once and len(share.ranks) > 2:
-        return [share.combine("buffer", share.shard), *gather_in_buffers(share)]
+        return [share.combine("buffer", share.part(share.rank)), *gather_in_buffers(share)]
     first, *rest = (("buffer", rank) for rank in share.ranks)
     moves: list[Move] = []
-    for block in share.blocks:
+    for number in range(share.blocks):
+        block = share.cut(share.rank, number)
         moves += [Move(first, (first, other), block) for other in rest]
         moves += [Move(other, (first,), block) for other in rest]
     return moves
 
 
 def gather_in_buffers(share: Share) -> list[Move]:
-    return [move for block in share.blocks for move in share.store(block)]
+    return [move for number in range(share.blocks) for move in share.store(share.cut(share.rank, number))]
 
 
 MAILBOXES: dict[str, Callable[[Share], list[list[Move]]]] = {
-    "all_reduce": lambda share: [[share.post(share.whole)], [share.combine("mailbox", share.whole)]],
-    "reduce_scatter": lambda share: [[share.post(share.whole)], [share.combine("mailbox", share.shard)]],
-    "all_gather": gather_by_mailbox,
+    "all_reduce": reduce_by_mailbox,
+    "reduce_scatter": lambda share: overlapped(share, [share.post_others, share.combine_own]),
+    "all_gather": lambda share: overlapped(share, [share.post_own, share.fetch_others]),
 }
 BUFFERS: dict[str, Callable[[Share], list[Move]]] = {
     "all_reduce": reduce_in_buffers,
-    "reduce_scatter": lambda share: [share.combine("buffer", share.shard)],
+    "reduce_scatter": lambda share: [share.combine("buffer", share.part(share.rank))],
     "all_gather": gather_in_buffers,
 }
 

@@ -1,27 +1,29 @@
 """Memory that all ranks can reach: their buffers themselves, or mailboxes beside them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.lowering.phases import Share
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.slab import Slab
 
 __all__ = ["Reach", "reach_for"]
 
 MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
 SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
-ANY_BUFFER_BYTES = 64 * 1024  # up to here, mailboxes beat messages between ranks of a host
+BLOCK_BYTES = 128 * 1024  # stays in a second-level cache with what is added to it; see docs/benchmarks
 
 
 @dataclass(frozen=True)
 class Reach:
-    """The same memory of every rank: their buffers, or mailboxes, which have room for two of them."""
+    """The same memory of every rank: their buffers, or mailboxes; and what this rank does there."""
 
+    share: Share
     arrays: Sequence[Array]
     mailboxes: bool
 
@@ -35,24 +37,29 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
     needed = runner_of(call.algorithm) == "shared"
     if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
         return None
-    reached = reach(buffer, transport, slab, most_bytes=math.inf if needed else ANY_BUFFER_BYTES)
+    reached = reach(buffer, transport, slab, share_of(call, transport))
     if needed and reached is None:
         which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
         raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
     return reached
 
 
-def reach(buffer: Array, transport: Transport, slab: Slab | None, *, most_bytes: float) -> Reach | None:
-    """Collective: how ranks can read and write each other's data, if they can; by mailboxes up to ``most_bytes``."""
+def share_of(call: Call, transport: Transport) -> Share:
+    """This rank's share of the work. Types that are summed in a wider one are rounded once, and so combined at once."""
+    dtype = call.x.dtype
+    at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
+    return Share(call.partition(transport.size), transport.rank, BLOCK_BYTES // dtype.itemsize, at_once)
+
+
+def reach(buffer: Array, transport: Transport, slab: Slab | None, share: Share) -> Reach | None:
+    """Collective: how ranks can read and write each other's data, if they can: in their buffers, or by mailboxes."""
     memory, dtype = transport.memory, buffer.dtype
     if library_of(buffer) != "numpy":
         return None
     if buffer.nbytes > SMALL_BYTES and (arrays := memory.reach(buffer)) is not None:
-        return Reach(arrays, mailboxes=False)
-    if buffer.nbytes > most_bytes:
-        return None
-    count = 2 * max(buffer.size, 1)  # an empty array would be in no block
+        return Reach(share, arrays, mailboxes=False)
+    count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
     arrays = None if slab is None else memory.reach(slab.empty(count, dtype))
     if arrays is None:
         arrays = memory.reach(memory.allocate(count * dtype.itemsize).view(dtype))
-    return None if arrays is None else Reach(arrays, mailboxes=True)
+    return None if arrays is None else Reach(share, arrays, mailboxes=True)

@@ -5,7 +5,6 @@ there is no limit but the memory itself (``/dev/shm`` is small in many container
 process dies. Where peers may not open each other's files (other containers, other users), there is no shared memory.
 """
 
-import mmap
 import os
 import secrets
 import weakref
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, map_aligned
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["Region", "SharedMemory"]
@@ -39,7 +39,7 @@ class Region:
             raise OSError(f"{path} is another file than {self.name}")
         descriptor = os.open(path, os.O_RDWR)
         try:
-            return np.frombuffer(mmap.mmap(descriptor, self.nbytes), np.uint8)
+            return map_aligned(descriptor, self.nbytes)
         finally:
             os.close(descriptor)
 
@@ -60,10 +60,12 @@ class SharedMemory:
             return np.zeros(nbytes, np.uint8)
         try:
             os.posix_fallocate(descriptor, 0, nbytes)  # fails here and now if there is not so much memory
-            block = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
-        except (OSError, ValueError):  # or no byte was asked for
+            block = map_aligned(descriptor, nbytes)
+        except OSError:  # or no byte was asked for
             os.close(descriptor)
             return np.zeros(nbytes, np.uint8)
+        if nbytes >= HUGE_BYTES:
+            collapse(block)
         self.own[block.ctypes.data] = Region(os.getpid(), descriptor, name, nbytes)
         weakref.finalize(block, self.forget, block.ctypes.data, descriptor)
         return block

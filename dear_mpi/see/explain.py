@@ -88,7 +88,7 @@ def prove_memory(proved: Sequence[Program]) -> None:
     partition = Partition.of(SEGMENTS * size + 1, size)
     for mailboxes in (True, False):
         shares = [Share(partition, rank, block=2) for rank in range(size)]
-        check_phases(collective, partition, [phases(collective, share, mailboxes=mailboxes) for share in shares])
+        check_phases(collective, shares[0], [phases(collective, share, mailboxes=mailboxes) for share in shares])
 
 
 # By runner: how that is proved which it runs, and what is then known.

@@ -1,5 +1,6 @@
 """The collectives over threads of this process; tests/mpi/test_collectives.py runs the same checks under mpirun."""
 
+import math
 import threading
 import time
 
@@ -9,7 +10,6 @@ from hypothesis import given, settings
 
 from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce
 from dear_mpi.collectives.plans import reach
-from dear_mpi.collectives.plans.runners import shared
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.dtypes import DTYPES
@@ -66,12 +66,14 @@ def test_shared_memory_gives_the_same_bits_as_messages(size, dtype):
 
 
 @pytest.mark.parametrize("size", [*SIZES, 8])
+@pytest.mark.parametrize("mailboxes_up_to", [0, math.inf])
 @settings(max_examples=30)
-@given(case=checks.cases(checks.SHARED))
-def test_any_call_in_shared_memory_is_exact(size, case):
+@given(case=checks.cases(checks.SHARED, counts=("0", "1", "size-1", "size", "odd", "many")))
+def test_any_call_in_shared_memory_is_exact(size, mailboxes_up_to, case):
+    """In buffers and by mailboxes, of one block for each shard and of several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "SMALL_BYTES", 0)
-        patch.setattr(shared, "BLOCK_BYTES", 64)
+        patch.setattr(reach, "SMALL_BYTES", mailboxes_up_to)
+        patch.setattr(reach, "BLOCK_BYTES", 64)
         run_loopback(size, lambda transport: checks.check_case(transport, case))
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dear_mpi.collectives.transports import huge_pages
+from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux: blocks are memory files")
@@ -85,6 +87,39 @@ def test_a_block_is_mapped_once_while_it_is_in_use(memory):
     del views
     gc.collect()
     assert not peer.mapped
+
+
+def test_large_blocks_are_where_huge_pages_can_hold_them(memory):
+    """Here and in a peer; what is no whole huge page is in small ones."""
+    block = memory.allocate(2 * HUGE_BYTES + 12345)
+    view = SharedMemory().view(memory.find(block), block)
+    assert block.ctypes.data % HUGE_BYTES == view.ctypes.data % HUGE_BYTES == 0
+    assert not block.any()
+    block[-1] = 1
+    assert view[-1] == 1
+
+
+def test_without_huge_pages_a_block_is_what_it_was(memory, monkeypatch):
+    advice = []
+    monkeypatch.setattr(huge_pages.libc(), "madvise", lambda *call: advice.append(call[2]) or -1)
+    block = memory.allocate(HUGE_BYTES)
+    assert memory.find(block) is not None
+    assert advice == [14, 25]
+
+
+def test_a_mapping_ends_with_its_array(memory):
+    """Not before, although nothing but the array knows of it; and mappings do not pile up."""
+    block = memory.allocate(HUGE_BYTES)
+    numbers = block.view(np.int64)[1:]
+    del block
+    gc.collect()
+    numbers[:] = 7
+    assert numbers.sum() == 7 * numbers.size
+    before = len(Path("/proc/self/maps").read_text(encoding="utf-8").splitlines())
+    for _ in range(50):
+        memory.allocate(HUGE_BYTES)
+    gc.collect()
+    assert len(Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()) < before + 10
 
 
 def test_another_process_reads_and_writes_a_block(memory):
