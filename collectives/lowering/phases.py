@@ -26,7 +26,6 @@ from dear_mpi.kernels.lookup import lookup
 __all__ = ["Move", "Operand", "Share", "phases"]
 
 Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and whose
-AT_ONCE_BLOCKS = 1  # an all_reduce of so many blocks: each rank combines all of it, which saves a barrier
 
 
 @dataclass(frozen=True)
@@ -135,8 +134,11 @@ class Share:
 
 
 def reduce_by_mailbox(share: Share) -> list[list[Move]]:
-    """A result is posted where a mailbox has no contribution, for a rank posts none to its own shard."""
-    if share.blocks <= AT_ONCE_BLOCKS:
+    """A result is posted where a mailbox has no contribution, for a rank posts none to its own shard.
+
+    If a block holds the whole buffer, each rank combines all of it, which saves a barrier.
+    """
+    if share.partition.count <= share.block:
         return [[share.post(share.whole)], [share.combine("mailbox", share.whole)]]
     post_result = lambda number: [*share.combine_own(number), *share.post_own(number)]  # noqa: E731
     return overlapped(share, [share.post_others, post_result, share.fetch_others])

@@ -16,7 +16,8 @@ __all__ = ["Reach", "reach_for"]
 
 MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
 SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
-BLOCK_BYTES = 128 * 1024  # stays in a second-level cache with what is added to it; see docs/benchmarks
+BLOCK_BYTES = 256 * 1024  # stays in a second-level cache; see docs/benchmarks
+MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; with many ranks they are smaller
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def share_of(call: Call, transport: Transport) -> Share:
     """This rank's share of the work. Types that are summed in a wider one are rounded once, and so combined at once."""
     dtype = call.x.dtype
     at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
-    return Share(call.partition(transport.size), transport.rank, BLOCK_BYTES // dtype.itemsize, at_once)
+    block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
+    return Share(call.partition(transport.size), transport.rank, block, at_once)
 
 
 def reach(buffer: Array, transport: Transport, slab: Slab | None, share: Share) -> Reach | None:
