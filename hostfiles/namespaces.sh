@@ -73,6 +73,7 @@ run() {
     trap 'rm -rf "$HOSTS_TMP"' EXIT
     for i in $(seq 1 "$hosts"); do list=$list,$net.$i:$ranks; done
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
+    unset PRTE_MCA_rmaps_default_mapping_policy  # of local.env: with it all ranks go to the first host
     export PRTE_MCA_plm_ssh_agent="$self enter" PRTE_MCA_prte_if_include=eth0 PRTE_MCA_hwloc_default_binding_policy=none
     export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,sm,tcp OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_mpi_yield_when_idle=1
     export GLOO_SOCKET_IFNAME=eth0 MASTER_ADDR=$net.1
