@@ -29,7 +29,11 @@ endif
 # What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
 MPIRUN_GPU ?= $(MPIRUN)
 
-.PHONY: help install demo test test-quick test-standin test-gpu check format bench bench-gpu numerics docs clean
+# A run that came to its end becomes a page.
+page = tail -n 1 $(1) | grep -qx '```' && mv $(1) docs/benchmarks/$(2) || { rm $(1); echo 'failed: see above'; exit 1; }
+
+.PHONY: help install demo test test-quick test-standin test-gpu check format docs clean
+.PHONY: bench bench-hosts bench-cadence bench-gpu numerics
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -80,11 +84,22 @@ format: install       ## let ruff rewrite what it can
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m ruff check --fix .
 
-bench: install        ## collectives on 2 and 4 ranks of this machine: ours, those of MPI libraries, gloo if there is torch
-	@peers=native; test ! -d $(VENV)/mpich || test $(MPI) = system || peers=$$peers,mpich; \
-	$(PYTHON) -c 'import torch' 2>/dev/null && peers=$$peers,gloo; set -ex; for ranks in 2 4; do \
+bench: install        ## ours, MPI libraries and gloo on 2 and 4 ranks of this machine: docs/benchmarks/collectives.md
+	@export NO_COLOR=1 TERM=dumb COLUMNS=120; \
+	peers=native-best; test ! -d $(VENV)/mpich || test $(MPI) = system || peers=$$peers,mpich-best; \
+	$(PYTHON) -c 'import torch' 2>/dev/null && peers=$$peers,gloo; { \
+	echo '# Collectives on one machine'; echo; \
+	echo '`make bench`: fp32, sum, in place, on 2 ranks, then 4. Of each MPI library the fastest of its calls is shown'; \
+	echo 'at each size (`--json` has all of them); `/ peer` is over the fastest call of all. `ring` sends messages;'; \
+	echo '`auto` names what the built-in table picked. `README.md` says how this is measured.'; echo; \
+	echo '```'; set -x; for ranks in 2 4; do \
 	$(MPIRUN) -n $$ranks $(PYTHON) -m dear_mpi bench --collective all_reduce,reduce_scatter,all_gather \
-	    --algorithms $$peers,ring,auto --sizes 4B:64MiB; done
+	    --algorithms $$peers,ring,auto --sizes 4B:64MiB --seconds 1 || exit 1; done && echo '```'; } 2>&1 \
+	| tee build-bench.md
+	@$(call page,build-bench.md,collectives.md)
+
+bench-cadence: install ## MPI_Allreduce by OSU's loop and by both cadences of ours: docs/benchmarks/cadence.md
+	$(PYTHON) tests/cadence.py
 
 bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links, out of network namespaces (Linux, root)
 	@peers=native; $(PYTHON) -c 'import torch' 2>/dev/null && peers=native,gloo; set -x; \
@@ -103,8 +118,7 @@ bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on 
 	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi compare --device cuda --model synthetic:resnet50 --forward-time 0.01 \
 	    --schedules wfbp,sequential,dear --fusion 25MB --iterations 30 --segment 1MiB && \
 	echo '```'; } 2>&1 | tee build-gpu.md
-	@tail -n 1 build-gpu.md | grep -qx '```' || { rm build-gpu.md; echo 'failed: see above'; exit 1; }
-	mv build-gpu.md docs/benchmarks/gpu.md
+	@$(call page,build-gpu.md,gpu.md)
 
 numerics: install     ## the error of sums by type, algorithm and number of ranks: docs/benchmarks/numerics.md
 	$(PYTHON) tests/numerics.py

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.phases import Share
 from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.slab import Slab
 
-__all__ = ["Reach", "reach_for"]
+__all__ = ["Reach", "reach_for", "wants_shared"]
 
 MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
 SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
@@ -27,6 +28,21 @@ class Reach:
     share: Share
     arrays: Sequence[Array]
     mailboxes: bool
+
+
+def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
+    """Whether a buffer belongs into memory that the ranks share, because plans would then work in the buffer itself.
+
+    ``shared`` does, and ``auto`` where its table has a rule for it (without a collective: any such rule). All other
+    buffers belong into private memory, where MPI libraries are faster; small ones go through mailboxes from there.
+    """
+    if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
+        return False
+    rules = rules_of(algorithm)
+    if rules is None:
+        return runner_of(algorithm) == "shared"
+    shared = [rule for rule in rules if runner_of(rule.algorithm) == "shared"]
+    return any(not collective or (rule.collective == collective and nbytes <= rule.limit) for rule in shared)
 
 
 def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:

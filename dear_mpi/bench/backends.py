@@ -1,6 +1,6 @@
 """Who takes part in the benchmark of a collective.
 
-    native        the MPI library's own
+    native...     the MPI library's own calls (native.py)
     prototype     a ring on a page of mpi4py (all_reduce alone)
     gloo          torch.distributed (gloo.py)
     host copies   of device memory: out, the ring of the host, in
@@ -14,61 +14,27 @@ These are in ``BACKENDS``. Every other name is a plan of ours, by what ``make_pl
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import cast
+from functools import partial
 
-from dear_mpi.bench.case import CannotRun, Case
+from dear_mpi.bench.case import CannotRun
 from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
+from dear_mpi.bench.native import FORMS, native_call
+from dear_mpi.bench.prepared import Prepared, Setup, of_plan
 from dear_mpi.bench.prototype import PrototypeRing
-from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.plans.runners.native import NativeRun
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.transports.transport import StagedTransport, Transport
+from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.accumulate import copier
-from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.events import synchronize
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 
-__all__ = ["BACKENDS", "DEFAULTS", "Backend", "Entry", "Setup", "has_segments", "open_backend"]
+__all__ = ["BACKENDS", "DEFAULTS", "Backend", "has_segments", "open_backend"]
 
-DEFAULTS = {"cpu": ("native", "ring", "auto", "prototype"), "cuda": ("host copies", "staged", "direct", "native")}
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A collective that is prepared on its buffers; ``untimed`` is what comes after each run."""
-
-    run: Callable[[], object]
-    free: Callable[[], object] = lambda: None
-    untimed: Callable[[], object] = lambda: None
-    segment_bytes: int | None = None  # which a plan has chosen
+DEFAULTS = {"cpu": ("native-best", "ring", "auto", "prototype"), "cuda": ("host copies", "staged", "direct", "native")}
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What a backend is given: a case, its arrays, the ranks, and the largest message."""
-
-    case: Case
-    x: Array
-    out: Array | None
-    transport: Transport
-    segment_bytes: int
-
-    def plan(self, algorithm: str) -> Plan:
-        case, op = self.case, self.case.op if self.case.reduces else "sum"
-        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
-        return make_plan(
-            case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
-        )
-
-
-def of_plan(plan: Plan) -> Backend:
-    return Backend(plan, plan.free, segment_bytes=plan.segment_bytes)
-
-
-def host_copies(setup: Setup) -> Backend:
+def host_copies(setup: Setup) -> Prepared:
     """What one does without this package: copy the device's buffer out, run the collective on the host, copy it in."""
     if setup.out is not None:
         raise CannotRun("works in place alone")
@@ -82,49 +48,40 @@ def host_copies(setup: Setup) -> Backend:
         plan()
         copy_in()
 
-    return Backend(run, plan.free)
+    return Prepared(run, plan.free)
 
 
-def native(setup: Setup) -> Backend:
-    """The MPI library's call itself; what our plans do around it to keep their promises is not timed."""
-    plan = setup.plan("native")
-    if setup.out is not None or setup.case.device != "cpu" or setup.case.op == "average":
-        return Backend(plan, plan.free)
-    run = cast(NativeRun, plan.run)
-    return Backend(run.call, plan.free, untimed=run.home)
-
-
-def prototype(setup: Setup) -> Backend:
+def prototype(setup: Setup) -> Prepared:
     case, transport = setup.case, setup.transport
     if (case.collective, case.op, setup.out) != ("all_reduce", "sum", None) or case.dtype not in ("fp32", "fp64"):
         raise CannotRun("sums fp32 or fp64 in all_reduce, in place")
     if case.count % transport.size:
         raise CannotRun("needs equal chunks")
     ring = PrototypeRing(setup.x, transport.native, tag=transport.next_tag(), segment_bytes=setup.segment_bytes)
-    return Backend(ring, ring.free)
+    return Prepared(ring, ring.free)
 
 
-def gloo(setup: Setup) -> Backend:
-    return Backend(gloo_call(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size))
+def gloo(setup: Setup) -> Prepared:
+    return Prepared(gloo_call(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size))
 
 
-def staged(setup: Setup) -> Backend:
+def staged(setup: Setup) -> Prepared:
     if setup.case.device == "cpu":
         raise CannotRun("stages the memory of a device, and host memory needs none of it")
     return of_plan(replace(setup, transport=StagedTransport(setup.transport)).plan("ring"))
 
 
-def direct(setup: Setup) -> Backend:
+def direct(setup: Setup) -> Prepared:
     if not setup.transport.memory.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return of_plan(setup.plan("ring"))
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A backend that is no plan of ours, and how the benchmark treats it."""
+class Backend:
+    """Who carries a collective out and is no plan of ours, and how the benchmark treats it."""
 
-    open: Callable[[Setup], Backend]
+    open: Callable[[Setup], Prepared]
     maker: str = "ours"  # or MPI, for the libraries that ours are compared with; or others
     segments: bool = True  # whether the size of the largest message makes a difference to it
     processes: bool = False  # whether its ranks must be the processes of an MPI job
@@ -134,12 +91,15 @@ class Entry:
 
 
 BACKENDS = {
-    "native": Entry(native, maker="MPI", segments=False, processes=True),
-    "prototype": Entry(prototype, maker="others", processes=True),
-    "gloo": Entry(gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group),
-    "host copies": Entry(host_copies, maker="others"),
-    "staged": Entry(staged),
-    "direct": Entry(direct),
+    **{
+        f"native{suffix}": Backend(partial(native_call, form=form), maker="MPI", segments=False, processes=True)
+        for suffix, form in FORMS.items()
+    },
+    "prototype": Backend(prototype, maker="others", processes=True),
+    "gloo": Backend(gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group),
+    "host copies": Backend(host_copies, maker="others"),
+    "staged": Backend(staged),
+    "direct": Backend(direct),
 }
 
 
@@ -148,12 +108,12 @@ def has_segments(name: str) -> bool:
     return BACKENDS[name].segments if name in BACKENDS else rules_of(name) is None
 
 
-def open_backend(name: str, setup: Setup) -> Backend:
+def open_backend(name: str, setup: Setup) -> Prepared:
     """A backend, prepared for a case; a CannotRun where it sits this one out, or there is no such algorithm."""
-    entry = BACKENDS.get(name, Entry(lambda setup: of_plan(setup.plan(name))))
-    if entry.processes and setup.transport.native is None:
+    backend = BACKENDS.get(name, Backend(lambda setup: of_plan(setup.plan(name))))
+    if backend.processes and setup.transport.native is None:
         raise CannotRun(f"needs the processes of an MPI job, not {setup.transport.name}")
     try:
-        return entry.open(setup)
+        return backend.open(setup)
     except ArgumentError as error:
         raise CannotRun(str(error)) from None

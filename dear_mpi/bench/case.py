@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.stats import median
 
-__all__ = ["BUS_FACTORS", "MEMORIES", "PLACEMENTS", "CannotRun", "Case", "Row", "Samples", "row_of"]
+__all__ = ["BUS_FACTORS", "CADENCES", "MEMORIES", "PLACEMENTS", "CannotRun", "Case", "Row", "Samples", "row_of"]
 
 # busbw / algbw as nccl-tests defines it, for sizes of the full buffer: what crosses a rank's link per byte of it.
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
@@ -22,12 +22,16 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "reduce": lambda ranks: 1.0,
 }
 PLACEMENTS = {"in": "in place", "out": "out of place"}
-MEMORIES = ("shared", "private")
+MEMORIES = ("auto", "shared", "private")
+CADENCES = ("isolated", "streaming")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A collective on a full buffer of ``nbytes``, rounded down to whole elements; ``memory`` is that of our plans."""
+    """A collective on a full buffer of ``nbytes``, rounded down to whole elements.
+
+    ``memory`` is that of our plans on the host: shared, private, or auto, what each would have in a user's program.
+    """
 
     collective: str
     nbytes: int
@@ -35,7 +39,8 @@ class Case:
     op: str = "sum"
     placement: str = "in"
     device: str = "cpu"
-    memory: str = "shared"
+    memory: str = "auto"
+    cadence: str = "isolated"
 
     @property
     def count(self) -> int:
@@ -52,14 +57,19 @@ class CannotRun(ValueError):
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds of each call on its slowest rank, which rank that was, and how many elements were wrong in all."""
+    """What was measured of a backend: the seconds of each sample on each rank, and elements that were wrong in all.
 
-    elapsed_s: list[float]
-    slow_ranks: list[int]
+    ``memory`` is where its buffers were, ``chosen`` the algorithm that a plan took.
+    """
+
+    times_s: list[list[float]]  # a list per rank
     wrong: int
+    memory: str = "private"
+    chosen: str | None = None
 
     def __add__(self, later: Samples) -> Samples:
-        return Samples(self.elapsed_s + later.elapsed_s, self.slow_ranks + later.slow_ranks, self.wrong + later.wrong)
+        times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
+        return replace(later, times_s=times_s, wrong=self.wrong + later.wrong)
 
 
 @dataclass(frozen=True)
@@ -89,11 +99,24 @@ class Row:
     busbw_GBps: float
     wrong: int  # elements that differed from the exact result, over all ranks and calls
     slow_rank: int  # the one that was most often the slowest
-    model_us: float | None = None  # what fit.py predicts, where it can
+    model_us: float | None  # what fit.py predicts, where it can
+    hosts: list[int]  # ranks on each host
+    cadence: str  # isolated: a sample is a call on its slowest rank; streaming: calls in a row, the mean over ranks
+    rank_min_us: float  # of the ranks' means, the smallest
+    rank_max_us: float
+    memory: str  # where the buffers were: shared, private or device
+    chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
+    peer: str = ""  # the fastest call of an MPI library at this size, else the first backend
+    over_peer: float = 1.0  # time / its time
 
 
-def row_of(case: Case, algorithm: str, samples: Samples, *, backend: str, ranks: int, segment_bytes: int) -> Row:
-    times_us = np.array(samples.elapsed_s) * 1e6
+def row_of(
+    case: Case, algorithm: str, samples: Samples, *, backend: str, hosts: Sequence[int], segment_bytes: int
+) -> Row:
+    """A row; ``hosts`` is the number of ranks on each."""
+    by_rank_us, ranks = np.array(samples.times_s) * 1e6, sum(hosts)
+    times_us = by_rank_us.max(axis=0) if case.cadence == "isolated" else by_rank_us.mean(axis=0)
+    means_us = by_rank_us.mean(axis=1)
     middle = median(times_us.tolist())
     nbytes = case.count * DTYPES[case.dtype].itemsize
     algbw = nbytes / middle.value * 1e-3
@@ -120,5 +143,12 @@ def row_of(case: Case, algorithm: str, samples: Samples, *, backend: str, ranks:
         algbw_GBps=algbw,
         busbw_GBps=algbw * BUS_FACTORS[case.collective](ranks),
         wrong=samples.wrong,
-        slow_rank=int(np.bincount(samples.slow_ranks).argmax()),
+        slow_rank=int(np.bincount(by_rank_us.argmax(axis=0)).argmax()),
+        model_us=None,
+        hosts=list(hosts),
+        cadence=case.cadence,
+        rank_min_us=float(means_us.min()),
+        rank_max_us=float(means_us.max()),
+        memory=samples.memory,
+        chosen=samples.chosen or algorithm,
     )

@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from dear_mpi.bench.backends import BACKENDS, DEFAULTS, Setup, has_segments, open_backend
-from dear_mpi.bench.case import BUS_FACTORS, MEMORIES, PLACEMENTS, CannotRun, Case, Row, Samples, row_of
+from dear_mpi.bench.backends import BACKENDS, DEFAULTS, has_segments, open_backend
+from dear_mpi.bench.case import BUS_FACTORS, CADENCES, MEMORIES, PLACEMENTS, CannotRun, Case, Row, Samples, row_of
 from dear_mpi.bench.data import COMBINE, check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key
+from dear_mpi.bench.native import LIBRARIES, calls_of, mpi_of
 from dear_mpi.bench.other_mpi import OTHERS, OtherMpi, check_other, rank_0_does
+from dear_mpi.bench.prepared import Setup
+from dear_mpi.bench.summary import against_peers
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
@@ -41,7 +44,8 @@ class Settings:
     op: str = "sum"
     segments: tuple[int, ...] = ()  # largest messages of our plans, one backend each; what suits the hosts if empty
     device: str = "cpu"
-    memory: str = "shared"  # which ranks of a host can reach, or private
+    memory: str = "auto"  # of our plans: shared or private for all, or what each would have in a program
+    cadence: str = "isolated"  # or streaming
     seconds: float = 2.0  # how long to measure each size; decides the number of samples
     other_mpi: str = ""  # the launcher of the other MPI
 
@@ -52,7 +56,8 @@ class Settings:
     def cases(self) -> Iterator[Case]:
         for collective in self.collectives:
             for nbytes in self.sizes:
-                yield Case(collective, nbytes, self.dtype, self.op, self.placement, self.device, self.memory)
+                how = self.dtype, self.op, self.placement, self.device, self.memory, self.cadence
+                yield Case(collective, nbytes, *how)
 
     def check(self, world: World) -> None:
         """A ValueError if a setting is not allowed."""
@@ -61,6 +66,7 @@ class Settings:
         lookup("placement", self.placement, PLACEMENTS)
         lookup("op", self.op, COMBINE)
         lookup("memory", self.memory, dict.fromkeys(MEMORIES))
+        lookup("cadence", self.cadence, dict.fromkeys(CADENCES))
         itemsize = lookup("dtype", self.dtype, DTYPES).itemsize
         for name, given in (("sizes", self.sizes), ("segments", self.segments)):
             if (least := min(given, default=0)) < itemsize:
@@ -68,31 +74,37 @@ class Settings:
         if not self.seconds > 0:
             raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
         lookup("device", self.device, DEFAULTS)
+        if "" in self.names:
+            raise ValueError(f"algorithms must be names with commas between them, not {','.join(self.names)!r}")
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"algorithms must be different ones, not {', '.join(self.names)}")
         check_exact(next(self.cases()), world.size)
         for name in self.names:
-            if name in OTHERS:
-                check_other(name, world, self.other_mpi)
+            if mpi_of(name) in OTHERS:
+                check_other(str(mpi_of(name)), world, self.other_mpi)
             elif name in BACKENDS:
                 BACKENDS[name].check()
-        self.keys(next(self.cases()))  # a file of rules may be bad
+        self.keys(next(self.cases()), world.size)  # a file of rules may be bad
 
-    def keys(self, case: Case) -> list[Key]:
+    def expanded(self, case: Case, ranks: int) -> list[str]:
+        """The backends in a case, each call of a library by its own name."""
+        return list(dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks)))
+
+    def keys(self, case: Case, ranks: int) -> list[Key]:
         """The backends of this job in a case, with each of the segments that make a difference."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
-        names = (name for name in self.names if name not in OTHERS)
+        names = (name for name in self.expanded(case, ranks) if mpi_of(name) not in OTHERS)
         return [(name, cut) for name in names for cut in (cuts if has_segments(name) else cuts[-1:])]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured; ``left_out``: who and why, in which collectives, at which sizes."""
+    """What was measured, of whom (``names``); ``left_out``: who and why, in which collectives, at which sizes."""
 
     rows: list[Row]
     fit: Fit | None
-    memory: str
+    names: tuple[str, ...]
     left_out: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
 
@@ -117,25 +129,26 @@ def bench(settings: Settings, world: World, progress: Callable[[str], object] = 
         check_plans(settings, world, streams)
         libraries, others = dict[str, str](), dict[str, OtherMpi]()
         for name in settings.names:
-            entry = BACKENDS.get(name)
-            if name in OTHERS:
-                others[name] = stack.enter_context(closing(OtherMpi(name, world, settings.other_mpi)))
-                libraries[name] = others[name].library
-            elif entry and entry.session and world.transport.native is not None:
-                libraries[name] = stack.enter_context(entry.session(world))
+            backend, library = BACKENDS.get(name), mpi_of(name)
+            if library in OTHERS and library not in others:
+                others[library] = stack.enter_context(closing(OtherMpi(library, world, settings.other_mpi)))
+                libraries[library] = others[library].library
+            elif backend and backend.session and world.transport.native is not None:
+                libraries[name] = stack.enter_context(backend.session(world))
         for case in settings.cases():
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             samples, missing = at_size(case, settings, world, streams, others)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
-            for name, segment_bytes in sorted(samples, key=lambda key: (settings.names.index(key[0]), key[1])):
-                backend = libraries.get(name, world.transport.name)
-                found = samples[name, segment_bytes]
-                rows.append(row_of(case, name, found, backend=backend, ranks=world.size, segment_bytes=segment_bytes))
+            order = settings.expanded(case, world.size)
+            for name, segment_bytes in sorted(samples, key=lambda key: (order.index(key[0]), key[1])):
+                who, found = libraries.get(mpi_of(name) or name, world.transport.name), samples[name, segment_bytes]
+                hosts = world.ranks_per_host
+                rows.append(row_of(case, name, found, backend=who, hosts=hosts, segment_bytes=segment_bytes))
     if not rows:
         raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
-    rows, fit = rank_0_does(world, lambda: modelled(rows, world.transport.hosts))
-    return Report(rows, fit, settings.memory, left_out)
+    rows, fit = rank_0_does(world, lambda: modelled(against_peers(rows), world.transport.hosts))
+    return Report(rows, fit, settings.names, left_out)
 
 
 def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | None]:
@@ -146,7 +159,7 @@ def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | No
 def check_plans(settings: Settings, world: World, streams: Streams) -> None:
     """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
     x = streams.put(np.zeros(world.size, DTYPES[settings.dtype]))
-    for name in (name for name in settings.algorithms if name not in (*BACKENDS, *OTHERS)):
+    for name in (name for name in settings.algorithms if name not in BACKENDS and mpi_of(name) is None):
         faults = []
         for collective in settings.collectives:
             case = Case(collective, 0, settings.dtype, settings.op)
@@ -155,20 +168,30 @@ def check_plans(settings: Settings, world: World, streams: Streams) -> None:
             except CannotRun as error:
                 faults.append(error)
         if len(faults) == len(settings.collectives):
-            raise ArgumentError(f"{faults[0]}; the benchmark also has {', '.join((*BACKENDS, *OTHERS))}")
+            others = (*LIBRARIES, "native-best", *(name for name in BACKENDS if mpi_of(name) is None))
+            raise ArgumentError(f"{faults[0]}; the benchmark also has {', '.join(others)}")
 
 
 def at_size(
     case: Case, settings: Settings, world: World, streams: Streams, others: Mapping[str, OtherMpi]
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
     """All backends, taking turns: their samples, and why some are missing."""
-    interleaved = Interleaved(case, settings.keys(case), world, streams)
+    interleaved = Interleaved(case, settings.keys(case, world.size), world, streams)
+    names = settings.expanded(case, world.size)
+    calls = {library: [name for name in names if mpi_of(name) == library] for library in others}
+    left_out, cut = interleaved.left_out, settings.segments[0]
 
     def run(turns: int) -> dict[Key, Samples]:
-        answers = {name: other.run(case, turns) for name, other in others.items() if name not in interleaved.left_out}
-        interleaved.left_out |= {name: answer for name, answer in answers.items() if isinstance(answer, str)}
-        theirs = {(name, settings.segments[0]): each for name, each in answers.items() if isinstance(each, Samples)}
-        return interleaved.run(turns) | theirs
+        found: dict[Key, Samples] = {}
+        for library, other in others.items():
+            asked = {name: name.replace(library, "native", 1) for name in calls[library] if name not in left_out}
+            answers = other.run(case, turns, list(asked.values()))
+            for name, answer in ((name, answers[call]) for name, call in asked.items()):
+                if isinstance(answer, str):
+                    left_out[name] = answer
+                else:
+                    found[name, cut] = answer
+        return interleaved.run(turns) | found
 
     run(1)  # a job under another MPI prepares its arrays
     begin = time.perf_counter()
@@ -178,4 +201,4 @@ def at_size(
     blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if others else [turns]
     found = [run(turns) for turns in blocks]
     interleaved.free()
-    return {key: sum((block[key] for block in found[1:]), found[0][key]) for key in found[0]}, interleaved.left_out
+    return {key: sum((block[key] for block in found[1:]), found[0][key]) for key in found[0]}, left_out

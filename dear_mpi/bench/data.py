@@ -58,6 +58,10 @@ class Data:
             self.all[...] = self.others[shift:][: self.all.size]
         self.given[...] = self.mine[shift:][: self.given.size]
 
+    def clear(self) -> None:
+        """Zeros, which stay zeros however often they are combined."""
+        self.all[...] = 0
+
     def errors(self, turn: int) -> int:
         """Elements of this rank's result that are not the exact one."""
         expected = self.expected[turn % PERIOD :][: self.result.size]

@@ -38,12 +38,12 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program]:
-    """What this row ran on these hosts (on one if not given), if it has programs; ``auto`` does not say what it ran."""
-    if runner_of(row.algorithm) != "messages":
+    """What this row ran on these hosts (on one if not given), if it was programs by messages."""
+    if runner_of(row.chosen) != "messages":
         return []
     pieces = -(-row.bytes // row.segment_bytes)
     try:
-        return programs(row.algorithm, row.collective, row.ranks, hosts=hosts, pieces=pieces)
+        return programs(row.chosen, row.collective, row.ranks, hosts=hosts, pieces=pieces)
     except ValueError:
         return []
 

@@ -1,25 +1,35 @@
 """Backends take turns at one case: with the same data, call by call, so whatever else the machine does hits them
-alike. One sample is one call on its slowest rank, from a barrier to the end; each result is checked.
+alike. A sample is
 
-Ours work in memory that the ranks of a host share, as in training with ``auto``, unless they are told not to; all
-others in memory of their own, where the MPI libraries are faster.
+    isolated     one call, from a barrier to its end; its result is checked
+    streaming    CALLS calls in a row on the same data, after one whose result is checked: the mean of their times. As
+                 in OSU's benchmarks, the ranks meet at a barrier between calls, which is not timed.
+
+Each backend works in the memory that it would have in a user's program: ours in memory that the ranks of a host share
+where they make use of it, as in training, unless they are told otherwise; all others in private memory.
 """
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import numpy as np
 
-from dear_mpi.bench.backends import BACKENDS, Backend, Setup, open_backend
+from dear_mpi.bench.backends import BACKENDS, open_backend
 from dear_mpi.bench.case import CannotRun, Case, Samples
 from dear_mpi.bench.data import Data
+from dear_mpi.bench.prepared import Prepared, Setup
+from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
 __all__ = ["Interleaved", "Key"]
 
 Key = tuple[str, int]  # a backend and its segment_bytes
+CALLS = 10
 
 
 class Interleaved:
@@ -27,20 +37,35 @@ class Interleaved:
 
     def __init__(self, case: Case, keys: Sequence[Key], world: World, streams: Streams) -> None:
         self.case, self.transport, self.stream, self.turn = case, world.transport, streams.compute, 0
-        private = Data(case, world.rank, world.size, streams.put, lambda n: streams.put(np.zeros(n, np.uint8)))
-        ours = private
-        if case.device == "cpu" and case.memory == "shared" and any(name not in BACKENDS for name, _ in keys):
-            ours = Data(case, world.rank, world.size, streams.put, world.transport.memory.allocate)
-        self.backends: dict[Key, tuple[Backend, Data]] = {}
+        self.data = cache(partial(self.new_data, world, streams))  # by memory
+        self.backends: dict[Key, tuple[Prepared, str]] = {}  # and its memory
         self.left_out: dict[str, str] = {}
         for name, segment_bytes in keys:
-            data = private if name in BACKENDS else ours
+            memory = self.memory_of(name)
+            data = self.data(memory)
             try:
-                backend = open_backend(name, Setup(case, data.x, data.out, world.transport, segment_bytes))
+                prepared = open_backend(name, Setup(case, data.x, data.out, world.transport, segment_bytes))
             except CannotRun as error:
                 self.left_out[name] = str(error)
                 continue
-            self.backends[name, backend.segment_bytes or segment_bytes] = backend, data
+            self.backends[name, prepared.segment_bytes or segment_bytes] = prepared, memory
+
+    def new_data(self, world: World, streams: Streams, memory: str) -> Data:
+        allocate: Callable[[int], Array] = partial(np.zeros, dtype=np.uint8)
+        if memory not in ("private", "device"):
+            allocate = world.transport.memory.allocate
+        return Data(self.case, world.rank, world.size, streams.put, lambda nbytes: streams.put(allocate(nbytes)))
+
+    def memory_of(self, name: str) -> str:
+        """Collective: where the buffers of a backend are."""
+        case, transport = self.case, self.transport
+        if case.device != "cpu":
+            return "device"
+        nbytes = case.count * DTYPES[case.dtype].itemsize
+        best = "shared" if wants_shared(name, transport.hosts, case.collective, nbytes) else "private"
+        memory = "private" if name in BACKENDS else best if case.memory == "auto" else case.memory
+        in_reach = memory == "private" or transport.memory.reach(self.data(memory).x) is not None
+        return memory if in_reach else "private"
 
     def run(self, turns: int) -> dict[Key, Samples]:
         """Collective: so many samples of each, after one turn that does not count."""
@@ -50,23 +75,42 @@ class Interleaved:
             self.turn += 1
             # In another order each time, so that nobody always comes behind the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
-                backend, data = self.backends[key]
+                prepared, memory = self.backends[key]
+                data = self.data(memory)
                 data.fill(self.turn)
                 self.transport.barrier()
-                begin = self.stream.mark()
-                backend.run()
-                elapsed_s = self.stream.seconds(begin, self.stream.mark())  # to the end of the last kernel
-                backend.untimed()
+                elapsed_s = self.call_s(prepared)
+                prepared.untimed()
                 wrong[key] += data.errors(self.turn)
+                if self.case.cadence == "streaming":
+                    elapsed_s = self.stream_s(prepared, data)
                 if counts:
                     mine[key].append(elapsed_s)
         answers = self.transport.gather_values((mine, wrong))
-        found = {}
-        for key in self.backends:
-            times = np.array([elapsed_s[key] for elapsed_s, _ in answers])
-            errors = sum(errors[key] for _, errors in answers)
-            found[key] = Samples(times.max(axis=0).tolist(), times.argmax(axis=0).tolist(), errors)
-        return found
+        return {
+            key: Samples(
+                [times_s[key] for times_s, _ in answers],
+                sum(errors[key] for _, errors in answers),
+                memory,
+                prepared.chosen,
+            )
+            for key, (prepared, memory) in self.backends.items()
+        }
+
+    def call_s(self, prepared: Prepared) -> float:
+        """The seconds of a call, to the end of its last kernel."""
+        begin = self.stream.mark()
+        prepared.run()
+        return self.stream.seconds(begin, self.stream.mark())
+
+    def stream_s(self, prepared: Prepared, data: Data) -> float:
+        """The mean over calls in a row."""
+        data.clear()
+        elapsed_s = 0.0
+        for _ in range(CALLS):
+            self.transport.barrier()
+            elapsed_s += self.call_s(prepared)
+        return elapsed_s / CALLS
 
     def groups(self) -> list[list[Key]]:
         """Who takes turns. What the threads of some still do would hit whoever comes next: these are on their own."""
@@ -74,5 +118,5 @@ class Interleaved:
         return [[key for key in self.backends if key not in alone], alone]
 
     def free(self) -> None:
-        for backend, _ in self.backends.values():
-            backend.free()
+        for prepared, _ in self.backends.values():
+            prepared.free()

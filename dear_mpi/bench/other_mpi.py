@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -96,11 +96,11 @@ class OtherMpi:
             raise
         return str(ready["library"])
 
-    def run(self, case: Case, turns: int) -> Samples | str:
-        """Collective: so many samples, or why it cannot run."""
-        order = {"case": asdict(case), "turns": turns}
+    def run(self, case: Case, turns: int, calls: Sequence[str]) -> dict[str, Samples | str]:
+        """Collective: so many samples of each of the library's calls, or why it cannot run."""
+        order = {"case": asdict(case), "turns": turns, "calls": calls}
         answer: dict[str, Any] = rank_0_does(self.world, lambda: self.job.answer(ANSWER_S, order))
-        return answer["left_out"] if "left_out" in answer else Samples(**answer)
+        return {name: found if isinstance(found, str) else Samples(**found) for name, found in answer.items()}
 
     def close(self) -> None:
         if self.job is not None:

@@ -13,7 +13,7 @@ from dear_mpi.ranks.world import World, run_world
 
 __all__ = ["serve"]
 
-LIBRARY = ("native", 1 << 20)
+SEGMENT_BYTES = 1 << 20  # makes no difference to the library
 
 
 def serve(world: World) -> None:
@@ -26,13 +26,13 @@ def serve(world: World) -> None:
     interleaved: Interleaved | None = None
     say({"library": world.transport.name, "ranks": world.size})
     while order := rank_0_does(world, lambda: json.loads(sys.stdin.readline() or "null")):
-        case = Case(**order["case"])
+        case, keys = Case(**order["case"]), [(name, SEGMENT_BYTES) for name in order["calls"]]
         if interleaved is None or interleaved.case != case:
             if interleaved is not None:
                 interleaved.free()
-            interleaved = Interleaved(case, [LIBRARY], world, open_streams(case.device))
-        samples = interleaved.run(order["turns"]).get(LIBRARY)
-        say({"left_out": interleaved.left_out[LIBRARY[0]]} if samples is None else asdict(samples))
+            interleaved = Interleaved(case, keys, world, open_streams(case.device))
+        found = interleaved.run(order["turns"])
+        say({name: asdict(samples) for (name, _), samples in found.items()} | interleaved.left_out)
 
 
 if __name__ == "__main__":

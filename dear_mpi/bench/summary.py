@@ -1,41 +1,64 @@
-"""Sum up many rows: our times over those of the better MPI library at each size, by classes of sizes."""
+"""Sum up many rows: times over those of the fastest call of an MPI library at each size, by classes of sizes."""
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import Row
-from dear_mpi.bench.other_mpi import OTHERS
+from dear_mpi.bench.native import BEST, mpi_of
 
-__all__ = ["CLASSES", "NOT_OURS", "OURS", "against_mpi"]
+__all__ = ["CLASSES", "OURS", "against_mpi", "against_peers", "is_ours", "shown"]
 
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
-MPI = (*(name for name, entry in BACKENDS.items() if entry.maker == "MPI"), *OTHERS)
-NOT_OURS = (*(name for name, entry in BACKENDS.items() if entry.maker != "ours"), *OTHERS)
 OURS = "our best"
 
 
-def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
-    """For each of ours, and for the best of them: the geometric mean of its times over the better MPI's, per class.
+def is_ours(name: str) -> bool:
+    return mpi_of(name) is None and (name not in BACKENDS or BACKENDS[name].maker == "ours")
 
-    Rows are of one collective. None where a class has no size at which both were measured.
-    """
-    best: dict[int, float] = {}
-    times: dict[str, dict[int, float]] = {}
+
+def against_peers(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with the fastest call of an MPI library at their size; the first backend, where there is no library."""
+    peers: dict[tuple[str, int], Row] = {}
     for row in rows:
-        if row.algorithm in MPI:
-            best[row.bytes] = min(row.p50_us, best.get(row.bytes, row.p50_us))
-        elif row.algorithm not in NOT_OURS:
+        peer = peers.setdefault((row.collective, row.bytes), row)
+        faster = mpi_of(peer.algorithm) is None or row.p50_us < peer.p50_us
+        if mpi_of(row.algorithm) is not None and faster:
+            peers[row.collective, row.bytes] = row
+    found = [(row, peers[row.collective, row.bytes]) for row in rows]
+    return [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row, peer in found]
+
+
+def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """The rows of the backends that were named; of a library whose best call was asked for, that one at each size."""
+    best: dict[tuple[str | None, int], Row] = {}
+    for row in rows:
+        key = mpi_of(row.algorithm), row.bytes
+        best[key] = min(best.get(key, row), row, key=lambda row: row.p50_us)
+    return [
+        row
+        for row in rows
+        if row.algorithm in names
+        or (f"{mpi_of(row.algorithm)}{BEST}" in names and row is best[mpi_of(row.algorithm), row.bytes])
+    ]
+
+
+def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    """For each of ours, and for the best of them: the geometric mean of its times over those of its peers, per class.
+
+    Rows are of one collective. None where a class has no size at which an MPI library was measured, too.
+    """
+    ratios: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if is_ours(row.algorithm) and mpi_of(row.peer) is not None:
             for name in (row.algorithm, OURS):
-                mine = times.setdefault(name, {})
-                mine[row.bytes] = min(row.p50_us, mine.get(row.bytes, row.p50_us))
-    if not best:
-        return {}
-    names = sorted(times, key=lambda name: name == OURS)
+                mine = ratios.setdefault(name, {})
+                mine[row.bytes] = min(row.over_peer, mine.get(row.bytes, row.over_peer))
+    names = sorted(ratios, key=lambda name: name == OURS)
     if len(names) == 2:  # the only one of ours is the best of them
         names.remove(OURS)
-    ratios = {name: {size: us / best[size] for size, us in times[name].items() if size in best} for name in names}
-    return {name: [mean(per_size, *sizes) for sizes in CLASSES.values()] for name, per_size in ratios.items()}
+    return {name: [mean(ratios[name], *sizes) for sizes in CLASSES.values()] for name in names}
 
 
 def mean(ratios: dict[int, float], low: int, high: int) -> float | None:

@@ -8,11 +8,13 @@ from rich.table import Table
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_RANKS, Fit
+from dear_mpi.bench.interleaved import CALLS
 from dear_mpi.bench.kernels import KernelRow
-from dear_mpi.bench.summary import CLASSES, NOT_OURS, against_mpi
+from dear_mpi.bench.native import mpi_of
+from dear_mpi.bench.summary import CLASSES, against_mpi, is_ours, shown
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, format_hosts, plural
 
 __all__ = ["show_bench", "show_kernels"]
 
@@ -22,7 +24,7 @@ def show_bench(world: World, report: Report) -> None:
     screen = console(world)
     for _, group in groupby(report.rows, lambda row: row.collective):
         rows = list(group)
-        screen.print(table_of(rows, report.memory))
+        screen.print(table_of(shown(rows, report.names)))
         screen.print(summary_of(rows))
     for why, places in report.left_out.items():
         where = (f"{name} of {', '.join(map(format_bytes, sizes))}" for name, sizes in places.items())
@@ -30,49 +32,65 @@ def show_bench(world: World, report: Report) -> None:
     screen.print(fit_text(report.fit), soft_wrap=True, markup=False)
 
 
-def table_of(rows: Sequence[Row], memory: str) -> Table:
-    """One line per size and backend; the ratio is to the first backend at the same size."""
+CAPTIONS = {
+    "isolated": "us: medians over {calls}, each from a barrier to its end on its slowest rank",
+    "streaming": f"us: medians over {{calls}}, each the mean of {CALLS} calls in a row and over ranks; mean: of all "
+    "calls and ranks (of the fastest and of the slowest rank)",
+}
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """One line per size and backend."""
     first = rows[0]
     others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
     backends = ", ".join([f"over {first.backend}", *(f"{name}: {backend}" for name, backend in others.items())])
-    place = f"ours in {memory} memory" if first.device == "cpu" else first.device
     op = "" if first.op == "none" else f"{first.op}, "
-    title = f"{first.collective}, {plural(first.ranks, 'rank')}, {first.dtype}, {op}{first.placement}, {place}"
+    what = f"{first.collective}, {format_hosts(first.hosts)}, {first.dtype}, {op}{first.placement}, {first.cadence}"
     least, most = min(row.samples for row in rows), max(row.samples for row in rows)
-    calls = f"{least} to {most} calls" if least < most else plural(most, "call")
+    calls = f"{least} to {most} samples" if least < most else plural(most, "sample")
+    peers = "the fastest call of an MPI library" if mpi_of(first.peer) else first.peer
+    caption = CAPTIONS[first.cadence].format(calls=calls)
     table = Table(
-        title=f"{title}, {backends}",
-        caption=f"us: medians over {calls}, each as long as on its slowest rank; {PLUS_MINUS}; busbw in GB/s",
+        title=f"{what}, {backends}",
+        caption=f"{caption}; {PLUS_MINUS}; busbw in GB/s; / peer: time over that of {peers} at the same size",
     )
-    ratio, cuts = f"/ {first.algorithm}", len({row.segment_bytes for row in rows}) > 1
-    for head in ("bytes", "algorithm", "time (us)", "model", "busbw", ratio, "wrong"):
-        table.add_column(head, justify="left" if head == "algorithm" else "right")
-    baseline = {row.bytes: row.p50_us for row in reversed(rows)}
+    cuts, streams = len({row.segment_bytes for row in rows}) > 1, first.cadence == "streaming"
+    modelled = any(row.model_us is not None for row in rows)
+    heads = ("bytes", "algorithm", "memory", "time (us)", *["mean"] * streams, *["model"] * modelled)
+    for head in (*heads, "busbw", "/ peer", "wrong"):
+        table.add_column(head, justify="left" if head in ("algorithm", "memory") else "right", overflow="fold")
     for row, later in zip(rows, [*rows[1:], None], strict=True):
         digits = 0 if row.p50_us >= 100 else 1
+        mean = f"{row.mean_us:.{digits}f} ({row.rank_min_us:.{digits}f} to {row.rank_max_us:.{digits}f})"
         table.add_row(
             format_bytes(row.bytes),
-            f"{row.algorithm}, {format_bytes(row.segment_bytes)}"
-            if cuts and row.algorithm not in NOT_OURS
-            else row.algorithm,
+            label(row, cuts=cuts),
+            row.memory,
             interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, digits),
-            "" if row.model_us is None else f"{row.model_us:.{digits}f}",
+            *[mean] * streams,
+            *["" if row.model_us is None else f"{row.model_us:.{digits}f}"] * modelled,
             f"{row.busbw_GBps:.2f}",
-            f"{row.p50_us / baseline[row.bytes]:.2f}",
+            f"{row.over_peer:.2f}",
             str(row.wrong),
             end_section=later is None or later.bytes != row.bytes,
         )
     return table
 
 
+def label(row: Row, *, cuts: bool) -> str:
+    """The backend, what ``auto`` has chosen, and the segment where there are several."""
+    name = row.algorithm if row.chosen == row.algorithm else f"{row.algorithm} ({row.chosen})"
+    return f"{name}, {format_bytes(row.segment_bytes)}" if cuts and is_ours(row.algorithm) else name
+
+
 def summary_of(rows: Sequence[Row]) -> Table | str:
-    """Ours over the better MPI library at each size."""
+    """Ours over the fastest call of an MPI library at each size."""
     found = against_mpi(rows)
     if not found:
         return ""
-    table = Table(
-        title=f"{rows[0].collective}, {plural(rows[0].ranks, 'rank')}: time / better MPI library, geometric means"
-    )
+    what = f"{rows[0].collective}, {plural(rows[0].ranks, 'rank')}"
+    peers = ", ".join(dict.fromkeys(row.peer for row in rows))
+    table = Table(title=f"{what}: time / fastest MPI call, geometric means", caption=f"fastest were: {peers}")
     table.add_column("algorithm")
     for name in CLASSES:
         table.add_column(name, justify="right")
@@ -84,7 +102,7 @@ def summary_of(rows: Sequence[Row]) -> Table | str:
 def fit_text(fit: Fit | None) -> str:
     """The fitted network in words."""
     if fit is None:
-        needed = "two sizes of an algorithm of ours that sends messages, named and not chosen by auto"
+        needed = "two sizes of an algorithm of ours that sends messages"
         return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."
     network = fit.network
     beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))

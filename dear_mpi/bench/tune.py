@@ -15,7 +15,7 @@ from statistics import geometric_mean
 
 from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import Row
-from dear_mpi.bench.other_mpi import OTHERS
+from dear_mpi.bench.native import mpi_of
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, rules_of, write_rules
 from dear_mpi.collectives.transports.agree import agree
@@ -27,7 +27,8 @@ __all__ = ["Tuning", "tuned"]
 
 def is_ours(name: str) -> bool:
     """Whether ``auto`` may pick it anywhere."""
-    return name not in (*BACKENDS, *OTHERS) and rules_of(name) is None and runner_of(name) == "messages"
+    theirs = name in BACKENDS or mpi_of(name) is not None
+    return not theirs and rules_of(name) is None and runner_of(name) == "messages"
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:

@@ -8,7 +8,7 @@ import typer
 from typer import Option
 
 from dear_mpi.bench.backends import DEFAULTS
-from dear_mpi.bench.case import BUS_FACTORS
+from dear_mpi.bench.case import BUS_FACTORS, CADENCES
 from dear_mpi.bench.collective import Settings
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.table import show_bench
@@ -23,8 +23,11 @@ from dear_mpi.reporting.units import parse_bytes, parse_sizes
 __all__ = ["bench"]
 
 OURS = f"What to compare, with commas, the baseline first. Ours: {NAMES}, auto, FILE.py:FUNCTION. "
-OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py)."
+OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py); "
+CALLS = "native-best, mpich-best: the fastest of all calls of a library, e.g. native-persistent, native-nonblocking."
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
+MEMORY = "Our buffers on cpu: shared (by the ranks of a host), private, or auto (what each algorithm works best in)."
+CADENCE = "isolated: each call from a barrier to its end on the slowest rank; streaming: calls in a row, as OSU does."
 OTHER_MPI = Option(
     metavar="COMMAND", help="What starts the other MPI, e.g. 'mpirun.mpich -f hosts'.", show_default="from make install"
 )
@@ -36,15 +39,16 @@ def bench(
     sizes: Annotated[
         str, Option(help="Sizes of the buffer, with commas; 4B:64MiB means 4B, 16B, ... 64MiB.")
     ] = "256KiB:64MiB",
-    algorithms: Annotated[str, Option(help=OURS + OTHERS, show_default=BY_DEVICE)] = "",
+    algorithms: Annotated[str | None, Option(help=OURS + OTHERS + CALLS, show_default=BY_DEVICE)] = None,
     placement: Annotated[str, Option(help="Where results go: in (place) or out (into a second buffer).")] = "in",
     dtype: Annotated[str, Option(help=f"Type of the elements: {', '.join(DTYPES)}.")] = "fp32",
     op: Annotated[str, Option(help="How elements are combined: sum, prod, min, max or average.")] = "sum",
     segment: Annotated[
-        str, Option(help="Size of our largest message; several with commas.", show_default=SEGMENT)
-    ] = "",
+        str | None, Option(help="Size of our largest message; several with commas.", show_default=SEGMENT)
+    ] = None,
     device: Annotated[str, Option(help="Where the buffer is: cpu or cuda.")] = "cpu",
-    memory: Annotated[str, Option(help="On cpu: shared (a host's ranks reach all its buffers) or private.")] = "shared",
+    memory: Annotated[str, Option(help=MEMORY)] = "auto",
+    cadence: Annotated[str, Option(help=CADENCE)] = CADENCES[0],
     device_memory: DeviceMemory = "auto",
     seconds: Annotated[float, Option(help="Seconds to spend on each size, in 11 to 200 calls.")] = 2.0,
     other_mpi: Annotated[str, OTHER_MPI] = "",
@@ -61,13 +65,14 @@ def bench(
         settings = Settings(
             sizes=tuple(parse_sizes(sizes)),
             collectives=tuple(collective.split(",")),
-            algorithms=tuple(algorithms.split(",")) if algorithms else (),
+            algorithms=() if algorithms is None else tuple(algorithms.split(",")),
             placement=placement,
             dtype=dtype,
             op=op,
-            segments=tuple(map(parse_bytes, segment.split(","))) if segment else (),
+            segments=() if segment is None else tuple(map(parse_bytes, segment.split(","))),
             device=device,
             memory=memory,
+            cadence=cadence,
             seconds=seconds,
             other_mpi=other_mpi,
         )

@@ -1,6 +1,7 @@
 """The ranks of a job, seen from one of them, and the transport between them. A world is an argument, never global."""
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ class World:
     @property
     def size(self) -> int:
         return self.transport.size
+
+    @property
+    def ranks_per_host(self) -> list[int]:
+        """How many ranks each host has, for reports."""
+        return list(Counter(self.transport.hosts).values())
 
 
 def run_world(

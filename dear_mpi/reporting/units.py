@@ -6,12 +6,13 @@ network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from dear_mpi.collectives.transports.emulated import Link
 
 __all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_sizes", "plural"]
+__all__ += ["format_hosts"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -80,6 +81,17 @@ def plural(count: int, noun: str) -> str:
     ('1 rank', '4 ranks')
     """
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def format_hosts(ranks: Sequence[int]) -> str:
+    """The ranks on each host.
+
+    >>> format_hosts([3]), format_hosts([2, 2]), format_hosts([2, 1])
+    ('3 ranks on 1 host', '4 ranks on 2 hosts (2 on each)', '3 ranks on 2 hosts (2, 1)')
+    """
+    alike = f"{ranks[0]} on each" if len(set(ranks)) == 1 else ", ".join(map(str, ranks))
+    where = f"{plural(sum(ranks), 'rank')} on {plural(len(ranks), 'host')}"
+    return where if len(ranks) == 1 else f"{where} ({alike})"
 
 
 def parse_link(text: str) -> Link:

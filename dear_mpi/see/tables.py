@@ -8,7 +8,7 @@ from rich.table import Table
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, milliseconds
-from dear_mpi.reporting.units import plural
+from dear_mpi.reporting.units import format_hosts, plural
 
 __all__ = ["show_comparison", "show_training"]
 
@@ -18,7 +18,7 @@ MEDIANS = "medians over iterations, each as long as on its slowest rank"
 def show_training(world: World, report: dict[str, Any]) -> None:
     """What a training run ended with."""
     data = f" on {report['data']}" if report["data"] else ""
-    where = f"{report['device']}, {plural(report['ranks'], 'rank')} over {report['transport']}"
+    where = f"{report['device']}, {format_hosts(report['hosts'])}, over {report['transport']}"
     table = Table(title=f"{report['model']}{data}, {where}", caption=f"times: {MEDIANS}", show_header=False)
     accuracy, steady_s = report["accuracy"], median(report["iteration_s"][1:] or report["iteration_s"]).value
     rest_s = max(0.0, steady_s - report["compute_s"] - report["exposed_comm_s"])
@@ -53,7 +53,7 @@ def buckets(report: dict[str, Any]) -> str:
 def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     """Schedules side by side."""
     first = rows[0]
-    title = f"{first['model']}, {first['device']}, {plural(first['ranks'], 'rank')}, {buckets(first)}"
+    title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {buckets(first)}"
     caption = f"ms: {MEDIANS}; exposed: waiting for communication; bound: least time possible; {PLUS_MINUS}"
     table = Table(title=f"{title}\n{first['transport']}", caption=caption)
     heads = ("iteration", "compute", "exposed", "bound", "iteration / bound", f"speed-up over {first['schedule']}")

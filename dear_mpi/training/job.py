@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.runners import check_algorithm
-from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
@@ -172,8 +171,7 @@ def make_slab(parameters: Sequence[Parameter], config: Config, transport: Transp
     one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), transport.size)
     padding = len(parameters) * (transport.size * CHUNK_BYTES + ALIGNMENT)
     nbytes = one_bucket.nbytes + padding + PLANS_BYTES
-    shares = runner_of(config.algorithm) == "shared" or rules_of(config.algorithm) is not None  # auto may choose it
-    if config.device == "cpu" and shares:
+    if config.device == "cpu" and wants_shared(config.algorithm, transport.hosts):
         return Slab(transport.memory.allocate, nbytes, growth=PLANS_BYTES)
     return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
 

@@ -58,6 +58,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "fusion": config.fusion,
         "buckets": len(job.buckets),
         "ranks": world.size,
+        "hosts": world.ranks_per_host,
         "device": config.device,
         "emulated_link": None if world.link is None else str(world.link),
         "model": config.model,

@@ -1,20 +1,22 @@
 """The benchmark without MPI: sizes, ranks that are threads, the fitted network, means of ratios, rules for `auto`."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dear_mpi.bench import collective
-from dear_mpi.bench.backends import BACKENDS
-from dear_mpi.bench.case import BUS_FACTORS, Case, Samples, row_of
+from dear_mpi.bench.case import BUS_FACTORS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.collective import Settings, bench
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
-from dear_mpi.bench.summary import OURS, against_mpi
-from dear_mpi.bench.table import fit_text
+from dear_mpi.bench.native import FORMS, calls_of
+from dear_mpi.bench.summary import OURS, against_mpi, against_peers, shown
+from dear_mpi.bench.table import fit_text, label
 from dear_mpi.bench.tune import tuned
-from dear_mpi.collectives.plans.tuning import Rule
+from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.collectives.plans.tuning import Rule, write_rules
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_sizes
@@ -24,9 +26,9 @@ def row(algorithm, nbytes, p50_us=1.0, collective="all_reduce", ranks=4, **facts
     made = row_of(
         Case(collective, nbytes),
         algorithm,
-        Samples([p50_us * 1e-6] * 9, [0] * 9, 0),
+        Samples([[p50_us * 1e-6] * 9] * ranks, 0),
         backend="here",
-        ranks=ranks,
+        hosts=[ranks],
         segment_bytes=1 << 18,
     )
     return replace(made, **facts)
@@ -110,10 +112,105 @@ def test_who_needs_mpi_says_so_to_threads(monkeypatch):
     settings = Settings((60,), algorithms=("native", "prototype", "gloo", "naive"), seconds=0.001)
     report = run_world(lambda world: bench(settings, world), threads=3)
     reason = "needs the processes of an MPI job, not loopback (threads)"
-    assert report.left_out == {
-        f"{name}: {reason}": {"all_reduce": [60]} for name, entry in BACKENDS.items() if entry.processes
-    }
+    assert report.left_out == {f"{name}: {reason}": {"all_reduce": [60]} for name in ("native", "prototype", "gloo")}
     assert {row.algorithm for row in report.rows} == {"naive"}
+
+
+@pytest.mark.parametrize("memory", ["auto", "shared", "private"])
+@pytest.mark.usefixtures("_few_samples")
+def test_each_backend_has_the_memory_of_a_users_program(memory):
+    """Shared where the algorithm, or the choice of ``auto`` at that size, works in the buffer; private elsewhere."""
+    settings = Settings((4096, 65536), algorithms=("ring", "auto", "shared"), memory=memory, seconds=0.001)
+    rows = run_world(lambda world: bench(settings, world), threads=2).rows
+    wanted = {("auto", 65536): "shared", ("shared", 65536): "shared"} if memory == "auto" else {}
+    default = "shared" if memory == "shared" else "private"
+    found = {(row.algorithm, row.bytes): row.memory for row in rows}
+    assert found == {key: wanted.get(key, default) for key in found}
+    assert len(found) == 6
+    assert all(row.wrong == 0 for row in rows)
+
+
+def test_training_and_the_benchmark_take_shared_memory_for_the_same_algorithms(tmp_path):
+    rules = tmp_path / "rules.json"
+    write_rules(rules, {}, [Rule("all_reduce", 2, 1 << 20, "shared", 4096), Rule("all_reduce", 2, None, "ring", 4096)])
+    asked = {name: wants_shared(name, (0, 0)) for name in ("ring", "shared", "auto", f"auto:{rules}", "native")}
+    assert asked == {"ring": False, "shared": True, "auto": True, f"auto:{rules}": True, "native": False}
+    assert not wants_shared("auto", (0, 1))  # between hosts nothing is shared
+    sizes = {nbytes: wants_shared(f"auto:{rules}", (0, 0), "all_reduce", nbytes) for nbytes in (4096, 1 << 20, 1 << 21)}
+    assert sizes == {4096: False, 1 << 20: True, 1 << 21: False}
+    assert not wants_shared("auto", (0, 0), "broadcast", 1 << 20)  # the table has no such rule
+
+
+@pytest.mark.usefixtures("_few_samples")
+def test_auto_says_what_it_chose():
+    settings = Settings((100, 4096, 65536), algorithms=("ring", "auto"), seconds=0.001)
+    report = run_world(lambda world: bench(settings, world), threads=2)
+    chosen = {row.bytes: row for row in report.rows if row.algorithm == "auto"}
+    assert {nbytes: row.chosen for nbytes, row in chosen.items()} == {
+        100: "recursive_doubling",
+        4096: "recursive_doubling",
+        65536: "shared",
+    }
+    assert [label(row, cuts=False) for row in chosen.values()][2] == "auto (shared)"
+    assert {nbytes: row.model_us is not None for nbytes, row in chosen.items()} == {
+        100: True,
+        4096: True,
+        65536: False,  # it sends no messages
+    }
+
+
+@pytest.mark.usefixtures("_few_samples")
+def test_the_two_cadences_are_named_and_checked():
+    for cadence in ("isolated", "streaming"):
+        settings = Settings((100, 3000), ("all_reduce", "reduce_scatter"), ("ring",), cadence=cadence, seconds=0.001)
+        for row in run_world(lambda world, settings=settings: bench(settings, world), threads=3).rows:
+            assert (row.cadence, row.wrong, row.samples) == (cadence, 0, 5)
+            assert row.rank_min_us <= row.mean_us * (1 + 1e-9)
+            assert row.mean_us <= row.rank_max_us * (1 + 1e-9) or cadence == "isolated"
+
+
+def test_a_sample_is_of_the_slowest_rank_or_the_mean_over_ranks():
+    samples = Samples([[1e-6, 5e-6], [3e-6, 3e-6]], 0)
+    rows = [
+        row_of(Case("all_reduce", 8, cadence=cadence), "ring", samples, backend="", hosts=[2], segment_bytes=4)
+        for cadence in ("isolated", "streaming")
+    ]
+    assert [(row.min_us, row.max_us) for row in rows] == [pytest.approx((3, 5)), pytest.approx((2, 4))]
+    assert [(row.rank_min_us, row.rank_max_us) for row in rows] == [pytest.approx((3, 3))] * 2
+    assert rows[0].hosts == [2]
+
+
+def test_the_best_call_of_a_library_stands_for_those_that_serve_the_case():
+    assert calls_of("native-best", Case("reduce_scatter", 64), 2) == [f"native{suffix}" for suffix in FORMS]
+    assert calls_of("native-best", Case("reduce_scatter", 12), 2) == [
+        *("native", "native-nonblocking", "native-persistent", "native-beside")
+    ]
+    assert calls_of("mpich-best", Case("broadcast", 64), 2) == ["mpich", "mpich-nonblocking", "mpich-persistent"]
+    assert calls_of("ring", Case("broadcast", 64), 2) == ["ring"]
+
+
+def test_a_call_that_the_library_lacks_is_left_out():
+    def refused(*_):
+        raise NotImplementedError
+
+    for old in (SimpleNamespace(Allreduce=None), SimpleNamespace(Allreduce_init=refused)):
+        with pytest.raises(CannotRun, match="has no MPI_Allreduce_init"):
+            FORMS["-persistent"].prepare(old, "Allreduce", ())
+
+
+def test_the_peer_is_the_fastest_call_at_each_size():
+    rows = against_peers(
+        [
+            *(row("native", 4, 8.0), row("native-persistent", 4, 4.0), row("mpich", 4, 6.0), row("ring", 4, 6.0)),
+            *(row("native", 64, 3.0), row("native-persistent", 64, 4.0), row("ring", 64, 6.0)),
+            row("ring", 256, 6.0),
+        ]
+    )
+    assert [(each.peer, each.over_peer) for each in rows if each.algorithm == "ring"] == [
+        *(("native-persistent", 1.5), ("native", 2.0), ("ring", 1.0))
+    ]
+    of_best = [(each.algorithm, each.bytes) for each in shown(rows, ("native-best", "ring"))]
+    assert of_best == [("native-persistent", 4), ("ring", 4), ("native", 64), ("ring", 64), ("ring", 256)]
 
 
 def test_sums_that_no_type_can_hold_are_refused():
@@ -168,10 +265,11 @@ def test_means_of_ratios_are_to_the_better_library():
         *(row("native", 64, 2.0), row("mpich", 64, 4.0), row("ring", 64, 4.0), row("bruck", 64, 8.0)),
         *(row("native", 2**22, 1.0), row("ring", 2**22, 3.0)),
     ]
-    found = {name: [mean and round(mean, 3) for mean in means] for name, means in against_mpi(rows).items()}
+    means = against_mpi(against_peers(rows))
+    found = {name: [mean and round(mean, 3) for mean in row] for name, row in means.items()}
     assert found == {"ring": [2, None, 3], "bruck": [1.414, None, None], OURS: [1, None, 3]}
-    assert list(against_mpi([row("native", 4), row("ring", 4)])) == ["ring"]
-    assert against_mpi([row("ring", 4)]) == {}
+    assert list(against_mpi(against_peers([row("native", 4), row("ring", 4)]))) == ["ring"]
+    assert against_mpi(against_peers([row("ring", 4)])) == {}
 
 
 def test_rules_keep_what_is_as_fast_within_the_interval():

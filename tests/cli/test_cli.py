@@ -92,8 +92,9 @@ def test_train_writes_its_report(tmp_path):
     assert result.exit_code == 0, result.output
     report = json.loads(file.read_text())
     assert (report["ranks"], report["iterations"], report["buckets"]) == (3, 5, 3)
+    assert report["hosts"] == [3]
     assert "test accuracy" in result.stdout
-    assert "3 ranks over loopback" in result.stdout
+    assert "3 ranks on 1 host, over loopback" in result.stdout
     assert "dear, ring, 3 buckets (one per layer)" in result.stdout
 
 
@@ -117,7 +118,7 @@ def test_compare_takes_the_flags_of_train(tmp_path):
     result = run("compare", "--threads", 1, "--model", "mlp", *optimizer, "--iterations", 1, "--json", file)
     assert result.exit_code == 0, result.output
     assert [row["schedule"] for row in json.loads(file.read_text())] == ["wfbp", "dear"]
-    assert "mlp, cpu, 1 rank, 1 bucket (fusion 25MB)" in result.stdout
+    assert "mlp, cpu, 1 rank on 1 host, 1 bucket (fusion 25MB)" in result.stdout
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

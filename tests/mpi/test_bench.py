@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.bench.case import BUS_FACTORS, Case
 from dear_mpi.bench.collective import Settings, bench
+from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.other_mpi import OTHERS, OtherMpi
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.bench.table import show_bench
@@ -29,6 +30,7 @@ QUICK = Settings(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
+    " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer"
 )
 
 
@@ -63,7 +65,11 @@ def test_rows(comm, collective):
         assert row.algbw_GBps == pytest.approx(row.bytes / row.p50_us * 1e-3)
         assert row.busbw_GBps == pytest.approx(row.algbw_GBps * BUS_FACTORS[collective](comm.size))
         assert 0 <= row.slow_rank < comm.size
-        assert (row.model_us is None) == (comm.size == 1 or row.algorithm != "ring")
+        sends_messages = row.algorithm in ("ring", "auto") and row.chosen != "shared"
+        assert (row.model_us is None) == (comm.size == 1 or not sends_messages)
+        assert sum(row.hosts) == comm.size
+        assert row.peer.startswith("native")
+        assert row.chosen == row.algorithm or row.algorithm == "auto"
     assert all(answer == report for answer in comm.allgather(report))
     run_world(lambda world: show_bench(world, report))
 
@@ -73,7 +79,7 @@ def test_rows(comm, collective):
 def test_every_type_and_op_is_exact(collective, placement):
     for dtype in DTYPES:
         for op in ("sum", "prod", "min", "max", "average"):
-            settings = {"placement": placement, "dtype": dtype, "op": op, "algorithms": ("naive", "native")}
+            settings = {"placement": placement, "dtype": dtype, "op": op, "algorithms": ("naive", "native-best")}
             report = measured(collectives=(collective,), sizes=(100,), **settings)
             assert [row.wrong for row in report.rows] == [0] * len(report.rows)
             assert {row.algorithm for row in report.rows} >= {"naive"}
@@ -88,7 +94,7 @@ def test_a_wrong_result_is_counted(comm, monkeypatch):
         ring.x[-1] += 1
 
     monkeypatch.setattr(PrototypeRing, "__call__", losing)
-    rows = measured(sizes=(400 * comm.size,)).rows
+    rows = measured(algorithms=("native", "ring", "auto", "prototype"), sizes=(400 * comm.size,)).rows
     assert {row.algorithm: row.wrong > 0 for row in rows} == {
         "native": False,
         "ring": False,
@@ -112,14 +118,16 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
         ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
         (
             {"algorithms": ("native", "rnig")},
-            "'rnig' is unknown: did you mean 'ring'.*also has native, prototype, gloo",
+            "'rnig' is unknown: did you mean 'ring'.*also has native, openmpi, mpich, native-best, prototype",
         ),
+        ({"algorithms": ("",)}, "algorithms must be names with commas between them, not ''"),
         ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
         ({"placement": "inside"}, "placement 'inside' is unknown"),
         ({"dtype": "fp8"}, "dtype 'fp8' is unknown"),
         ({"op": "mean"}, "op 'mean' is unknown"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"memory": "public"}, "memory 'public' is unknown"),
+        ({"cadence": "slow"}, "cadence 'slow' is unknown"),
         ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
         ({"sizes": ()}, "sizes must be at least 4 B"),
         ({"seconds": 0.0}, "seconds must be above 0, not 0"),
@@ -140,12 +148,22 @@ def test_the_other_mpi_takes_part(comm):
     assert all(row.wrong == 0 and row.samples == 7 for row in rows)
 
 
+def test_all_calls_of_both_libraries_take_part(comm):
+    name = other_mpi(comm)
+    settings = {"collectives": ("reduce_scatter",), "sizes": (4000 * comm.size,), "cadence": "streaming"}
+    report = measured(algorithms=("native-best", f"{name}-best"), **settings)
+    calls = [library + suffix for library in ("native", name) for suffix in FORMS]
+    assert [row.algorithm for row in report.rows] == calls
+    assert all(row.wrong == 0 and row.cadence == "streaming" for row in report.rows)
+    assert {row.peer for row in report.rows} == {min(report.rows, key=lambda row: row.p50_us).algorithm}
+
+
 def test_the_other_mpi_leaves_no_process_behind(comm):
     name = other_mpi(comm)
 
     def command(world):
         with contextlib.closing(OtherMpi(name, world, "")) as other:
-            other.run(Case("all_reduce", 4096), 2)
+            other.run(Case("all_reduce", 4096), 2, ["native"])
             return other.job and other.job.process.pid
 
     pid = run_world(command)
@@ -252,7 +270,7 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
     rows = json.loads(file.read_text())
     assert [row["bytes"] for row in rows] == [4, 4, 16, 16, 64, 64, 1024, 1024] * 2
     assert all(" ".join(row) == KEYS for row in rows)
-    assert ("time / better MPI" in result.stdout) == (comm.rank == 0)
+    assert ("time / fastest MPI" in result.stdout) == (comm.rank == 0)
     comm.Barrier()
 
 

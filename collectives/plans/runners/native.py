@@ -4,7 +4,6 @@ They are the blocking ones, which are the fastest that MPI libraries have. So a 
 or ``advance``, and either does all of it at once.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,12 +13,13 @@ from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRu
 from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import synchronize
 
-__all__ = ["NativeRun", "check", "check_call", "prepare"]
+__all__ = ["NativeRun", "check", "check_call", "move", "mpi_call", "prepare"]
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
@@ -40,38 +40,23 @@ class NativeRun(InstructionRun):
     """The library's collective on a flat buffer, in place.
 
     ``call`` is the library's; ``home`` then brings a shard from the start of the buffer to where it belongs.
-    MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, else MPI_Reduce_scatter and MPI_Allgatherv.
 
     Raises:
         ArgumentError: the buffer is on a device, for which the library was not built (on all ranks alike).
     """
 
     def __init__(self, task: Task) -> None:
-        from mpi4py import MPI  # it is started: the transport has a communicator
-
         transport, buffer, root = task.transport, task.buffer, task.call.root
         partition = task.call.partition(transport.size)
         comm: Any = transport.native
         if not built_for(buffer, comm, taken=transport.memory.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm {task.call.algorithm!r} needs an MPI built for GPUs, which {name} is not")
-        combine = getattr(MPI, task.op.upper())
-        shard, equal = buffer[partition.shard(transport.rank)], len(set(partition.counts)) == 1
-        octets = buffer.view("u1")  # MPI does not have all of our types
-        nbytes = [count * buffer.dtype.itemsize for count in partition.counts]
-        # At the root in place; elsewhere MPI leaves the buffer alone.
-        ends = (MPI.IN_PLACE, buffer) if transport.rank == root else (buffer, None)
-        calls: dict[str, Callable[[], object]] = {
-            "all_reduce": partial(comm.Allreduce, MPI.IN_PLACE, buffer, combine),
-            "all_gather": partial(comm.Allgatherv, MPI.IN_PLACE, [octets, nbytes, MPI.BYTE]),
-            "reduce_scatter": partial(comm.Reduce_scatter, MPI.IN_PLACE, buffer, partition.counts, combine),
-            "broadcast": partial(comm.Bcast, [octets, MPI.BYTE], root),
-            "reduce": partial(comm.Reduce, *ends, combine, root),
-        }
-        if equal:
-            calls["all_gather"] = partial(comm.Allgather, MPI.IN_PLACE, [octets, shard.nbytes, MPI.BYTE])
-            calls["reduce_scatter"] = partial(comm.Reduce_scatter_block, MPI.IN_PLACE, buffer, combine)
-        self.call = calls[task.call.collective]
+        name, arguments = mpi_call(
+            task.call.collective, buffer, None, partition, rank=transport.rank, op=task.op, root=root
+        )
+        self.call = partial(getattr(comm, name), *arguments)
+        shard = buffer[partition.shard(transport.rank)]
         # MPI leaves the shard at the start of the buffer, wherever it belongs.
         scattered = task.call.collective == "reduce_scatter"
         self.home = partial(move, shard, buffer[: shard.size]) if scattered else lambda: None
@@ -81,6 +66,43 @@ class NativeRun(InstructionRun):
     def start(self) -> None:
         """Nothing yet: the library's calls block."""
         self.position = 0
+
+
+def mpi_call(
+    collective: str,
+    x: Array,
+    out: Array | None,
+    partition: Partition,
+    *,
+    rank: int,
+    op: str,
+    root: int = 0,
+    by_counts: bool = False,
+) -> tuple[str, tuple[Any, ...]]:
+    """The blocking call of mpi4py for a collective, and the arguments that its kin have, too; in place without ``out``.
+
+    MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, unless asked for the calls ``by_counts``,
+    MPI_Reduce_scatter and MPI_Allgatherv.
+    """
+    from mpi4py import MPI  # it is started: there is a communicator
+
+    combine = getattr(MPI, op.upper())
+    target, by_counts = x if out is None else out, by_counts or len(set(partition.counts)) > 1
+    send = MPI.IN_PLACE if out is None else x
+    # MPI does not have all of our types; what is only moved is octets.
+    nbytes = [count * x.itemsize for count in partition.counts]
+    gathered = [target.view("u1"), nbytes if by_counts else nbytes[rank], MPI.BYTE]
+    given = MPI.IN_PLACE if out is None else [x.view("u1"), MPI.BYTE]
+    scatter = ("Reduce_scatter", (send, target, partition.counts, combine))
+    calls: dict[str, tuple[str, tuple[Any, ...]]] = {
+        "all_reduce": ("Allreduce", (send, target, combine)),
+        "all_gather": ("Allgatherv" if by_counts else "Allgather", (given, gathered)),
+        "reduce_scatter": scatter if by_counts else ("Reduce_scatter_block", (send, target, combine)),
+        "broadcast": ("Bcast", ([target.view("u1"), MPI.BYTE], root)),
+        # At the root in place; elsewhere MPI leaves the buffer alone.
+        "reduce": ("Reduce", (*((send, target) if rank == root else (x, None)), combine, root)),
+    }
+    return calls[collective]
 
 
 def move(dst: Array, src: Array) -> None:

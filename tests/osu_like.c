@@ -1,0 +1,42 @@
+/* The loop of osu_allreduce (OSU micro-benchmarks 7.4), written anew: each call is timed by itself, a barrier after
+ * each is not, the first ones do not count; a mean per rank, of which mean, least and most over ranks are printed.
+ *
+ *     osu_like BYTES...      fp32, sum, out of place
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv)
+{
+    int rank, ranks;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    for (int number = 1; number < argc; number++) {
+        long nbytes = atol(argv[number]);
+        int calls = nbytes > 8192 ? 100 : 1000, skipped = calls / 10;
+        int count = (int)(nbytes / (long)sizeof(float));
+        float *from = calloc((size_t)count, sizeof(float)), *to = calloc((size_t)count, sizeof(float));
+        double elapsed_s = 0, least, most, sum;
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (int call = 0; call < calls + skipped; call++) {
+            double begin = MPI_Wtime();
+            MPI_Allreduce(from, to, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+            double end = MPI_Wtime();
+            MPI_Barrier(MPI_COMM_WORLD);
+            if (call >= skipped)
+                elapsed_s += end - begin;
+        }
+        double mean_us = elapsed_s * 1e6 / calls;
+        MPI_Reduce(&mean_us, &least, 1, MPI_DOUBLE, MPI_MIN, 0, MPI_COMM_WORLD);
+        MPI_Reduce(&mean_us, &most, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+        MPI_Reduce(&mean_us, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+        if (rank == 0)
+            printf("%ld %.3f %.3f %.3f\n", nbytes, sum / ranks, least, most);
+        free(from);
+        free(to);
+    }
+    MPI_Finalize();
+    return 0;
+}
