@@ -2,6 +2,8 @@
 
 examine.py    examines a job from one of its ranks
 facts.py      all that is known about the ranks, gathered on all of them
+in_use.py     which parts of the MPI library carry messages
+huge_pages.py whether memory that processes share can have huge pages
 links.py      latency and bandwidth between neighbours, measured
 findings.py   from facts to findings with advice: pure functions
 show.py       tables for people

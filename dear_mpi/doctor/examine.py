@@ -68,4 +68,4 @@ def paths(facts: Facts) -> list[str]:
 
 def as_object(facts: Facts, found: list[Finding]) -> dict[str, Any]:
     """For ``--json``."""
-    return asdict(facts) | {"findings": [asdict(finding) for finding in found]}
+    return asdict(facts) | {"hosts": facts.ranks_per_host, "findings": [asdict(finding) for finding in found]}

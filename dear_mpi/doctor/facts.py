@@ -1,12 +1,15 @@
 """All that is known about a job: plain values, gathered on every rank, so that tests can make them up."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launch.launcher import Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, queries
+from dear_mpi.doctor.huge_pages import shared_huge_pages
+from dear_mpi.doctor.in_use import in_use
 from dear_mpi.kernels.gpu import Gpu
 from dear_mpi.ranks.world import World
 
@@ -34,6 +37,8 @@ class RankFacts:
     cores: tuple[int, ...]
     host_cores: int
     blas_threads: int
+    huge_pages: bool  # whether memory that it shares can have them
+    huge_pages_text: str  # and how that is known
     gpu: Gpu | None = None
     gpu_problem: str | None = None
 
@@ -51,6 +56,10 @@ class LinkFacts:
     GBps: float
     bytes: int
     samples: int
+    latency_low_us: float  # ends of the 95 % intervals
+    latency_high_us: float
+    GBps_low: float
+    GBps_high: float
 
 
 @dataclass(frozen=True)
@@ -63,12 +72,18 @@ class Facts:
     problem: str | None = None
     device: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    in_use: str | None = None  # what carries messages, if that is known
     ucx: str | None = None
     ucx_cuda: bool = False
     queries: Mapping[str, bool | str | None] = field(default_factory=dict)
     probed: Verdict | None = None
     device_memory: Verdict | None = None
     links: list[LinkFacts] = field(default_factory=list)
+
+    @property
+    def ranks_per_host(self) -> list[int]:
+        """How many of the ranks each host has."""
+        return list(Counter(rank.host for rank in self.ranks).values())
 
     @property
     def usable(self) -> bool:
@@ -83,6 +98,7 @@ class Facts:
 
 def rank_facts(rank: int, launch: Launch, mpi: MpiFacts | None, gpu: Gpu | str | None) -> RankFacts:
     """What this process knows about itself; ``gpu`` is one, or why there is none."""
+    huge_pages, huge_pages_text = shared_huge_pages()
     return RankFacts(
         rank=rank,
         host=os.uname().nodename if mpi is None else mpi.host,
@@ -92,6 +108,8 @@ def rank_facts(rank: int, launch: Launch, mpi: MpiFacts | None, gpu: Gpu | str |
         cores=tuple(sorted(os.sched_getaffinity(0))),
         host_cores=os.cpu_count() or 1,
         blas_threads=blas_threads(os.environ, len(os.sched_getaffinity(0))),
+        huge_pages=huge_pages,
+        huge_pages_text=huge_pages_text,
         gpu=gpu if isinstance(gpu, Gpu) else None,
         gpu_problem=gpu if isinstance(gpu, str) else None,
     )
@@ -112,11 +130,15 @@ def gather_facts(world: World, alone: Facts, override: str) -> Facts:
     comm = world.transport.native
     assert comm is not None, "MPI is usable"
     ranks: list[RankFacts] = world.transport.gather_values(replace(alone.ranks[0], rank=world.rank))
+    library = "" if alone.mpi is None else alone.mpi.library
+    carries = in_use(library) if world.rank == 0 else None
+    world.transport.barrier(asleep=True)
     probed = decide(comm) if any(rank.gpu for rank in ranks) else None
     return replace(
         alone,
         ranks=ranks,
         settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
+        in_use=world.transport.gather_values(carries)[0],
         ucx=next(iter(loaded("libucp")), None),
         ucx_cuda=bool(loaded("libuct_cuda")),
         queries=queries(comm),

@@ -167,9 +167,19 @@ def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def small_pages(facts: Facts) -> Iterator[Finding]:
+    for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
+        if len(ranks) > 1 and not ranks[0].huge_pages:
+            yield note(
+                f"memory that the ranks of {host} share has small pages: {ranks[0].huge_pages_text}",
+                "messages from there take up to twice as long; needed are Linux 6.1 and, in "
+                "/sys/kernel/mm/transparent_hugepage, shmem_enabled other than deny",
+            )
+
+
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     *(no_mpi, foreign_launcher, low_thread_level, no_gpu, crashing),
-    *(crowded, bound_to_one_core, blas_crowd, wrong_local_rank),
+    *(crowded, bound_to_one_core, blas_crowd, wrong_local_rank, small_pages),
     *(shared_gpu, staging, wrong_answers, slow_device_path),
 )
 

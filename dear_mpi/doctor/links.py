@@ -1,6 +1,7 @@
 """Latency and bandwidth between neighbours in the ring, one pair after the other, by messages there and back."""
 
 import time
+from dataclasses import astuple
 
 import numpy as np
 
@@ -10,12 +11,12 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.doctor.facts import LinkFacts
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.events import synchronize
-from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.stats import Median, median
 
 __all__ = ["measure_links"]
 
 SMALL_BYTES = 8
-SAMPLES = (100, 10)  # round trips of small and of large messages
+SAMPLES = (100, 30)  # round trips of small and of large messages
 WARM_UP = 3
 
 
@@ -34,9 +35,11 @@ def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFact
                 for tag, count, samples in sizes
             ]
         transport.barrier(asleep=True)  # the other ranks leave their cores to the pair
-        small_s, large_s = (seconds / 2 for seconds in transport.gather_values(mine)[source])
-        latency, bandwidth = (small_s * 1e6, SMALL_BYTES, SAMPLES[0]), (nbytes / large_s * 1e-9, nbytes, SAMPLES[1])
-        rows.append(LinkFacts(source, dest, path, *latency, *bandwidth))
+        small, large = transport.gather_values(mine)[source]
+        latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small))
+        speed, most, least = (nbytes / (seconds / 2) * 1e-9 for seconds in astuple(large))
+        measured = latency, SMALL_BYTES, SAMPLES[0], speed, nbytes, SAMPLES[1]
+        rows.append(LinkFacts(source, dest, path, *measured, low_us, high_us, least, most))
     return rows
 
 
@@ -53,8 +56,8 @@ def there_and_back(rank: int, size: int, source: int, dest: int) -> Program:
     return Program("round trip", rank, size, steps[rank])
 
 
-def round_trip_s(program: Program, transport: Transport, path: str, *, tag: int, nbytes: int, samples: int) -> float:
-    """The median seconds of a round trip of ``nbytes``."""
+def round_trip_s(program: Program, transport: Transport, path: str, *, tag: int, nbytes: int, samples: int) -> Median:
+    """The seconds of a round trip of ``nbytes``."""
     buffer = np.zeros(2 * nbytes, np.uint8) if path == "host" else device_zeros(2 * nbytes)
     chunks, staged = (0, nbytes, *[2 * nbytes] * (program.size - 1)), path == "staged"
     run = MessagesRun(program, buffer, chunks, transport, op="sum", segment=nbytes, tag=tag, staged=staged)
@@ -66,7 +69,7 @@ def round_trip_s(program: Program, transport: Transport, path: str, *, tag: int,
             synchronize(buffer)  # the copy in was only launched
         seconds.append(time.perf_counter() - begin_s)
     run.free()
-    return median(seconds[WARM_UP:]).value
+    return median(seconds[WARM_UP:])
 
 
 def device_zeros(nbytes: int) -> Array:

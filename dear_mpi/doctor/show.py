@@ -8,7 +8,7 @@ from rich.table import Table
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import Finding
-from dear_mpi.reporting.units import format_bytes, format_numbers, plural
+from dear_mpi.reporting.units import format_bytes, format_hosts, format_numbers, plural
 
 __all__ = ["show_doctor"]
 
@@ -37,8 +37,7 @@ def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
 
 
 def job_table(facts: Facts) -> Table:
-    hosts = len({rank.host for rank in facts.ranks})
-    table = Table(title=f"{plural(len(facts.ranks), 'rank')} on {plural(hosts, 'host')}", show_header=False)
+    table = Table(title=format_hosts(facts.ranks_per_host), show_header=False)
     table.add_column()
     table.add_column(overflow="fold")  # paths whole
     for name, text in job_rows(facts).items():
@@ -52,11 +51,14 @@ def job_rows(facts: Facts) -> dict[str, str]:
     rows = {"launcher": f"{launch.launcher}, {plural(launch.size, 'rank')}" if launch.size > 1 else launch.launcher}
     if mpi is None:
         return rows | {"MPI library": "none"}
+    cuda = "" if facts.ucx_cuda else "not "
     rows |= {
         "MPI library": f"{mpi.library} (MPI {mpi.standard}), sees {plural(mpi.size, 'rank')}",
         "thread level": mpi.thread_level,
         "MPICH device": mpi.device,
-        "UCX": f"{facts.ucx}, its CUDA module {'' if facts.ucx_cuda else 'not '}loaded" if facts.ucx else "not loaded",
+        "carries messages": f"{facts.in_use} (in use)" if facts.in_use else "",
+        "built with": f"UCX, {facts.ucx}, its CUDA module {cuda}loaded" if facts.ucx else "",
+        "shared huge pages": facts.ranks[0].huge_pages_text,
         "settings": "\n".join(f"{name}={value}" for name, value in facts.settings.items()) or "the library's defaults",
         "CUDA-aware, MPI says": "\n".join(f"{name}: {said(answer)}" for name, answer in facts.queries.items()),
         "CUDA-aware, tried out": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",
@@ -85,8 +87,19 @@ def link_table(links: Sequence[LinkFacts]) -> Table:
     for head in ("latency (us)", "GB/s"):
         table.add_column(head, justify="right")
     for row in sorted(links, key=lambda row: (row.source, row.path != "host")):
-        table.add_row(f"{row.source} - {row.dest}", row.path, f"{row.latency_us:.1f}", f"{row.GBps:.2f}")
+        table.add_row(f"{row.source} - {row.dest}", row.path, *spread(row))
     return table
+
+
+def spread(row: LinkFacts) -> tuple[str, str]:
+    """
+    >>> from types import SimpleNamespace as Row
+    >>> row = Row(latency_us=2.0, latency_low_us=1.8, latency_high_us=2.1, GBps=9.0, GBps_low=4.0, GBps_high=9.5)
+    >>> spread(row)
+    ('2.0 (1.8 to 2.1)', '9.00 (4.00 to 9.50)')
+    """
+    latency = f"{row.latency_us:.1f} ({row.latency_low_us:.1f} to {row.latency_high_us:.1f})"
+    return latency, f"{row.GBps:.2f} ({row.GBps_low:.2f} to {row.GBps_high:.2f})"
 
 
 def link_caption(row: LinkFacts) -> str:
@@ -94,7 +107,8 @@ def link_caption(row: LinkFacts) -> str:
     return (
         f"neighbours in the ring, one pair at a time; latency: half the median of {row.latency_samples} round trips of "
         f"{format_bytes(row.latency_bytes)}; GB/s: from the median of {row.samples} round trips of "
-        f"{format_bytes(row.bytes)}; staged: copied to the host, sent, and copied back"
+        f"{format_bytes(row.bytes)}; in brackets: the 95 % interval of the median; staged: copied to the host, sent, "
+        "and copied back"
     )
 
 

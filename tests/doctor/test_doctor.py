@@ -16,6 +16,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor import examine
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import SEVERITIES, findings
+from dear_mpi.doctor.huge_pages import shared_huge_pages
 from dear_mpi.doctor.links import measure_links
 from dear_mpi.doctor.show import show_doctor
 from dear_mpi.kernels.gpu import Gpu
@@ -27,7 +28,8 @@ H200 = Gpu(0, 2, "H200", "0000:01:00.0")
 
 
 def rank(number, **changes):
-    healthy = RankFacts(number, "a", number, 2, number, (2 * number, 2 * number + 1), 8, blas_threads=2)
+    cores = (2 * number, 2 * number + 1)
+    healthy = RankFacts(number, "a", number, 2, number, cores, 8, 2, True, "collapsed on demand (enabled madvise)")
     return replace(healthy, **changes)
 
 
@@ -39,7 +41,7 @@ def job(*ranks, **changes):
 
 
 def link(path, speed, source=0, dest=1):
-    return LinkFacts(source, dest, path, 2.0, 8, 100, speed, 4 << 20, 10)
+    return LinkFacts(source, dest, path, 2.0, 8, 100, speed, 4 << 20, 10, 1.9, 2.2, speed / 2, speed * 1.1)
 
 
 def with_gpus(*gpus, **changes):
@@ -106,6 +108,10 @@ CASES = {
         job(*(rank(number, cores=tuple(range(4)), blas_threads=4) for number in range(2))),
         ["warning: NumPy's linear algebra would start 8 threads on the 4 cores of a -> export OMP_NUM_THREADS=2"],
     ),
+    "small pages": (
+        job(*(rank(number, huge_pages=False, huge_pages_text="none: MADV_COLLAPSE says no") for number in range(2))),
+        ["note: memory that the ranks of a share has small pages: none: MADV_COLLAPSE says no"],
+    ),
     "local ranks that collide": (
         job(rank(0), rank(1, launched_local_rank=0)),
         ["warning: the launcher's local rank is not the one counted by shared memory for rank 1 (rank 1: 0"],
@@ -130,7 +136,27 @@ def test_findings(name, capsys):
     shown = capsys.readouterr().out
     assert all(finding.text in shown for finding in found)
     assert ("nothing wrong was found" in shown) == all(finding.severity == "note" for finding in found)
-    json.dumps(examine.as_object(facts, found))
+    assert json.loads(json.dumps(examine.as_object(facts, found)))["hosts"] == [len(facts.ranks)]
+
+
+def test_what_is_in_use_is_told_apart_from_what_the_library_was_built_with(capsys):
+    for carries in ("pml ob1, single copies by smsc cma", None):
+        facts = job(in_use=carries, ucx="/lib/libucp.so")
+        show_doctor(facts, [])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "built with │ UCX, /lib/libucp.so, its CUDA module not loaded" in shown
+        assert ("carries messages │ pml ob1, single copies by smsc cma (in use)" in shown) == (carries is not None)
+    assert "10.00 (5.00 to 11.00)" in shown  # GB/s of the pair, with its interval
+
+
+def test_huge_pages_of_shared_memory_are_tried_out(tmp_path):
+    (tmp_path / "shmem_enabled").write_text("always within_size advise [never] deny force\n")
+    works, text = shared_huge_pages(tmp_path)  # no size of a huge page is given: there are none
+    assert not works
+    assert text.startswith("none: ")
+    assert "(shmem_enabled never)" in text
+    works, text = shared_huge_pages()
+    assert text.startswith("collapsed on demand" if works else "none: ")
 
 
 def test_the_worst_comes_first():
@@ -170,8 +196,8 @@ def test_links_of_all_neighbours(size):
     pairs = {1: [], 2: [(0, 1)], 3: [(0, 1), (1, 2), (2, 0)], 4: [(0, 1), (1, 2), (2, 3), (3, 0)]}[size]
     assert all([(row.source, row.dest) for row in rows] == pairs for rows in answers)
     for row in answers[0]:
-        assert row.latency_us > 0
-        assert row.GBps > 0
+        assert 0 < row.latency_low_us <= row.latency_us <= row.latency_high_us
+        assert 0 < row.GBps_low <= row.GBps <= row.GBps_high
         assert asdict(row) == asdict(row) | {"path": "host", "bytes": 1000, "latency_bytes": 8}
 
 

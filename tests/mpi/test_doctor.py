@@ -32,6 +32,14 @@ def test_the_job_is_seen_as_it_is(comm, agree, facts):
     agree(sorted(rank.local_rank for rank in facts.ranks if rank.host == facts.mpi.host)[0] == 0)
 
 
+def test_what_carries_messages_is_named(comm, agree, facts):
+    library = facts.mpi.library
+    carries = {"Open": ("pml ",), "MPICH": ("netmod ucx", "netmod ofi, provider ")}.get(library.split()[0], ("",))
+    agree(facts.in_use is None or facts.in_use.startswith(carries), facts.in_use)
+    if library.startswith(("Open MPI v5.0", "MPICH Version: 5", "MPICH 5")):
+        agree(facts.in_use is not None, library)
+
+
 def test_links_of_all_neighbours(comm, agree, facts):
     count = {1: 0, 2: 1}.get(comm.size, comm.size)
     agree([row.source for row in facts.links] == list(range(count)), facts.links)

@@ -1,0 +1,90 @@
+"""Which parts of the MPI library carry messages in this job, as far as it says so; not what it was only built with.
+
+Open MPI    the pml that it has selected in this process (ob1, ucx, or cm with an mtl), and for ob1 the smsc, which
+            copies from process to process; it has no call that names them, so its variables are read
+MPICH       the netmod and the provider, which a process of its own prints if asked for a summary
+"""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+
+from dear_mpi.collectives.launch.launcher import child_environment
+from dear_mpi.collectives.launch.mpi_facts import loaded
+
+__all__ = ["in_use"]
+
+NAMES = {12: 16, 40: 32, 84: 64}  # where a component of Open MPI has the names of project, kind and itself; their bytes
+SMSCS = ("cma", "xpmem", "knem", "accelerator")
+
+
+def in_use(library: str) -> str | None:
+    """What carries messages; None where that is not known."""
+    if library.startswith("Open MPI"):
+        return of_open_mpi()
+    return of_mpich() if library.startswith("MPICH") else None
+
+
+def of_open_mpi() -> str | None:
+    pml = selected("pml")
+    if pml == "cm":
+        mtl = selected("mtl")
+        return f"pml cm, mtl {mtl}" if mtl else "pml cm"
+    smsc = copies() if pml == "ob1" else None
+    return pml and f"pml {pml}" + (f", single copies by smsc {smsc}" if smsc else "")
+
+
+def selected(kind: str) -> str | None:
+    """The component that was selected; None if this library keeps it elsewhere, or otherwise."""
+    for path in loaded("libmpi"):
+        try:
+            library = ctypes.CDLL(path)
+            if kind == "pml":
+                place = ctypes.addressof(ctypes.c_char.in_dll(library, "mca_pml_base_selected_component"))
+            else:
+                place = ctypes.c_void_p.in_dll(library, f"ompi_{kind}_base_selected_component").value or 0
+        except (OSError, ValueError):
+            continue
+        names = [ctypes.string_at(place + at, size).partition(b"\0")[0] for at, size in NAMES.items()] if place else []
+        if names[:2] == [b"ompi", kind.encode()]:
+            return names[2].decode(errors="replace")
+    return None
+
+
+def copies() -> str | None:
+    """What copies from the memory of one process to that of another."""
+    for path in loaded("libopen-pal"):
+        try:
+            library = ctypes.CDLL(path)
+            module = ctypes.c_void_p.in_dll(library, "mca_smsc").value
+        except (OSError, ValueError):
+            continue
+        for name in SMSCS if module else ():
+            try:
+                if ctypes.addressof(ctypes.c_char.in_dll(library, f"mca_smsc_{name}_module")) == module:
+                    return name
+            except ValueError:
+                continue
+    return None
+
+
+def of_mpich() -> str | None:
+    environment = child_environment(os.environ) | {"MPIR_CVAR_DEBUG_SUMMARY": "1"}
+    command = [sys.executable, "-c", "from mpi4py import MPI"]
+    try:
+        job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return of_summary(job.stdout)
+
+
+def of_summary(text: str) -> str | None:
+    """
+    >>> of_summary("==== UCX netmod Capability ===="), of_summary("libfabric provider: tcp - 192.0.2.0/24")
+    ('netmod ucx', 'netmod ofi, provider tcp')
+    """
+    provider = re.search(r"^libfabric provider: (\S+)", text, re.MULTILINE)
+    netmod = re.search(r"==== (\w+) netmod", text)
+    return f"netmod ofi, provider {provider[1]}" if provider else netmod and f"netmod {netmod[1].lower()}"
