@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from rooms import ROOT
+from tests.rooms import ROOT
 
 PLAYED = {
     "ip": '[ "$2" = exec ] || exit 0; shift 3; exec "$@"',  # ip netns exec HOST COMMAND...; ip netns pids HOST
