@@ -85,7 +85,7 @@ format: install       ## let ruff rewrite what it can
 	$(PYTHON) -m ruff check --fix .
 
 bench: install        ## ours, MPI libraries and gloo on 2 and 4 ranks of this machine: docs/benchmarks/collectives.md
-	@export NO_COLOR=1 TERM=dumb COLUMNS=120; \
+	@export COLUMNS=120; \
 	peers=native-best; test ! -d $(VENV)/mpich || test $(MPI) = system || peers=$$peers,mpich-best; \
 	$(PYTHON) -c 'import torch' 2>/dev/null && peers=$$peers,gloo; { \
 	echo '# Collectives on one machine'; echo; \
@@ -95,7 +95,7 @@ bench: install        ## ours, MPI libraries and gloo on 2 and 4 ranks of this m
 	echo '```'; set -x; for ranks in 2 4; do \
 	$(MPIRUN) -n $$ranks $(PYTHON) -m dear_mpi bench --collective all_reduce,reduce_scatter,all_gather \
 	    --algorithms $$peers,ring,auto --sizes 4B:64MiB --seconds 1 || exit 1; done && echo '```'; } 2>&1 \
-	| tee build-bench.md
+	| sed 's/\x1b\[[0-9;]*m//g' | tee build-bench.md
 	@$(call page,build-bench.md,collectives.md)
 
 bench-cadence: install ## MPI_Allreduce by OSU's loop and by both cadences of ours: docs/benchmarks/cadence.md

@@ -42,7 +42,7 @@ CAPTIONS = {
 def table_of(rows: Sequence[Row]) -> Table:
     """One line per size and backend."""
     first = rows[0]
-    others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
+    others = {mpi_of(row.algorithm) or row.algorithm: row.backend for row in rows if row.backend != first.backend}
     backends = ", ".join([f"over {first.backend}", *(f"{name}: {backend}" for name, backend in others.items())])
     op = "" if first.op == "none" else f"{first.op}, "
     what = f"{first.collective}, {format_hosts(first.hosts)}, {first.dtype}, {op}{first.placement}, {first.cadence}"
