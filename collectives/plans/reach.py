@@ -1,5 +1,6 @@
 """Memory that all ranks can reach: their buffers themselves, or mailboxes beside them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nby
     """Whether a buffer belongs into memory that the ranks share, because plans would then work in the buffer itself.
 
     ``shared`` does, and ``auto`` where its table has a rule for it (without a collective: any such rule). All other
-    buffers belong into private memory, where MPI libraries are faster; small ones go through mailboxes from there.
+    buffers belong into private memory, where MPI libraries are faster; from there, mailboxes serve any size.
     """
     if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
         return False
