@@ -15,9 +15,9 @@ Without ``out`` a call works in place. The shard of a rank is the part of the bu
     reduce           a full buffer              the result at the root,       out is full, of use at the root alone
                                                 of no use elsewhere
 
-``comm`` is an mpi4py communicator or any ``Transport``. A call prepares a plan, runs it once and frees it. To
-repeat a collective on one buffer, make a plan and keep it. All functions take the keyword arguments of ``make_plan``,
-which explains them.
+``comm`` is an mpi4py communicator or any ``Transport``. The first call of a kind prepares a plan, which is kept for
+others (``plans/one_off.py``). To repeat a collective on one buffer, or to compute meanwhile, make a plan yourself. All
+functions take the keyword arguments of ``make_plan``, which explains them.
 """
 
 from importlib import import_module

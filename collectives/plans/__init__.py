@@ -1,6 +1,6 @@
 """From a call to a prepared collective that can be run many times.
 
-functions.py        all_reduce and its like: plan, run, free
+functions.py        all_reduce and its like; one_off.py keeps their plans
 make_plan.py        makes a plan; plan.py is what it makes
 call.py             what a user asked for, checked; tuning.py chooses for it, proof.py says what may run
 reach.py            which memory all ranks can reach

@@ -4,12 +4,15 @@ The runners (``runners/messages.py``, ``runners/shared.py``) make every request,
 advance. A run then only starts, waits and calls. It slices no array and allocates nothing.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.transports.transport import Request
+from dear_mpi.kernels.array import Array
 
 __all__ = ["Action", "BoundInstruction", "InstructionRun", "bind", "straight"]
 
@@ -112,6 +115,13 @@ class InstructionRun:
         return TransportError(
             f"rank {self.rank}, after instruction {self.position} of {len(self.instructions)}: {error}"
         )
+
+    def on(self, buffer: Array) -> InstructionRun | None:
+        """The same on another buffer of this count and type, made without the other ranks; None if they are needed.
+
+        The two share side buffers, so the runs of one must be over when those of the other begin.
+        """
+        return None
 
     def free(self) -> None:
         """Give the requests back; the run must not be under way."""

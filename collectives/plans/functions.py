@@ -1,6 +1,7 @@
-"""The collectives as functions: each call makes a plan, runs it once and frees it.
+"""The collectives as functions. The first call of a kind makes a plan, which is kept for the next (``one_off.py``).
 
-To repeat a collective on one buffer, make a plan and keep it (``make_plan.py``).
+To repeat a collective on one buffer, make a plan and keep it (``make_plan.py``): that is a little faster, and such a
+plan can be under way while the program computes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from dear_mpi.collectives.plans.make_plan import make_plan
+from dear_mpi.collectives.plans.make_plan import transport_of
+from dear_mpi.collectives.plans.one_off import OneOffs
 from dear_mpi.kernels.array import Array
 
 if TYPE_CHECKING:
@@ -75,11 +77,10 @@ def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) ->
 
 
 def barrier(comm: Any) -> None:
-    """Return when all ranks have called it: an all-reduce of one byte. For many barriers, keep such a plan."""
+    """Return when all ranks have called it: an all-reduce of one byte."""
     once("all_reduce", np.zeros(1, np.uint8), comm, algorithm="recursive_doubling")
 
 
 def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
-    """Make a plan, run it once and free it."""
-    with make_plan(collective, x, comm, **options) as plan:
-        return plan()
+    """Run the plan of such calls."""
+    return OneOffs.of(transport_of(comm))(collective, x, **options)

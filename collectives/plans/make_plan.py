@@ -7,9 +7,12 @@ RUNNERS     (runners/)      carry the collective out: by messages, in shared mem
 Plan        (plan.py)       is all of it together, to be run many times
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.call import Call
@@ -22,6 +25,9 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import Slab
+
+if TYPE_CHECKING:
+    from dear_mpi.collectives.transports.mpi import MpiTransport
 
 __all__ = ["make_plan", "transport_of"]
 
@@ -76,7 +82,7 @@ def make_plan(
     run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
     if debug:
         work = replace(work, before=[run_checker(transport, f"{collective} number {tag}"), *work.before])
-    return Plan(run, work, algorithm=call.algorithm, segment_bytes=call.segment * x.dtype.itemsize)
+    return Plan(run, work, call, transport)
 
 
 def transport_of(comm: Any) -> Transport:
@@ -91,9 +97,15 @@ def transport_of(comm: Any) -> Transport:
         raise TypeError(f"comm must be an mpi4py communicator or a Transport, not {type(comm).__name__}")
     if not comm or comm.Is_inter():
         raise TypeError("comm must be an intracommunicator that has not been freed")
-    from dear_mpi.collectives.transports.mpi import MpiTransport  # imports, and so starts, MPI
+    return mpi_transport().of(comm)
 
-    return MpiTransport.of(comm)
+
+@cache
+def mpi_transport() -> type[MpiTransport]:
+    """The class, whose module imports, and so starts, MPI."""
+    from dear_mpi.collectives.transports.mpi import MpiTransport
+
+    return MpiTransport
 
 
 def workspace_of(call: Call, rank: int, size: int) -> Workspace:

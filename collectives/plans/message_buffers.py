@@ -8,7 +8,10 @@ While one message is on the wire, the next is lifted, and the receiver merges th
 pinned memory over the bus, so there is no copy in between.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from copy import copy
 
 from dear_mpi.collectives.lowering.instructions import InstructionList, SideBuffer
 from dear_mpi.collectives.plans.execution import Action
@@ -32,6 +35,12 @@ class MessageBuffers:
             longest[side] = max(longest.get(side, 0), self.part(number).size)
         arrays = {side: slab.empty(length, buffer.dtype) for side, length in longest.items()}
         self.beside = {n: arrays[side][: self.part(n).size] for n, side in listing.side_buffers.items()}
+
+    def on(self, buffer: Array) -> MessageBuffers:
+        """The same side buffers, beside another buffer."""
+        other = copy(self)
+        other.buffer = buffer
+        return other
 
     def part(self, number: int) -> Array:
         """What a message carries, in the buffer."""

@@ -1,20 +1,24 @@
 """A collective, prepared for one buffer and run many times.
 
 The constructor plans, the call moves data. Between ``start`` and the end of a run the arrays belong to the
-plan. All ranks start their plans in the same order.
+plan, which the transport keeps alive meanwhile. All ranks start their plans in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import InstructionRun
 from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 
 __all__ = ["Plan", "Workspace"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,15 @@ class Plan:
     Args:
         run: moves the data.
         work: where; its ``result`` is what every run returns.
-        algorithm, segment_bytes: as given, or as a tuning table says.
+        call: what was asked for; its algorithm and segments as given, or as a tuning table says.
     """
 
-    def __init__(self, run: InstructionRun, work: Workspace, *, algorithm: str, segment_bytes: int) -> None:
-        self.run, self.result = run, work.result
+    def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
+        self.run, self.result, self.call, self.transport = run, work.result, call, transport
         self.before, self.after = work.before, work.after
-        self.algorithm, self.segment_bytes = algorithm, segment_bytes
+        self.algorithm, self.segment_bytes = call.algorithm, call.segment * call.x.dtype.itemsize
         self.running = self.started = self.freed = False
+        self.broken: str | None = None
 
     def start(self) -> None:
         """Begin a run. It waits for nobody; only in debug mode it waits for all ranks.
@@ -49,54 +54,87 @@ class Plan:
         ``advance`` after those kernels, or in ``wait``.
 
         Raises:
-            CollectiveError: the last run is not over, or the plan was freed.
+            CollectiveError: the last run is not over or was broken off, or the plan was freed.
         """
-        if self.freed:
-            raise CollectiveError("start() on a plan that was freed: make another one")
-        if self.running:
-            raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
+        self.check_idle()
         for call in self.before:
             call()
-        self.running = self.started = True
-        self.run.start()
+        self.carry(self.begin)
 
     def advance(self) -> bool:
         """Do what can be done without blocking; return whether the run is over."""
-        if self.running and self.run.advance():
-            self.finish()
+        self.check_whole("advance")
+        if self.running and self.carry(self.run.advance):
+            self.carry(self.finish)
         return not self.running
 
     def wait(self) -> Array:
         """Block until the run is over, with the interpreter lock released; return the result.
 
         Raises:
-            CollectiveError: the plan was never started.
+            CollectiveError: the plan was never started, or a run was broken off.
         """
+        self.check_whole("wait")
         if not self.started:
             raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
         if self.running:
-            self.run.wait()
-            self.finish()
+            self.carry(self.run.wait)
+            self.carry(self.finish)
         return self.result
+
+    def begin(self) -> None:
+        self.running = self.started = True
+        self.transport.under_way.add(self)
+        self.run.start()
 
     def finish(self) -> None:
         for call in self.after:
             call()
         self.running = False
+        self.transport.under_way.discard(self)
 
     def __call__(self) -> Array:
         """One whole run; the result; raises as ``start``."""
-        if self.running or self.freed:
-            self.start()  # raises, and says why
+        self.check_idle()
         for call in self.before:
             call()
+        self.carry(self.whole)
+        return self.result
+
+    def whole(self) -> None:
         self.running = self.started = True
         self.run.whole()
         self.finish()
-        return self.result
+
+    def carry(self, part: Callable[[], T]) -> T:
+        """Do a part of a run. After an error nobody knows which messages are over: then none is started again."""
+        try:
+            return part()
+        except BaseException as error:
+            self.broken = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
+            self.transport.under_way.add(self)  # for good: messages may still use its memory
+            raise
+
+    def check_whole(self, verb: str) -> None:
+        """See that no run was broken off."""
+        if self.broken is not None:
+            raise CollectiveError(f"{verb}() on a plan that was broken off by {self.broken}: make another one")
+
+    def check_idle(self) -> None:
+        """See that a run can begin."""
+        self.check_whole("start")
+        if self.freed:
+            raise CollectiveError("start() on a plan that was freed: make another one")
+        if self.running:
+            raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
 
     def free(self) -> None:
-        """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs."""
+        """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs.
+
+        A plan that was broken off keeps both, because messages may still be under way.
+        """
+        if self.broken is not None:
+            return
         if self.running:
             self.wait()
         if not self.freed:

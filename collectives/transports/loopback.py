@@ -6,9 +6,11 @@ works thanks to MPI's buffering hangs here at once. What ran over loopback ends 
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -31,6 +33,7 @@ class Hub:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
         self.lanes: dict[tuple[int, int, int], Lane[LoopbackRequest, LoopbackRequest]] = {}  # source, dest, tag
+        self.users: Counter[tuple[int, int, int]] = Counter()  # requests of each lane
         self.values: list[Any] = [None] * size
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
@@ -49,6 +52,7 @@ class LoopbackRequest:
         self.hub, self.key, self.data = hub, key, data
         with hub.changed:
             self.lane = hub.lanes.setdefault(key, Lane())
+            hub.users[key] += 1
         self.queue = self.lane.sends if sends else self.lane.receives
         self.active = False
 
@@ -71,7 +75,9 @@ class LoopbackRequest:
 
     def Free(self) -> None:
         with self.hub.changed:
-            self.hub.lanes.pop(self.key, None)
+            self.hub.users[self.key] -= 1
+            if not self.hub.users[self.key]:  # plans of one tag share a lane
+                del self.hub.users[self.key], self.hub.lanes[self.key]
 
 
 def deliver(send: LoopbackRequest, receive: LoopbackRequest) -> None:
@@ -92,6 +98,7 @@ class LoopbackTransport:
         self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts
         self.memory = LoopbackMemory(self)
         self.tags = itertools.count(1)
+        self.kept, self.under_way = WeakSet[Any](), set[object]()
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return LoopbackRequest(self.hub, (self.rank, peer, tag), data.view("u1"), sends=True)
@@ -108,6 +115,9 @@ class LoopbackTransport:
         values = list(self.hub.values)
         self.barrier()
         return values
+
+    def same(self, number: int) -> bool:
+        return len(set(self.gather_values(number))) == 1
 
     def barrier(self, *, asleep: bool = False) -> None:
         """Threads that wait always sleep."""
@@ -133,6 +143,9 @@ class LoopbackMemory:
         arrays = self.transport.gather_values(array)
         one_host = len(set(self.transport.hosts)) == 1
         return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
+
+    def shares(self, array: Array) -> bool:
+        return True
 
     def takes(self, array: Array) -> bool:
         return True

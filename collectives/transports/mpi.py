@@ -6,13 +6,14 @@ they are; nothing is copied here.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import time
+from array import array
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 from mpi4py import MPI
 
@@ -24,6 +25,7 @@ from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["MpiTransport", "world_communicator"]
 
+UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed
 NAPS_S = 100e-6, 5e-3  # first and longest nap of a rank that waits asleep
 
 
@@ -45,7 +47,9 @@ class MpiTransport:
         self.size: int = comm.Get_size()
         self.memory = MpiMemory(self.native, self.hosts, device_memory)
         upper: int | None = self.native.Get_attr(MPI.TAG_UB)
-        self.tags = itertools.cycle(range(1, upper or 32767))
+        self.tag, self.most_tags = 0, upper or 32767
+        self.ballot, self.kept = array("q", (0, 0)), WeakSet[Any]()
+        self.under_way = UNDER_WAY
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> MpiTransport:
@@ -70,10 +74,17 @@ class MpiTransport:
         return self.native.Recv_init([data.view("u1"), MPI.BYTE], peer, tag)
 
     def next_tag(self) -> int:
-        return next(self.tags)
+        self.tag = self.tag % self.most_tags + 1
+        return self.tag
 
     def gather_values(self, value: Any) -> list[Any]:
         return self.native.allgather(value)
+
+    def same(self, number: int) -> bool:
+        ballot = self.ballot
+        ballot[0], ballot[1] = number, -number
+        self.native.Allreduce(MPI.IN_PLACE, [ballot, 2, MPI.INT64_T], MPI.MIN)
+        return ballot[0] == -ballot[1]
 
     def barrier(self, *, asleep: bool = False) -> None:
         if not asleep:
@@ -89,7 +100,9 @@ class MpiTransport:
         self.native.Abort(1)
 
     def free(self) -> None:
-        """Collective: give the duplicate back."""
+        """Collective: give the duplicate back, and first what plans have kept."""
+        for keeper in list(self.kept):
+            keeper.free()
         self.native.Free()
 
 
@@ -114,6 +127,9 @@ class MpiMemory:
         except OSError:
             views = None
         return views if all(self.comm.allgather(views is not None)) else None
+
+    def shares(self, array: Array) -> bool:
+        return self.blocks.find(array) is not None
 
     def takes(self, array: Array) -> bool:
         if library_of(array) == "numpy":

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from dear_mpi.kernels.array import Array, library_of
 
@@ -42,6 +43,9 @@ class Memory(Protocol):
         This works if all ranks are on one host and each has its array in memory that ``allocate`` gave.
         """
 
+    def shares(self, array: Array) -> bool:
+        """Whether ``reach`` finds the array on this rank, so that it works if it finds those of the others."""
+
     def takes(self, array: Array) -> bool:
         """Whether messages can be sent from and received into memory like this array's; host memory always can be.
 
@@ -59,6 +63,8 @@ class Transport(Protocol):
     rank: int
     size: int
     hosts: tuple[int, ...]  # the number of the host of each rank, the same on all ranks
+    kept: WeakSet[Any]  # what is to be freed before the ranks part
+    under_way: set[object]  # plans whose messages may not be over: dropped by a user, they must keep their memory
 
     @property
     def name(self) -> str:
@@ -86,6 +92,9 @@ class Transport(Protocol):
 
     def gather_values(self, value: Any) -> list[Any]:
         """Collective: the (picklable) values of all ranks, in rank order. For set-up and reports, not for speed."""
+
+    def same(self, number: int) -> bool:
+        """Collective, and quick: whether all ranks have given the same number, below 2^63."""
 
     def barrier(self, *, asleep: bool = False) -> None:
         """Collective: return when all ranks have come. If ``asleep``, a rank that waits leaves its core to others."""

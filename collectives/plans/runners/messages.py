@@ -9,7 +9,10 @@ caller before the run. A buffer passes from a stream to MPI only here and, for t
 waited for: it is in order on that stream.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
 from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
@@ -90,16 +93,26 @@ class MessagesRun(InstructionRun):
         slab: Slab | None = None,
         window: int = WINDOW,
     ) -> None:
-        self.op, self.settled = op, event_for(buffer)
-        listing = write_instructions(messages(program, chunks, segment), window, staged=staged)
+        self.op, self.transport, self.tag, self.settled = op, transport, tag, event_for(buffer)
+        self.listing = write_instructions(messages(program, chunks, segment), window, staged=staged)
         side_memory = Slab.pinned(buffer) if staged else slab or Slab.beside(buffer)
-        self.buffers = MessageBuffers(listing, program.rank, buffer, side_memory)
-        init = {False: transport.send_init, True: transport.recv_init}
+        self.buffers = MessageBuffers(self.listing, program.rank, buffer, side_memory)
+        self.bind_all()
+
+    def on(self, buffer: Array) -> MessagesRun:
+        other = copy(self)
+        other.buffers = self.buffers.on(buffer)
+        other.bind_all()
+        return other
+
+    def bind_all(self) -> None:
+        """Make the requests, and bind the instructions to them."""
+        init = {False: self.transport.send_init, True: self.transport.recv_init}
         requests = [
-            init[message.incoming](self.buffers.memory(number), message.peer, tag)
-            for number, message in enumerate(listing.messages)
+            init[message.incoming](self.buffers.memory(number), message.peer, self.tag)
+            for number, message in enumerate(self.listing.messages)
         ]
-        super().__init__(program.rank, list(self.prepared(listing, requests)), requests)
+        super().__init__(self.buffers.rank, list(self.prepared(self.listing, requests)), requests)
 
     def prepared(self, listing: InstructionList, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
         """The instructions, bound. On a GPU some are cut in two by a wait for an event, see [Note: Host and device]."""

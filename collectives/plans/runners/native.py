@@ -4,6 +4,8 @@ They are the blocking ones, which are the fastest that MPI libraries have. So a 
 or ``advance``, and either does all of it at once.
 """
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 
@@ -46,6 +48,7 @@ class NativeRun(InstructionRun):
     """
 
     def __init__(self, task: Task) -> None:
+        self.task = task
         transport, buffer, root = task.transport, task.buffer, task.call.root
         partition = task.call.partition(transport.size)
         comm: Any = transport.native
@@ -62,6 +65,9 @@ class NativeRun(InstructionRun):
         self.home = partial(move, shard, buffer[: shard.size]) if scattered else lambda: None
         wait = partial(synchronize, buffer)  # MPI knows no streams
         super().__init__(transport.rank, [BoundInstruction((), (), (), (wait, self.call, self.home))], ())
+
+    def on(self, buffer: Array) -> NativeRun:
+        return NativeRun(self.task.on(buffer))
 
     def start(self) -> None:
         """Nothing yet: the library's calls block."""

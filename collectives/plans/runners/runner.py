@@ -1,6 +1,8 @@
 """What a runner is: one of the ways to carry a collective out, chosen by the algorithm (``runner_of``)."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dear_mpi.collectives.plans.call import Call
@@ -28,6 +30,10 @@ class Task:
     def op(self) -> str:
         """How contributions are combined; an average is a sum that the plan scales at its end."""
         return "sum" if self.call.op == "average" else self.call.op
+
+    def on(self, buffer: Array) -> Task:
+        """The same in place on another buffer; the one before is not kept alive."""
+        return replace(self, buffer=buffer, call=replace(self.call, x=buffer, out=None))
 
 
 class Runner(Protocol):

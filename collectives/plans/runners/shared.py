@@ -8,7 +8,9 @@ holds where processors keep stores in order and libraries send over queues in me
 only.
 """
 
-from collections import deque
+from __future__ import annotations
+
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -42,6 +44,7 @@ class SharedRun(InstructionRun):
 
     def __init__(self, task: Task) -> None:
         assert task.reached is not None, "this runner is chosen where memory is reached"
+        self.task = task
         self.reached, self.buffer, self.op = task.reached, task.buffer, task.op
         transport, rank, size = task.transport, task.transport.rank, task.transport.size
         self.rank = rank
@@ -53,7 +56,8 @@ class SharedRun(InstructionRun):
             for far in (1 << number for number in range((size - 1).bit_length()))
         ]  # fmt: skip
         runs = [list(self.bound(moves, number, rounds)) for number in range(1 + task.reached.mailboxes)]
-        self.runs = deque((instructions, straight(instructions)) for instructions in runs)
+        self.runs = [(instructions, straight(instructions)) for instructions in runs]
+        self.numbers = itertools.cycle(range(len(runs)))
         super().__init__(rank, runs[0], [request for pair in rounds for request in pair])
 
     def bound(
@@ -86,6 +90,13 @@ class SharedRun(InstructionRun):
         array = self.buffer if operand == ("buffer", self.rank) else self.reached.arrays[rank]
         return array[part.start : part.stop]
 
+    def on(self, buffer: Array) -> SharedRun | None:
+        if not self.reached.mailboxes:
+            return None
+        other = SharedRun(self.task.on(buffer))
+        other.numbers = self.numbers  # for the other ranks they are runs of one plan
+        return other
+
     def start(self) -> None:
         self.next_run()
         super().start()
@@ -96,10 +107,9 @@ class SharedRun(InstructionRun):
 
     def next_run(self) -> None:
         """Take the instructions of an even run, then of an odd one: they differ in where the mailboxes have blocks."""
-        self.instructions, self.calls = self.runs[0]
-        self.runs.rotate()
+        self.instructions, self.calls = self.runs[next(self.numbers)]
 
     def free(self) -> None:
         super().free()
         self.runs.clear()
-        del self.reached  # and the views of other ranks' memory with it
+        del self.reached, self.task  # and the views of other ranks' memory with it

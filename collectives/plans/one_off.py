@@ -1,0 +1,193 @@
+"""Plans of calls by function, kept for the next call of the same kind.
+
+A kind is a collective, a count, a type and options. Each rank looks whether it has kept a plan of the kind, and all
+of them vote with its number, which is the same on all ranks. Where one rank has none, or another one, all ranks make a
+new plan; so whatever they disagree about is found as for any plan.
+
+    small calls      work in memory of the plan's own; arrays are copied into it and out again
+    all others       work in the user's array; for another array the plan is bound again, without the other ranks
+
+A plan knows only the address of a user's array, so it does not keep the array alive. It runs for an array that is
+there now: same address, count and type, whoever had the memory before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import OrderedDict
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.plans.make_plan import make_plan, workspace_of
+from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array, library_of
+
+__all__ = ["OneOffs"]
+
+SMALL_BYTES = 64 * 1024  # up to here, two copies cost little beside the messages
+MOST_PLANS = 32
+MOST_BYTES = 64 << 20  # of buffers that kept plans own
+MOST_PLACES = 8  # arrays to which a plan is bound at a time
+PLAIN = (np.ndarray, np.memmap)
+Key = tuple[Any, ...]
+
+
+class OneOffs:
+    """The plans that the functions have kept on one transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport, self.made = transport, 0
+        self.kept: OrderedDict[int, OneOff] = OrderedDict()  # by number, the longest unused first: as on all ranks
+        self.numbers: dict[Key, int] = {}
+        transport.kept.add(self)
+
+    @classmethod
+    def of(cls, transport: Transport) -> OneOffs:
+        """Those of a transport, which live as long as it does."""
+        found: OneOffs | None = vars(transport).get("one_offs")
+        if found is None:
+            found = vars(transport)["one_offs"] = cls(transport)
+        return found
+
+    def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
+        """Collective: run the plan of this call, which is made if it was not kept."""
+        key = self.key(collective, x, out, options)
+        try:
+            number = self.numbers.get(key, 0)
+        except TypeError:  # there is something in it that has no hash
+            key, number = (), 0
+        if number and self.transport.same(number):
+            self.kept.move_to_end(number)
+            return self.run(self.kept[number], x, out)
+        with make_plan(collective, x, self.transport, out=out, **options) as plan:
+            kept = self.keep(key, plan, options)
+            return plan() if kept is None else self.run(kept, x, out)
+
+    def run(self, kept: OneOff, x: Array, out: Array | None) -> Array:
+        try:
+            return kept(x, out)
+        except BaseException:
+            self.numbers.pop(kept.key, None)  # the next call makes another one
+            raise
+
+    def key(self, collective: str, x: Array, out: Array | None, options: dict[str, Any]) -> Key:
+        """What tells this call from others; empty if only a plan of its own can check or run it."""
+        target = x if out is None else out
+        if type(x) not in PLAIN or type(target) not in PLAIN or not target.flags.carray:
+            return ()
+        if out is not None and (not x.flags.c_contiguous or not x.flags.aligned or np.may_share_memory(x, out)):
+            return ()
+        given = [(name, tuple(value) if type(value) is list else value) for name, value in options.items()]
+        key: Key = (collective, x.size, x.dtype, *given)
+        if out is not None:
+            key = (*key, out.size, out.dtype)
+        try:
+            path, may_share = depends_on(options.get("algorithm", "ring"))
+            if path:  # the file may be another one by now
+                found = os.stat(path)
+                key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+        except (OSError, TypeError, AttributeError):
+            return ()
+        return (*key, self.transport.memory.shares(target)) if may_share else key
+
+    def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> OneOff | None:
+        """Keep a plan, if that is worth it; all ranks decide alike, and drop the same ones."""
+        if library_of(plan.call.x) != "numpy" or not options.keys().isdisjoint(("slab", "debug")):
+            return None
+        kept = OneOff(key, plan)
+        if kept.held > MOST_BYTES or not kept.bind(plan.call.x if plan.call.out is None else plan.call.out):
+            return None
+        self.made += 1
+        self.kept[self.made] = kept
+        if key:
+            self.numbers[key] = self.made
+        while len(self.kept) > MOST_PLANS or sum(each.held for each in self.kept.values()) > MOST_BYTES:
+            number, oldest = self.kept.popitem(last=False)
+            if self.numbers.get(oldest.key) == number:
+                del self.numbers[oldest.key]
+            oldest.free()
+        return kept
+
+    def free(self) -> None:
+        """Give all plans back."""
+        for kept in self.kept.values():
+            kept.free()
+        self.kept.clear()
+        self.numbers.clear()
+
+
+@cache
+def depends_on(algorithm: str) -> tuple[str, bool]:
+    """The file of an algorithm or of rules, if there is one; whether it makes a difference which memory ranks share."""
+    name, _, path = algorithm.partition(":")
+    rules = name == "auto"
+    return path if rules else algorithm.rpartition(":")[0], rules or runner_of(algorithm) == "shared"
+
+
+class OneOff:
+    """The plan of one kind of call, and where it is bound to.
+
+    Args:
+        key: of the kind on this rank.
+        plan: of the first call.
+    """
+
+    def __init__(self, key: Key, plan: Plan) -> None:
+        call, transport = plan.call, plan.transport
+        self.key, self.plan, self.into = key, plan, call.out is not None
+        self.own = call.partition(transport.size).shard(transport.rank)
+        self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
+        nbytes = call.count * call.x.dtype.itemsize
+        self.held = nbytes * self.scatters  # mailboxes and side buffers are small
+        self.private = nbytes <= SMALL_BYTES or (self.scatters and self.into)
+        self.plans: dict[int, Plan] = {}  # by address; memory of its own is at 0
+
+    def __call__(self, x: Array, out: Array | None) -> Array:
+        target = x if out is None else out
+        flat, into = flat_view(x), flat_view(target)
+        plan = self.plans.get(0 if self.private else target.ctypes.data) or self.bind(target)
+        assert plan is not None, "it could be bound before"
+        buffer = plan.call.x
+        if self.private or self.into:
+            np.copyto(buffer[self.own] if self.gathers and self.into else buffer, flat)
+        plan()
+        if self.scatters and not self.into:
+            into = target = into[self.own]
+        if self.private:
+            np.copyto(into, buffer[self.own] if self.scatters else buffer)
+        return target
+
+    def bind(self, target: Array) -> Plan | None:
+        """A plan in memory of its own or in the target's; None if the algorithm cannot be bound anew."""
+        call, transport = self.plan.call, self.plan.transport
+        address = 0 if self.private else target.ctypes.data
+        buffer = borrowed(address, call.count, call.x.dtype) if address else np.empty(call.count, call.x.dtype)
+        run = self.plan.run.on(buffer)
+        if run is None:
+            return None
+        call = replace(call, x=buffer, out=None)
+        self.plan = self.plans[address] = Plan(run, workspace_of(call, transport.rank, transport.size), call, transport)
+        if len(self.plans) > MOST_PLACES:
+            self.plans.pop(next(iter(self.plans))).free()
+        return self.plan
+
+    def free(self) -> None:
+        for plan in self.plans.values():
+            plan.free()
+
+
+def flat_view(array: Array) -> Array:
+    return array if array.ndim == 1 else array.reshape(-1)
+
+
+def borrowed(address: int, count: int, dtype: np.dtype[Any]) -> Array:
+    """An array in memory that it does not keep alive."""
+    memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    octets: Array = np.frombuffer(memory, np.uint8)
+    return octets.view(dtype)
