@@ -65,7 +65,7 @@ CONFIG_FLAGS = {
     "wire": Option(help=f"Type in which gradients travel: {', '.join(DTYPES)}.", show_default="that of the parameters"),
     "device": Option(help="Where the model is: cpu, or cuda (each rank takes the next GPU of its host)."),
     "seed": Option(help="Fixes the initial parameters and the order of the data."),
-    "debug": Option("--debug", help="Before each collective, check that all ranks start the same one."),
+    "debug": Option("--debug", help="Check before each collective that all ranks start it, and after backward, gradients."),
     "context": Option(help="Bytes of text that gpt sees at once."),
     "forward_time": Option(help="Seconds that the forward pass of a synthetic model takes."),
     "backward_time": Option(help="Seconds that its backward pass takes.", show_default="twice the forward time"),

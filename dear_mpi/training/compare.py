@@ -50,7 +50,7 @@ def compare(
                 if progress is not None:
                     progress(name)
         figures = {name: timing(world.transport, name, blocks[name], network) for name in schedules}
-        end = {"accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}
+        end = job.outcome()
         return [
             describe(job, name, figures[name])
             | {"iterations": config.iterations, "iteration_s": figures[name].steady_s, "loss": losses[name]}

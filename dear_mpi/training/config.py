@@ -30,7 +30,7 @@ class Config:
 
     ``batch`` is the number of examples per iteration of the whole job. ``forward_time`` and ``backward_time`` are
     the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
-    ``debug`` lets the ranks compare before every collective which one it is.
+    ``debug`` lets the ranks compare before every collective which one it is, and inspects all gradients.
     ``wire`` is the type in which gradients travel, that of the model unless it is given.
     ``lr``, ``momentum``, ``nesterov`` and ``weight_decay`` are settings of the optimiser; None is its own default.
     """

@@ -26,7 +26,7 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
 
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
-        TrainingError: the loss is infinite or not a number.
+        TrainingError: the loss or a gradient is infinite or not a number.
     """
     with Job(config, world, [config.schedule]) as job:
         network = communication(job.exchange)
@@ -41,5 +41,4 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
                 progress(iteration + 1, loss)
         trainer.schedule.flush()
         figures = timing(world.transport, config.schedule, [times], network)
-        report = describe(job, config.schedule, figures)
-        return report | {"loss": losses, "accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}
+        return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()
