@@ -18,11 +18,14 @@ OURS = "our best"
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     """For each of ours, and for the best of them: the geometric mean of its times over the better MPI's, per class.
 
-    Rows are of one collective. None where a class has no size at which both were measured.
+    Rows are of one collective. One whose interval is wider than its median tells nothing, and is left out. None where a
+    class has no size at which both were measured.
     """
     best: dict[int, float] = {}
     times: dict[str, dict[int, float]] = {}
     for row in rows:
+        if row.ci_high_us - row.ci_low_us > row.p50_us:
+            continue
         if row.algorithm in MPI:
             best[row.bytes] = min(row.p50_us, best.get(row.bytes, row.p50_us))
         elif row.algorithm not in NOT_OURS:

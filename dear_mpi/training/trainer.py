@@ -46,7 +46,7 @@ class LossMeter:
 
     def __init__(self, exchange: Exchange, slab: Slab) -> None:
         self.exchange, self.value = exchange, slab.zeros(1, DTYPES["fp64"])
-        self.plan = make_plan("all_reduce", self.value, exchange.world.transport, slab=slab)
+        self.plan = make_plan("all_reduce", self.value, exchange.world.transport, algorithm="auto", slab=slab)
 
     def start(self, loss: Array | float, scale: float) -> None:
         self.value[...] = loss
