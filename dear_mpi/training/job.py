@@ -62,8 +62,13 @@ class Job:
             stack.enter_context(np.errstate(all="ignore"))  # what is not finite is looked for, and said once
             stack.push(self.free)
             engine = stack.enter_context(Engine(self.streams))  # ends before its plans are freed
-            options = {"segment_bytes": config.segment_bytes, "debug": config.debug, "slab": self.slab}
-            self.exchange = Exchange(self.buckets, world, engine, algorithm=config.algorithm, **options)
+            options = {
+                "algorithm": config.algorithm,
+                "segment_bytes": config.segment_bytes,
+                "debug": config.debug,
+                "slab": self.slab,
+            }
+            self.exchange = Exchange(self.buckets, world, engine, **options)
             self.plans.callback(self.exchange.free)
             self.meter = LossMeter(self.exchange, self.slab)
             self.plans.callback(self.meter.free)
@@ -93,7 +98,7 @@ class Job:
         if len(set(self.schedules)) != len(self.schedules):
             raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
         self.streams = open_streams(config.device)
-        self.workload = make_workload(config)
+        self.workload = make_workload(config, world)
         check_untied(self.workload.layers)  # before they are copied to a GPU, each by itself
         facts = asdict(config) | {"parameters": self.parameters_sha256()}
         self.batches = None
