@@ -62,12 +62,9 @@ def c_type(arrays: Sequence[Array]) -> str:
     return C_TYPES[arrays[0].dtype.name] if arrays else "float"
 
 
-def packer(
-    tensors: Sequence[Array], views: Sequence[Array], scale: float, finite: Array | None
-) -> Callable[[], object]:
+def packer(tensors: Sequence[Array], views: Sequence[Array], scale: float) -> Callable[[], object]:
     """A bound call that packs tensors into the views of a bucket: one launch."""
-    flag = 0 if finite is None else finite
-    return partial(Tables.of(tensors, views).launch, kernel("pack.cu", f"pack<{c_type(views)}>"), float(scale), flag)
+    return partial(Tables.of(tensors, views).launch, kernel("pack.cu", f"pack<{c_type(views)}>"), float(scale))
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
@@ -76,13 +73,19 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> 
 
 
 def updater(
-    views: Sequence[Array], values: Sequence[Array], state: Sequence[list[Array]], optimizer: Optimizer, scale: float
+    views: Sequence[Array],
+    values: Sequence[Array],
+    state: Sequence[list[Array]],
+    optimizer: Optimizer,
+    *,
+    scale: float,
+    finite: Array | None,
 ) -> Callable[[int], object]:
     """A bound call that updates every parameter from its gradient in the bucket's views: one launch."""
     name, numbers = optimizer.kernel(1)
     function = kernel("update.cu", f"update<{', '.join([c_type(views), name, *['double'] * len(numbers)])}>")
-    tables = Tables.of(values, views, *state_columns(state))
-    return lambda iteration: tables.launch(function, float(scale), *map(float, optimizer.kernel(iteration)[1]))
+    tables, flag = Tables.of(values, views, *state_columns(state)), 0 if finite is None else finite
+    return lambda iteration: tables.launch(function, float(scale), flag, *map(float, optimizer.kernel(iteration)[1]))
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:
@@ -110,7 +113,7 @@ def launch(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[A
 def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
     """dst = src * scale; one of the two may be in pinned host memory."""
     if scale != 1 or dst.dtype != src.dtype:
-        return packer([src], [dst], scale, None)
+        return packer([src], [dst], scale)
 
     def copy() -> None:
         stream = cupy.cuda.get_current_stream().ptr

@@ -16,23 +16,19 @@ from dear_mpi.kernels.pack_plan import PackPlan
 __all__ = ["packer", "unpacker"]
 
 
-def packer(
-    tensors: Sequence[Array], bucket: Array, plan: PackPlan, *, scale: float = 1.0, finite: Array | None = None
-) -> Callable[[], object]:
+def packer(tensors: Sequence[Array], bucket: Array, plan: PackPlan, *, scale: float = 1.0) -> Callable[[], object]:
     """A bound call that writes every tensor, times ``scale``, at its place in ``bucket``; padding is not touched.
 
     Args:
         tensors: arrays of the plan's shapes, of any floating types; on a GPU they must be contiguous.
         bucket: flat array of ``plan.padded`` elements of ``plan.dtype``.
         scale: multiplied in fp32 (in fp64 where one side is fp64) before the cast.
-        finite: a boolean array of one element, set to False where a packed value is infinite or not a number
-            (after the cast: an overflow of fp16 counts), and left as it is otherwise.
 
     Raises:
         ValueError: a shape differs from the plan's.
     """
     plan.check(tensors)
-    call: Callable[[], object] = kernels_for(bucket).packer(tensors, plan.views(bucket), scale, finite)
+    call: Callable[[], object] = kernels_for(bucket).packer(tensors, plan.views(bucket), scale)
     return call
 
 

@@ -33,33 +33,36 @@ def spans(count: int, block: int = BLOCK) -> Iterator[slice]:
     return (slice(start, start + block) for start in range(0, count, block))
 
 
-def packer(
-    tensors: Sequence[Array], views: Sequence[Array], scale: float, finite: Array | None
-) -> Callable[[], object]:
-    """A bound call that packs tensors into views; it sets ``finite`` to False if a packed value is not finite."""
+def packer(tensors: Sequence[Array], views: Sequence[Array], scale: float) -> Callable[[], object]:
+    """A bound call that packs tensors into views."""
 
     def pack() -> None:
         for view, tensor in zip(views, tensors, strict=True):
             copy_scaled(view, tensor, scale)
-            if finite is not None and not np.isfinite(view).all():
-                finite[...] = False
 
     return pack
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
     """A bound call that unpacks the views of a bucket into tensors."""
-    return packer(views, tensors, scale, None)
+    return packer(views, tensors, scale)
 
 
 def updater(
-    views: Sequence[Array], values: Sequence[Array], state: Sequence[list[Array]], optimizer: Optimizer, scale: float
+    views: Sequence[Array],
+    values: Sequence[Array],
+    state: Sequence[list[Array]],
+    optimizer: Optimizer,
+    *,
+    scale: float,
+    finite: Array | None,
 ) -> Callable[[int], object]:
-    """A bound call that updates every parameter from its gradient in the bucket's views."""
+    """A bound call that updates every parameter from its gradient; sets ``finite`` to False if one is not finite."""
 
     def unpack_update(iteration: int) -> None:
         for value, grad, arrays in zip(values, views, state, strict=True):
-            update(value, grad, arrays, partial(optimizer.update, iteration), scale)
+            if not update(value, grad, arrays, partial(optimizer.update, iteration), scale) and finite is not None:
+                finite[...] = False
 
     return unpack_update
 
@@ -138,26 +141,29 @@ pinned = allocate  # for a device that is the host
 def copy_scaled(dst: Array, src: Array, scale: float) -> None:
     """dst = src * scale, cast to dst's type; the product is formed in fp32 (fp64 where one side is fp64)."""
     dtype = compute_dtype(dst.dtype, src.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told by the finite flag
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told by the flag of ``updater``
         if scale == 1:
             np.copyto(dst, src, casting="unsafe")
         else:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
 
 
-def update(value: Array, grad: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> None:
-    """Apply an optimiser's formula to one tensor: value and state change, grad is only read.
+def update(value: Array, grad: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> bool:
+    """Apply an optimiser's formula to one tensor: value and state change, grad is only read. Was all of it finite?
 
     The formula works in fp32 (fp64 for fp64 parameters), in which the state is kept as well.
     """
     wide = compute_dtype(value.dtype)
     flat_value, flat_grad = value.reshape(-1), grad.reshape(-1)
     flat_state = [array.reshape(-1) for array in state]
+    finite = True
     for span in spans(flat_value.size):
         narrow = flat_value[span]
         block = narrow.astype(wide, copy=False)
         scaled = np.empty_like(block)
         copy_scaled(scaled, flat_grad[span], scale)
+        finite &= bool(np.isfinite(scaled).all())  # the block is in the cache, and the formula overwrites it
         formula(block, scaled, [array[span] for array in flat_state])
         if block is not narrow:
             narrow[...] = block
+    return finite

@@ -21,6 +21,7 @@ def updater(
     optimizer: Optimizer,
     *,
     scale: float = 1.0,
+    finite: Array | None = None,
 ) -> Callable[[int], object]:
     """A bound call that updates ``values`` with the gradients in ``bucket``, cast and multiplied by ``scale``.
 
@@ -30,10 +31,13 @@ def updater(
         bucket: the reduced gradients, flat, laid out by ``plan``; only read.
         values: the parameters, C-contiguous, of the plan's shapes.
         state: for each parameter what ``optimizer.new_state`` gave; changed as ``values`` are.
+        finite: a boolean array of one element, beside the bucket. It is set to False where a gradient is infinite or
+            not a number, and left as it is otherwise. Every rank has the same sum, so every rank has the same flag.
 
     Raises:
         ValueError: a shape differs from the plan's, or the optimizer has no kernel for these arrays.
     """
     plan.check(values)
-    call: Callable[[int], object] = kernels_for(bucket).updater(plan.views(bucket), values, state, optimizer, scale)
+    kernels, views = kernels_for(bucket), plan.views(bucket)
+    call: Callable[[int], object] = kernels.updater(views, values, state, optimizer, scale=scale, finite=finite)
     return call

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.plans.tuning import BUILT_IN, SEGMENT_BYTES, Rule, default_segment, pick, rules_of
+from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, default_segment, pick, rules_of
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
@@ -37,11 +37,13 @@ class Call:
     segment_bytes: int | None
     weights: Sequence[float] | None
     root: int
+    alike: bool = False
 
     @cached_property
     def rules(self) -> Sequence[Rule] | None:
         """The tuning table of ``auto``, read once because the file may change later; None without ``auto``."""
-        return rules_of(self.algorithm)
+        rules = rules_of(self.algorithm)
+        return alike(rules) if self.alike and rules is not None else rules
 
     def chosen(self, transport: Transport, *, sharing: bool) -> Call:
         """This call with ``auto`` and None replaced by the algorithm and the segments of the tuning table.
@@ -58,7 +60,7 @@ class Call:
             others = [rule for rule in self.rules if runner_of(rule.algorithm) != "shared"]
             rule = pick(shared or others, self.collective, transport.size, nbytes)
             algorithm = rule.algorithm
-            if self.rules is not BUILT_IN:  # its segments were not measured here
+            if ":" in self.algorithm:  # the segments of the table built in were not measured here
                 segment_bytes = rule.segment_bytes
         itemsize, given = self.x.dtype.itemsize, segment_bytes if self.segment_bytes is None else self.segment_bytes
         if not isinstance(given, int):

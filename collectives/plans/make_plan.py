@@ -44,6 +44,7 @@ def make_plan(
     weights: Sequence[float] | None = None,
     root: int = 0,
     slab: Slab | None = None,
+    alike: bool = False,
     debug: bool = False,
 ) -> Plan:
     """Prepare a collective for these arrays; the plan is run by calling it, or by start / advance / wait.
@@ -62,6 +63,8 @@ def make_plan(
         weights: a number for each rank, in proportion to which they own parts of the buffer; equal ones if not given.
         root: the rank that has the data of a broadcast, or gets the result of a reduce.
         slab: what the plan's own memory is taken from. If not given, the plan makes a slab of its own.
+        alike: whether ``auto`` picks one algorithm for an all_reduce, a reduce_scatter and an all_gather of the same
+            buffer, so that a reduce_scatter and an all_gather together give the bits of an all_reduce.
         debug: whether the ranks compare, before every run, which plan they run and how often they have run it.
 
     Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
@@ -73,8 +76,8 @@ def make_plan(
     """
     transport = transport_of(comm)
     tag = transport.next_tag()
-    asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root)
-    options = {"debug": debug, "a slab": slab is not None, "number of the plan": tag}
+    asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root, alike)
+    options = {"debug": debug, "alike": alike, "a slab": slab is not None, "number of the plan": tag}
     agree(transport, collective, lambda: {**check_call(asked, transport), **options})
     work = workspace_of(asked, transport.rank, transport.size)
     reached = reach_for(asked, work.buffer, transport, slab)

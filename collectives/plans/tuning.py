@@ -6,11 +6,14 @@ auto:FILE    one that ``dear-mpi bench --tune FILE`` measured: {"machine": {...}
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BUILT_IN", "SEGMENT_BYTES", "Rule", "default_segment", "pick", "read_rules", "rules_of", "write_rules"]
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
+
+__all__ = ["BUILT_IN", "SEGMENT_BYTES", "Rule", "alike", "default_segment", "pick", "read_rules", "rules_of"]
+__all__ += ["write_rules"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,22 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
         case = f"{collective} on {nearest} ranks"
         raise ValueError(f"no rule for {case} reaches {nbytes} B: its last one needs up_to_bytes null")
     return min(fitting, key=lambda rule: rule.limit)
+
+
+def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """The table that picks one algorithm for an all-reduce and for its two halves, so that both have the same bits.
+
+    It is the one for the all-reduce; where that serves no halves, the one for the reduce-scatter.
+    """
+    halves, all_reduces = ("reduce_scatter", "all_gather"), [rule for rule in rules if rule.collective == "all_reduce"]
+    by_messages = [rule for rule in rules if runner_of(rule.algorithm) != "shared"]
+    chosen = [rule for rule in rules if rule.collective == "reduce_scatter"] if not all_reduces else []
+    for rule in all_reduces:
+        algorithm = rule.algorithm
+        if not {*halves} <= {*ALGORITHMS.get(algorithm, halves)}:
+            algorithm = pick(by_messages, "reduce_scatter", rule.ranks, rule.up_to_bytes or 1 << 62).algorithm
+        chosen.append(replace(rule, algorithm=algorithm))
+    return tuple(replace(rule, collective=collective) for rule in chosen for collective in ("all_reduce", *halves))
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:

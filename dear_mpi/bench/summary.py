@@ -47,11 +47,13 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     """For each of ours, and for the best of them: the geometric mean of its times over those of its peers, per class.
 
-    Rows are of one collective. None where a class has no size at which an MPI library was measured, too.
+    Rows are of one collective. One whose interval is wider than its median tells nothing, and is left out. None where a
+    class has no size at which an MPI library was measured, too.
     """
     ratios: dict[str, dict[int, float]] = {}
     for row in rows:
-        if is_ours(row.algorithm) and mpi_of(row.peer) is not None:
+        told = row.ci_high_us - row.ci_low_us <= row.p50_us
+        if told and is_ours(row.algorithm) and mpi_of(row.peer) is not None:
             for name in (row.algorithm, OURS):
                 mine = ratios.setdefault(name, {})
                 mine[row.bytes] = min(row.over_peer, mine.get(row.bytes, row.over_peer))

@@ -2,7 +2,7 @@
 
 (a) handwritten digits, a convolutional network, DeAR over rings, to its test accuracy;
 (b) a synthetic ResNet-50 over an emulated link on which an all-reduce takes four times as long as the forward
-    pass, where DeAR gains most: 1.25 over an ideal WFBP with the same buckets.
+    pass, where the bounds of DeAR and of WFBP with the same buckets are farthest apart: 1.25.
 """
 
 from typing import Any

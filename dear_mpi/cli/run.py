@@ -74,5 +74,7 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
     with complaining(mpi=threads is None):
         check_alone("--threads", threads)
         config, link = config_of(flags), parse_link(flags["link"]) if "link" in flags else None
+        if config.device == "cpu" and "device_memory" in flags:
+            raise ValueError("device_memory does not apply to the device 'cpu'")
         how = {"device": config.device, "device_memory": flags.get("device_memory", "auto")}
         run_ranks(lambda world: command(world, config), flags.get("json_file"), link=link, threads=threads, **how)

@@ -13,8 +13,9 @@ from typing import Protocol
 import numpy as np
 
 from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.launch_tables import address
 
-__all__ = ["Layer", "Loss", "Parameter"]
+__all__ = ["Layer", "Loss", "Parameter", "check_untied"]
 
 
 @dataclass
@@ -57,3 +58,23 @@ class Loss(Protocol):
 
     def backward(self, scale: float) -> Array:
         """The gradient of ``scale`` times that sum."""
+
+
+def check_untied(layers: Sequence[Layer]) -> None:
+    """See that no two parameters share memory: each would be updated with a part of its gradient.
+
+    Raises:
+        ValueError: two do; the message names both.
+    """
+    spans = sorted(
+        (address(array), array.nbytes, f"{parameter.name} of layer {number} ({type(layer).__name__})")
+        for number, layer in enumerate(layers)
+        for parameter in layer.parameters
+        for array in (parameter.value, parameter.grad)
+        if array.flags.c_contiguous and array.size  # a bucket refuses others
+    )
+    end, owner = 0, ""
+    for start, nbytes, name in spans:
+        if start < end:
+            raise ValueError(f"{owner} and {name} share memory: tied parameters cannot be trained, give each its own")
+        end, owner = start + nbytes, name

@@ -1,5 +1,6 @@
 """The tables of ``train`` and ``compare``."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from dear_mpi.reporting.units import format_hosts, plural
 
 __all__ = ["show_comparison", "show_training"]
 
-MEDIANS = "medians over iterations, each as long as on its slowest rank"
+MEDIANS = "those of the iteration of median length, on its slowest rank"
 
 
 def show_training(world: World, report: dict[str, Any]) -> None:
@@ -21,9 +22,9 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     where = f"{report['device']}, {format_hosts(report['hosts'])}, over {report['transport']}"
     table = Table(title=f"{report['model']}{data}, {where}", caption=f"times: {MEDIANS}", show_header=False)
     accuracy, steady_s = report["accuracy"], median(report["iteration_s"][1:] or report["iteration_s"]).value
-    rest_s = max(0.0, steady_s - report["compute_s"] - report["exposed_comm_s"])
+    rest_s = round(steady_s - report["compute_s"] - report["exposed_comm_s"], 9) + 0.0  # never "-0.00"
     rows = {
-        "schedule": f"{report['schedule']}, {report['algorithm']}, {buckets(report)}",
+        "schedule": f"{report['schedule']}, {algorithm(report)}, {buckets(report)}",
         "iterations": f"{report['iterations']}" + (f", batch {report['batch']}" if report["data"] else ""),
         "loss, first and last": f"{report['loss'][0]:.4f}, {report['loss'][-1]:.4f}" if report["data"] else None,
         "test accuracy": None if accuracy is None else f"{accuracy:.2%}",
@@ -50,13 +51,24 @@ def buckets(report: dict[str, Any]) -> str:
     return f"{plural(report['buckets'], 'bucket')} ({why})"
 
 
+def algorithm(report: dict[str, Any]) -> str:
+    """Which algorithm was asked for, and what it became.
+
+    >>> algorithm({"algorithm": "auto", "chosen": ["ring", "bruck", "ring"]})
+    'auto (2 ring, 1 bruck)'
+    """
+    counts = Counter(report["chosen"])
+    chosen = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return str(report["algorithm"]) + (f" ({chosen})" if report["algorithm"] not in counts else "")
+
+
 def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     """Schedules side by side."""
     first = rows[0]
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {buckets(first)}"
     caption = f"ms: {MEDIANS}; exposed: waiting for communication; bound: least time possible; {PLUS_MINUS}"
-    table = Table(title=f"{title}\n{first['transport']}", caption=caption)
-    heads = ("iteration", "compute", "exposed", "bound", "iteration / bound", f"speed-up over {first['schedule']}")
+    table = Table(title=f"{title}\n{algorithm(first)} over {first['transport']}", caption=caption)
+    heads = ("iteration", "compute", "exposed", "bound", "iteration / bound", f"speed-up over {first['schedule']}", "")
     for head in ("schedule", *heads):
         table.add_column(head, justify="left" if head == "schedule" else "right")
     digits = 0 if first["median_s"] >= 0.1 else 2
@@ -68,6 +80,20 @@ def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['exposed_comm_s'] * 1e3:.{digits}f}",
             f"{row['bound_s'] * 1e3:.{digits}f}",
             f"{row['median_s'] / row['bound_s']:.3f}",
-            interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3),
+            "-" if row["verdict"] == "too noisy" else interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3),
+            row["verdict"],
         )
-    console(world).print(table)
+    console(world).print(table, *notes(rows), sep="\n")
+
+
+def notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Where nothing can be gained, why."""
+    first = rows[0]
+    if first["ranks"] > 1 and first["buckets"] == 1:
+        why = "it is complete when backward ends, and needed when forward begins: try a finer --fusion"
+        return [f"With one bucket no schedule can overlap anything, for {why}."]
+    return [
+        f"{row['schedule']} can gain nothing over {first['schedule']} here: their bounds are equal."
+        for row in rows[1:]
+        if 0.99 <= row["ideal_speedup"] <= 1.01
+    ]

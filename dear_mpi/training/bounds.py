@@ -1,41 +1,31 @@
 """What the network needs for an iteration: with it, ``Schedule.bound`` gives the least time that a schedule allows.
 
-Updates, the loss and packing come on top. With bp = 2 ff and rs = ag, DeAR gains nothing over WFBP while rs + ag <=
-2 ff, and at most 1.25, where rs + ag = 4 ff. A larger gain means that the baseline is handicapped.
+Updates, the loss and packing come on top. Where bp = 2 ff and rs = ag = ar / 2, the bounds of DeAR and WFBP are equal
+while ar <= 2 ff, and at most 1.25 apart, where ar = 4 ff. If bp = 2 ff in total, but not layer by layer, a fair WFBP
+can miss its bound by more than DeAR does, and lose by up to 4/3.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.plans.proof import serves
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.training.exchange import Exchange
 
-__all__ = ["Communication", "communication"]
+__all__ = ["communication"]
 
 REPEATS = 3
 
 
-class Communication(NamedTuple):
-    """Seconds for all buckets one after the other, with no compute beside them."""
-
-    reduce_scatter_s: float
-    all_gather_s: float
-
-
-def communication(exchange: Exchange) -> Communication:
-    """Collective: what the network needs for the buckets.
+def communication(exchange: Exchange, collectives: Iterable[str]) -> dict[str, float]:
+    """Collective: seconds of each of these collectives, for all buckets one after the other, with no compute beside.
 
     On an emulated link the cost model says it. There steps do not overlap: that is right for the ring, and pessimistic
     if many ranks send to one. On a real network it is measured, the best of three. Call this before training, because
     it leaves nothing but zeros in the buckets.
     """
     times = modelled if exchange.world.link is not None else measured
-    if not serves(exchange.algorithm, "reduce_scatter"):
-        whole_s = times(exchange, "all_reduce")  # no schedule that could run with it needs more than the sum
-        return Communication(whole_s / 2, whole_s / 2)
-    return Communication(times(exchange, "reduce_scatter"), times(exchange, "all_gather"))
+    return {collective: times(exchange, collective) for collective in collectives}
 
 
 def modelled(exchange: Exchange, collective: str) -> float:

@@ -6,6 +6,9 @@
 
 Where the wire has the gradients' own type, each ``Parameter.grad`` is rebound to its place in the buffer, and layers
 write their gradients straight into the message. Otherwise (bf16 on the wire, fp32 in the layers) they are packed.
+
+Whatever goes wrong with a gradient on one rank ends as a NaN or an infinity in the sum, which is the same on all ranks.
+The update tells whether it met one: so all ranks find it in the same iteration, without a message.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.pack import packer
 from dear_mpi.kernels.pack_plan import PackPlan
@@ -59,8 +63,10 @@ class Bucket:
         values = [parameter.value for parameter in parameters]
         self.buffer = (slab or Slab.beside(values[0])).zeros(self.pack_plan.padded, wire)
         self.pack = self.packing()
+        self.grads = [parameter.grad for parameter in parameters]  # where layers must write them
+        self.finite = array_module(values[0]).ones(1, np.bool_)
         self.state = [optimizer.new_state(value) for value in values]
-        self.apply = updater(self.buffer, self.pack_plan, values, self.state, optimizer)
+        self.apply = updater(self.buffer, self.pack_plan, values, self.state, optimizer, finite=self.finite)
 
     def packing(self) -> Callable[[], object]:
         """The call that packs the gradients. If they can be views into the buffer, it does nothing."""
@@ -75,6 +81,16 @@ class Bucket:
         """Apply the optimiser with the reduced gradients in the buffer."""
         self.updates += 1
         self.apply(self.updates)
+
+    def complaint(self) -> str | None:
+        """What was wrong with the summed gradients of an update, the same on all ranks; None if nothing was."""
+        if bool(self.finite[0]):
+            return None
+        wire, advice = self.pack_plan.dtype, "try a lower learning rate (--lr)"
+        if wire.itemsize < 4:
+            advice = f"a type of a wider range may carry them (--wire bf16 or fp32), or {advice}"
+        what = f"gradients, summed in {wire}, are infinite or not a number"
+        return f"{self}: {what} in iteration {self.updates - 1}: {advice}"
 
     def __str__(self) -> str:
         return f"bucket {self.index} (layers {self.layers[0]}..{self.layers[-1]}, {self.pack_plan.nbytes} bytes)"

@@ -4,15 +4,16 @@ All schedules share the model, the buckets and the network, and alternate in sho
 the machine does hits them alike. The first iteration of each block fills the pipeline and is not counted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import median, ratio
+from dear_mpi.reporting.stats import Median, median, ratio
 from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import Timing, describe, timing
+from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import Times
 
 __all__ = ["compare", "turns"]
@@ -31,14 +32,16 @@ def compare(
 
     Returns:
         For each schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95 % interval),
-        ``speedup``, ``ci_low``, ``ci_high``. ``loss`` has the schedule's own iterations; ``accuracy`` and
+        ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is that of the bounds at
+        the first schedule's compute. ``loss`` has the schedule's own iterations; ``accuracy`` and
         ``params_sha256`` are of the one model that all schedules have trained in turn.
 
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
     """
     with Job(config, world, schedules) as job:
-        network = communication(job.exchange)
+        started = dict.fromkeys(collective for name in schedules for collective in SCHEDULES[name].collectives)
+        network = communication(job.exchange, started)
         losses: dict[str, list[float]] = {name: [] for name in schedules}
         blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
         for count in turns(config.iterations):
@@ -50,12 +53,13 @@ def compare(
                 if progress is not None:
                     progress(name)
         figures = {name: timing(world.transport, name, blocks[name], network) for name in schedules}
-        end = {"accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}
+        end = job.outcome()
         return [
             describe(job, name, figures[name])
             | {"iterations": config.iterations, "iteration_s": figures[name].steady_s, "loss": losses[name]}
             | end
             | compared(figures[name], figures[schedules[0]])
+            | {"ideal_speedup": ideal_speedup(name, schedules[0], figures[schedules[0]], network)}
             for name in schedules
         ]
 
@@ -65,7 +69,24 @@ def turns(iterations: int) -> list[int]:
     return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)]
 
 
-def compared(figures: Timing, baseline: Timing) -> dict[str, float]:
+def ideal_speedup(name: str, first: str, baseline: Timing, network: Mapping[str, float]) -> float:
+    """How many times a schedule's bound is better than the first one's, for equal compute."""
+    first_s, own_s = (
+        SCHEDULES[schedule].bound(baseline.forward_s, baseline.backward_s, network) for schedule in (first, name)
+    )
+    return first_s / own_s if own_s else 1.0
+
+
+def verdict(figures: Timing, baseline: Timing, speedup: Median) -> str:
+    """What may be said of a speed-up."""
+    if figures is baseline:
+        return "baseline"
+    if any(middle.high - middle.low > middle.value for middle in (median(figures.steady_s), median(baseline.steady_s))):
+        return "too noisy"
+    return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "within noise"
+
+
+def compared(figures: Timing, baseline: Timing) -> dict[str, float | str]:
     """Median and speed-up over the baseline, with intervals."""
     middle = median(figures.steady_s)
     speedup = ratio(baseline.steady_s, figures.steady_s)
@@ -76,4 +97,5 @@ def compared(figures: Timing, baseline: Timing) -> dict[str, float]:
         "speedup": speedup.value,
         "ci_low": speedup.low,
         "ci_high": speedup.high,
+        "verdict": verdict(figures, baseline, speedup),
     }

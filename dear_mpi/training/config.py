@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,13 +14,20 @@ __all__ = ["PRESETS", "Config"]
 
 # What trains each model well on the data it is meant for; flags override it.
 PRESETS: dict[str, dict[str, Any]] = {
-    "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300},
-    "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300},
-    "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600},
-    "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10},
+    "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "none"},
+    "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "layers:2"},
+    "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600, "fusion": "none"},
+    "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10, "fusion": "25MB"},
 }
 # A setting that is of no use for a kind of model is refused, so that nobody believes that it had an effect.
-OF_OTHERS = {"synthetic": ("data", "context", "batch"), "real": ("forward_time", "backward_time", "compute")}
+OF_SYNTHETIC = ("forward_time", "backward_time", "compute")
+OF_OTHERS = {
+    "mlp": ("context", *OF_SYNTHETIC),
+    "cnn": ("context", *OF_SYNTHETIC),
+    "gpt": OF_SYNTHETIC,
+    "synthetic": ("data", "context", "batch"),
+}
+MOST_SECONDS = 86400.0  # of compute in an iteration; the system's clocks cannot wait for some 1e10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +36,16 @@ class Config:
 
     ``batch`` is the number of examples per iteration of the whole job. ``forward_time`` and ``backward_time`` are
     the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
-    ``debug`` lets the ranks compare before every collective which one it is.
+    ``debug`` lets the ranks compare before every collective which one it is, and inspects all gradients.
     ``wire`` is the type in which gradients travel, that of the model unless it is given.
-    ``lr``, ``momentum``, ``nesterov`` and ``weight_decay`` are settings of the optimiser; None is its own default.
+    ``lr`` to ``epsilon`` are settings of the optimiser; None is its own default.
     """
 
     model: str = "mlp"
     data: str = "digits"
     device: str = "cpu"
     schedule: str = "dear"
-    fusion: str = "25MB"
+    fusion: str
     algorithm: str = "ring"
     segment_bytes: int | None = None
     dtype: str = "fp32"
@@ -49,6 +55,9 @@ class Config:
     momentum: float | None = None
     nesterov: bool | None = None
     weight_decay: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    epsilon: float | None = None
     batch: int
     iterations: int
     seed: int = 0
@@ -70,7 +79,7 @@ class Config:
             lookup("setting", name, dict.fromkeys(field.name for field in fields(cls)))
         kind = given.get("model", cls.model).partition(":")[0]
         preset = lookup("model", kind, PRESETS)
-        for name in OF_OTHERS["synthetic" if kind == "synthetic" else "real"]:
+        for name in OF_OTHERS.get(kind, ()):
             if name in given:
                 raise ValueError(f"{name} does not apply to the model {given.get('model', cls.model)!r}")
         config = cls(**preset | given)
@@ -83,10 +92,12 @@ class Config:
         for name in ("batch", "iterations", "context"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("forward_time", "backward_time", "seed"):
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, not {self.seed}")
+        for name in ("forward_time", "backward_time"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and not negative, not {value}")
+            if value is not None and not 0 <= value <= MOST_SECONDS:
+                raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value}")
         self.new_optimizer()
 
     def new_optimizer(self) -> Optimizer:

@@ -18,13 +18,11 @@ class Exchange:
 
     Args:
         buckets: in forward order.
-        algorithm, options: of ``make_plan``.
+        options: of ``make_plan``.
     """
 
-    def __init__(
-        self, buckets: Sequence[Bucket], world: World, engine: Engine, *, algorithm: str = "ring", **options: Any
-    ) -> None:
-        self.algorithm, self.options = algorithm, options
+    def __init__(self, buckets: Sequence[Bucket], world: World, engine: Engine, **options: Any) -> None:
+        self.options = {"alike": True, **options}
         self.buckets, self.world, self.engine = tuple(buckets), world, engine
         self.compute = engine.streams.compute
         self.plans: dict[tuple[str, int], Plan] = {}
@@ -36,8 +34,13 @@ class Exchange:
         transport = self.world.transport
         for collective, bucket in product(collectives, self.buckets):
             if (collective, bucket.index) not in self.plans:
-                plan = make_plan(collective, bucket.buffer, transport, algorithm=self.algorithm, **self.options)
-                self.plans[collective, bucket.index] = plan
+                self.plans[collective, bucket.index] = make_plan(collective, bucket.buffer, transport, **self.options)
+
+    @property
+    def chosen(self) -> list[str]:
+        """The algorithm of each bucket, which the collectives of a bucket share."""
+        algorithms = {index: plan.algorithm for (_, index), plan in self.plans.items()}
+        return [algorithms[bucket.index] for bucket in self.buckets]
 
     def bucket_of(self, layer: int) -> Bucket | None:
         """The bucket with the layer's parameters; None where it has none."""

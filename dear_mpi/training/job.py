@@ -16,13 +16,13 @@ from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.pack_plan import CHUNK_BYTES, PackPlan
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.data import Batches
-from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.models.layer import Layer, Parameter, check_untied
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.bucket import Bucket
@@ -58,10 +58,16 @@ class Job:
         self.plans = ExitStack()
         with ExitStack() as stack:
             stack.enter_context(self.streams.compute.use())
+            stack.enter_context(np.errstate(all="ignore"))  # what is not finite is looked for, and said once
             stack.push(self.free)
             engine = stack.enter_context(Engine(self.streams))  # ends before its plans are freed
-            options = {"segment_bytes": config.segment_bytes, "debug": config.debug, "slab": self.slab}
-            self.exchange = Exchange(self.buckets, world, engine, algorithm=config.algorithm, **options)
+            options = {
+                "algorithm": config.algorithm,
+                "segment_bytes": config.segment_bytes,
+                "debug": config.debug,
+                "slab": self.slab,
+            }
+            self.exchange = Exchange(self.buckets, world, engine, **options)
             self.plans.callback(self.exchange.free)
             self.meter = LossMeter(self.exchange, self.slab)
             self.plans.callback(self.meter.free)
@@ -91,7 +97,8 @@ class Job:
         if len(set(self.schedules)) != len(self.schedules):
             raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
         self.streams = open_streams(config.device)
-        self.workload = make_workload(config)
+        self.workload = make_workload(config, world)
+        check_untied(self.workload.layers)  # before they are copied to a GPU, each by itself
         facts = asdict(config) | {"parameters": self.parameters_sha256()}
         self.batches = None
         if self.workload.dataset is not None:
@@ -113,7 +120,7 @@ class Job:
         """A trainer with this schedule."""
         hooks = SCHEDULES[schedule](self.exchange)
         self.exchange.prepare(hooks.collectives)
-        return Trainer(self.workload.layers, self.workload.loss, self.meter, hooks)
+        return Trainer(self.workload.layers, self.workload.loss, self.meter, hooks, debug=self.config.debug)
 
     def batch(self, iteration: int) -> tuple[Array, Array, float]:
         """This rank's inputs and targets, and 1 / number of targets in the whole batch."""
@@ -121,6 +128,26 @@ class Job:
             return np.zeros(0), np.zeros(0), 1.0
         x, targets = map(self.streams.put, self.batches.part(iteration))
         return x, targets, 1 / (self.config.batch * int(np.prod(targets.shape[1:])))
+
+    def outcome(self) -> dict[str, Any]:
+        """Collective, to be called after a flush: ``accuracy`` and ``params_sha256``, the same on all ranks.
+
+        Raises:
+            AgreedError: the last iteration went wrong, or a parameter is not finite.
+            CollectiveError: the parameters differ.
+        """
+        for trainer in self.trainers.values():
+            trainer.check()
+        agree(self.world.transport, "training", self.check_parameters)
+        return {"accuracy": self.accuracy(), "params_sha256": self.agreed_sha256()}
+
+    def check_parameters(self) -> dict[str, Any]:
+        """See that the last update has left nothing that is infinite or not a number."""
+        for parameter in self.parameters:
+            if not bool(array_module(parameter.value).isfinite(parameter.value).all()):
+                what = "is infinite or not a number after the last update"
+                raise ValueError(f"parameter {parameter.name} {what}: try a lower learning rate (--lr)")
+        return {}
 
     def accuracy(self) -> float | None:
         """Collective: the share of test targets that the model gets right; each rank tests a part."""

@@ -1,18 +1,18 @@
 """What a run reports: the JSON object of ``train``, and the figures of one schedule.
 
 The names of the keys are a contract: scripts depend on them. Times are in seconds; a time of an iteration is that
-of the slowest rank, and ``compute_s``, ``exposed_comm_s`` and ``bound_s`` leave out the first iteration of each
-block, which fills the pipeline.
+of the slowest rank. ``compute_s`` and ``exposed_comm_s`` are those of the iteration of median length, on its slowest
+rank, without the first iteration of each block, which fills the pipeline.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.training.bounds import Communication
+from dear_mpi.kernels.array import Array
 from dear_mpi.training.job import Job
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import Times
@@ -22,31 +22,50 @@ __all__ = ["Timing", "describe", "timing"]
 
 @dataclass(frozen=True)
 class Timing:
-    """The figures of one schedule, over all ranks."""
+    """The figures of one schedule. But for the lists they are of one iteration, that of median length: they add up."""
 
     iteration_s: list[float]
-    compute_s: float
+    forward_s: float
+    backward_s: float
     exposed_comm_s: float
     bound_s: float
     steady_s: list[float] = field(repr=False)
 
 
-def timing(transport: Transport, schedule: str, blocks: Sequence[Sequence[Times]], network: Communication) -> Timing:
+def timing(
+    transport: Transport, schedule: str, blocks: Sequence[Sequence[Times]], network: Mapping[str, float]
+) -> Timing:
     """Collective: put together what the ranks measured.
 
     Args:
         blocks: runs of iterations; the first of each block fills the pipeline.
+        network: see ``communication`` in ``bounds.py``.
     """
-    slowest = [np.max(ranks, axis=0) for ranks in zip(*transport.gather_values(blocks), strict=True)]
+    slowest = [slowest_of(ranks) for ranks in zip(*transport.gather_values(blocks), strict=True)]
     steady = np.concatenate([block[1:] if len(block) > 1 else block for block in slowest])
-    _, forward_s, backward_s, exposed_s = np.median(steady, axis=0).tolist()
+    _, forward_s, backward_s, exposed_s = middle(steady).tolist()
     return Timing(
         iteration_s=np.concatenate(slowest)[:, 0].tolist(),
-        compute_s=forward_s + backward_s,
+        forward_s=forward_s,
+        backward_s=backward_s,
         exposed_comm_s=exposed_s,
-        bound_s=SCHEDULES[schedule].bound(forward_s, backward_s, *network),
+        bound_s=SCHEDULES[schedule].bound(forward_s, backward_s, network),
         steady_s=steady[:, 0].tolist(),
     )
+
+
+def slowest_of(ranks: Sequence[Sequence[Times]]) -> Array:
+    """For each iteration of a block the times of its slowest rank: of one rank, so that they add up."""
+    times = np.array(ranks)
+    slowest: Array = times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])]
+    return slowest
+
+
+def middle(times: Array) -> Array:
+    """The iteration of median length; the mean of the two in the middle where their number is even."""
+    ordered, half = times[times[:, 0].argsort(kind="stable")], (len(times) - 1) // 2
+    mean: Array = np.mean(ordered[half : len(times) - half], axis=0)
+    return mean
 
 
 def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
@@ -55,6 +74,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
     return {
         "schedule": schedule,
         "algorithm": config.algorithm,
+        "chosen": job.exchange.chosen,
         "fusion": config.fusion,
         "buckets": len(job.buckets),
         "ranks": world.size,
@@ -70,7 +90,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "transport": world.transport.name,
         "iterations": len(figures.iteration_s),
         "iteration_s": figures.iteration_s,
-        "compute_s": figures.compute_s,
+        "compute_s": figures.forward_s + figures.backward_s,
         "exposed_comm_s": figures.exposed_comm_s,
         "bound_s": figures.bound_s,
     }

@@ -8,6 +8,7 @@ from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import describe, timing
+from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import Times
 
 __all__ = ["train"]
@@ -26,10 +27,10 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
 
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
-        TrainingError: the loss is infinite or not a number.
+        TrainingError: the loss or a gradient is infinite or not a number.
     """
     with Job(config, world, [config.schedule]) as job:
-        network = communication(job.exchange)
+        network = communication(job.exchange, SCHEDULES[config.schedule].collectives)
         trainer = job.trainers[config.schedule]
         losses: list[float] = []
         times: list[Times] = []
@@ -41,5 +42,4 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
                 progress(iteration + 1, loss)
         trainer.schedule.flush()
         figures = timing(world.transport, config.schedule, [times], network)
-        report = describe(job, config.schedule, figures)
-        return report | {"loss": losses, "accuracy": job.accuracy(), "params_sha256": job.agreed_sha256()}
+        return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()

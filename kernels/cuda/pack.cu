@@ -26,7 +26,6 @@ template <typename To, typename From> struct Copy {
     To* to;
     const From* from;
     Scale scale;
-    unsigned char* finite;
 
     __device__ bool aligned() const { return is_aligned<VECTOR>(to) && is_aligned<VECTOR>(from); }
 
@@ -36,32 +35,26 @@ template <typename To, typename From> struct Copy {
 
     template <int V> __device__ __forceinline__ void write(const Vector<From, V>& source, long long i) const {
         Vector<To, V> result;
-        bool all_finite = true;
 #pragma unroll
-        for (int v = 0; v < V; ++v) {
-            result.at[v] = convert<To>(convert<Scale>(source.at[v]) * scale);
-            all_finite &= is_finite(convert<Scale>(result.at[v]));
-        }
+        for (int v = 0; v < V; ++v) result.at[v] = convert<To>(convert<Scale>(source.at[v]) * scale);
         store(to + i, result);
-        if (finite != nullptr && !all_finite) *finite = 0;  // any number of threads may write it, all write the same
     }
 };
 
 template <typename To, typename From>
-__device__ __forceinline__ void copy(void* to, const void* from, Block block, double scale, unsigned char* finite) {
+__device__ __forceinline__ void copy(void* to, const void* from, Block block, double scale) {
     To* const first = static_cast<To*>(to) + block.start;
     const From* const source = static_cast<const From*>(from) + block.start;
-    for_each(Copy<To, From>{first, source, convert<Compute<To, From>>(scale), finite}, block.count);
+    for_each(Copy<To, From>{first, source, convert<Compute<To, From>>(scale)}, block.count);
 }
 
-// B: the bucket's format. `finite` (or null) is set to 0 where a packed value is not finite after the cast.
+// B: the bucket's format.
 template <typename B>
-__global__ void __launch_bounds__(THREADS)
-    pack(const Tensor* tensors, const Block* blocks, double scale, unsigned char* finite) {
+__global__ void __launch_bounds__(THREADS) pack(const Tensor* tensors, const Block* blocks, double scale) {
     const Block block = blocks[blockIdx.x];
     const Tensor entry = tensors[block.tensor];
     with_format(entry.kind, [&](auto format) {
-        copy<B, typename decltype(format)::type>(entry.bucket, entry.tensor, block, scale, finite);
+        copy<B, typename decltype(format)::type>(entry.bucket, entry.tensor, block, scale);
     });
 }
 
@@ -70,6 +63,6 @@ __global__ void __launch_bounds__(THREADS) unpack(const Tensor* tensors, const B
     const Block block = blocks[blockIdx.x];
     const Tensor entry = tensors[block.tensor];
     with_format(entry.kind, [&](auto format) {
-        copy<typename decltype(format)::type, B>(entry.tensor, entry.bucket, block, scale, nullptr);
+        copy<typename decltype(format)::type, B>(entry.tensor, entry.bucket, block, scale);
     });
 }

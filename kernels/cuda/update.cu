@@ -82,12 +82,15 @@ template <typename T, typename B, typename Optimizer> struct Update {
     const B* grad;
     C* state[MAX_STATE];
     Scale scale;
+    unsigned char* finite;
     Optimizer optimizer;
 
-    __device__ Update(const Parameter& parameter, long long start, double scale, const Optimizer& optimizer)
+    __device__ Update(const Parameter& parameter, long long start, double scale, unsigned char* finite,
+                      const Optimizer& optimizer)
         : value(static_cast<T*>(parameter.value) + start),
           grad(static_cast<const B*>(parameter.grad) + start),
           scale(convert<Scale>(scale)),
+          finite(finite),
           optimizer(optimizer) {
         for (int s = 0; s < Optimizer::STATE; ++s) state[s] = static_cast<C*>(parameter.state[s]) + start;
     }
@@ -106,28 +109,33 @@ template <typename T, typename B, typename Optimizer> struct Update {
     }
 
     template <int V> __device__ __forceinline__ void write(Registers<V>& registers, long long i) const {
+        bool all_finite = true;
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             C element = convert<C>(registers.value.at[v]), own[MAX_STATE];
             for (int s = 0; s < Optimizer::STATE; ++s) own[s] = registers.state[s].at[v];
-            optimizer(element, convert<C>(convert<Scale>(registers.grad.at[v]) * scale), own);
+            const C grad = convert<C>(convert<Scale>(registers.grad.at[v]) * scale);
+            all_finite &= is_finite(grad);
+            optimizer(element, grad, own);
             for (int s = 0; s < Optimizer::STATE; ++s) registers.state[s].at[v] = own[s];
             registers.value.at[v] = convert<T>(element);
         }
         store(value + i, registers.value);
+        if (finite != nullptr && !all_finite) *finite = 0;  // any number of threads may write it, all write the same
 #pragma unroll
         for (int s = 0; s < Optimizer::STATE; ++s) store(state[s] + i, registers.state[s]);
     }
 };
 
+// `finite` (or null) is set to 0 where a gradient is not finite.
 template <typename B, typename Optimizer, typename... Double>
 __global__ void __launch_bounds__(THREADS)
-    update(const Parameter* parameters, const Block* blocks, double scale, Double... numbers) {
+    update(const Parameter* parameters, const Block* blocks, double scale, unsigned char* finite, Double... numbers) {
     const Block block = blocks[blockIdx.x];
     const Parameter parameter = parameters[block.tensor];
     const Optimizer optimizer{numbers...};
     with_format(parameter.kind, [&](auto format) {
         using T = typename decltype(format)::type;
-        for_each(Update<T, B, Optimizer>(parameter, block.start, scale, optimizer), block.count);
+        for_each(Update<T, B, Optimizer>(parameter, block.start, scale, finite, optimizer), block.count);
     });
 }

@@ -14,7 +14,11 @@ __all__ = ["Adam"]
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015, algorithm 1), with weight decay as in ``SGD``."""
+    """Adam (Kingma and Ba 2015, algorithm 1).
+
+    Weight decay is that of ``SGD``, an L2 penalty: g += weight_decay * w comes before the moments. It is not the
+    decoupled decay of AdamW, and it acts on all parameters, biases and gains included.
+    """
 
     lr: float = 3e-3
     beta1: float = 0.9

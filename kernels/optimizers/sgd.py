@@ -13,8 +13,8 @@ __all__ = ["SGD"]
 class SGD(Optimizer):
     """Stochastic gradient descent with optional momentum (Sutskever et al. 2013, in the form PyTorch uses).
 
-    With weight decay g += weight_decay * w; with momentum m = momentum * m + g, and the step is m, or
-    g + momentum * m where ``nesterov``; then w -= lr * step.
+    With weight decay g += weight_decay * w, for all parameters, biases and gains included; with momentum m = momentum *
+    m + g, and the step is m, or g + momentum * m where ``nesterov``; then w -= lr * step.
     """
 
     lr: float = 0.1

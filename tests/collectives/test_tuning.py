@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dear_mpi.collectives import all_reduce, programs
-from dear_mpi.collectives.plans.tuning import BUILT_IN, Rule, pick, read_rules, rules_of, write_rules
+from dear_mpi.collectives import ALGORITHMS, all_reduce, programs
+from dear_mpi.collectives.plans.tuning import BUILT_IN, Rule, alike, pick, read_rules, rules_of, write_rules
 from dear_mpi.collectives.transports.loopback import run_loopback
 
 RULES = [
@@ -47,6 +47,27 @@ def test_what_is_no_table_is_an_algorithm():
 )
 def test_pick(ranks, nbytes, algorithm):
     assert pick(RULES, "all_reduce", ranks, nbytes).algorithm == algorithm
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 16, 64, 200])
+@pytest.mark.parametrize("nbytes", [0, 100, 5000, 16 << 10, 1 << 20, 1 << 40])
+def test_alike_picks_one_algorithm_for_an_all_reduce_and_its_halves(ranks, nbytes):
+    rules = alike(BUILT_IN)
+    picked = [pick(rules, name, ranks, nbytes).algorithm for name in ("all_reduce", "reduce_scatter", "all_gather")]
+    assert len(set(picked)) == 1
+    assert {"all_reduce", "reduce_scatter", "all_gather"} <= ALGORITHMS[picked[0]].keys()
+    asked = pick(BUILT_IN, "all_reduce", ranks, nbytes).algorithm
+    halves = "reduce_scatter" in ALGORITHMS[asked]
+    assert picked[0] == (asked if halves else pick(BUILT_IN, "reduce_scatter", ranks, nbytes).algorithm)
+
+
+def test_alike_says_what_is_missing():
+    rules = [Rule("all_reduce", 4, None, "recursive_doubling", 512)]
+    with pytest.raises(ValueError, match="no rule is about reduce_scatter, only about: all_reduce"):
+        alike(rules)
+    halves = [Rule("reduce_scatter", 4, None, "bruck", 512)]
+    assert pick(alike(rules + halves), "all_gather", 4, 9).algorithm == "bruck"
+    assert pick(alike(halves), "all_reduce", 4, 9).algorithm == "bruck"
 
 
 def test_nothing_to_pick():

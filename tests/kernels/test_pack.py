@@ -164,32 +164,6 @@ def test_tensors_need_not_be_contiguous(kind, scale):
         np.testing.assert_array_equal(tensor, 2 * plan.views(bucket)[0])
 
 
-@pytest.mark.parametrize(
-    ("value", "source", "wire", "scale", "expected"),
-    [
-        (1.0, "fp32", "fp16", 1.0, True),
-        (np.nan, "fp32", "fp32", 1.0, False),
-        (np.inf, "fp64", "bf16", 1.0, False),
-        (-np.inf, "bf16", "fp32", 0.5, False),
-        (65504.0, "fp32", "fp16", 1.0, True),
-        (70000.0, "fp32", "fp16", 1.0, False),
-        (70000.0, "fp32", "bf16", 1.0, True),
-        (-60000.0, "fp16", "fp16", 2.0, False),
-        (70000.0, "fp32", "fp16", 0.5, True),
-        (1e300, "fp64", "fp32", 1.0, False),
-    ],
-)
-def test_finite_flag(value, source, wire, scale, expected):
-    tensors = [np.ones(3, DTYPES[source]), np.array([1, value, 1]).astype(DTYPES[source])]
-    plan = PackPlan.of([(3,), (3,)], DTYPES[wire], 2)
-    bucket, finite = np.full(plan.padded, np.nan, plan.dtype), np.array([True])
-    with np.errstate(over="ignore"):
-        packer(tensors, bucket, plan, scale=scale, finite=finite)()
-        assert finite[0] == expected, "padding does not count"
-        packer([np.ones(3), np.ones(3)], bucket, plan, finite=finite)()
-    assert finite[0] == expected, "the flag stays as it is"
-
-
 PLAN = PackPlan.of([(3,), (2, 2)], DTYPES["fp32"], 2)
 BUCKET = np.zeros(PLAN.padded, np.float32)
 ERRORS = {

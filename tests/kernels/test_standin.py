@@ -561,7 +561,7 @@ def test_footprints_of_our_own_kernels_are_exact(standin, streams):
     slab[...] = 0
     standin.cuda.Stream.null.synchronize()
     with streams[0]:
-        cuda_backend.packer([one[:8], two[:4]], [three[:8], three[8:12]], 1.0, None)()
+        cuda_backend.packer([one[:8], two[:4]], [three[:8], three[8:12]], 1.0)()
     with streams[1]:
         one + two
         three[12:] = 1

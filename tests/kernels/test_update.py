@@ -142,3 +142,31 @@ def test_one_value_per_tensor(values):
     plan = PackPlan.of([(3,)], DTYPES["fp32"], 1)
     with pytest.raises(ValueError, match="tensors must have the shapes of the plan"):
         updater(np.zeros(plan.padded, np.float32), plan, values, [[]] * len(values), SGD())
+
+
+@pytest.mark.parametrize(
+    ("value", "wire", "dtype", "scale", "expected"),
+    [
+        (1.0, "fp16", "fp32", 1.0, True),
+        (np.nan, "fp32", "fp32", 1.0, False),
+        (np.inf, "fp16", "fp32", 1.0, False),
+        (-np.inf, "bf16", "fp64", 0.5, False),
+        (65504.0, "fp16", "fp16", 2.0, True),  # formed in fp32
+        (1e300, "fp64", "fp32", 1.0, False),
+    ],
+)
+@pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK])
+def test_finite_flag(value, wire, dtype, scale, expected, place):
+    plan = PackPlan.of([(3,), (BLOCK + 1,)], DTYPES[wire], 2)
+    bucket, finite = np.full(plan.padded, np.nan, plan.dtype), np.array([True])
+    first, second = plan.views(bucket)
+    first[...], second[...], second[place] = 1, 1, value
+    call = updater(
+        bucket, plan, [np.ones(shape, DTYPES[dtype]) for shape in plan.shapes], [[], []], SGD(), finite=finite
+    )
+    with np.errstate(all="ignore"):
+        call(1)
+        assert finite[0] == expected, "padding does not count"
+        second[place] = 1
+        call(2)
+    assert finite[0] == expected, "the flag stays as it is"

@@ -403,3 +403,19 @@ def test_mistakes_are_explained(message):
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared whole, not as a pattern)
         MISTAKES[message]()
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 1 << 40])
+def test_numbers_that_nothing_stands_for_are_refused(bad):
+    """NumPy would take -1 for the last one."""
+    embedding, x = Embedding("e", tokens=random(5, 3), positions=random(6, 3)), tokens(4, 6, 5)
+    logits, targets = random(4, 6, 5), tokens(4, 6, 5)
+    embedding.forward(x)
+    SoftmaxCrossEntropy().forward(logits, targets)
+    x[2, 3] = targets[2, 3] = bad
+    with pytest.raises(ValueError, match=r"the numbers that e.tokens is given must be from 0 to 4, not from"):
+        embedding.forward(x)
+    with pytest.raises(ValueError, match=r"targets must be from 0 to 4, not from"):
+        SoftmaxCrossEntropy().forward(logits, targets)
+    with pytest.raises(ValueError, match=r"targets must be whole numbers, not of type float64"):
+        SoftmaxCrossEntropy().forward(logits, targets.astype(float))

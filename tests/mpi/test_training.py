@@ -1,6 +1,5 @@
 """Training under mpirun: what tests/training/test_schedules.py proves over threads holds for processes too."""
 
-import numpy as np
 import pytest
 
 from dear_mpi.collectives import MismatchError
@@ -26,6 +25,22 @@ def test_same_bits_under_every_schedule_when_repeated_and_over_threads(comm, cho
     digests.add(trained(schedule="dear", threads=comm.size, **choices)["params_sha256"])
     digests.update(*comm.allgather(digests))
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("link", [None, parse_link("10gbit,1us")], ids=["shared memory", "messages"])
+def test_same_bits_with_auto(comm, link):
+    reports = [trained(algorithm="auto", schedule=schedule, link=link) for schedule in SCHEDULES]
+    digests = {report["params_sha256"] for report in reports}
+    digests.update(*comm.allgather(digests))
+    assert len(digests) == 1
+    assert len({tuple(report["chosen"]) for report in reports}) == 1
+
+
+def test_an_overflow_of_the_wire_ends_all_ranks_with_the_same_error(comm):
+    """A gradient of the head is near 1: scaled up by its inputs, it does not fit into fp16."""
+    with pytest.raises(TrainingError, match=r"bucket 0 \(.*summed in float16, .* in iteration \d+:.*--wire") as error:
+        trained(wire="fp16", optimizer="sgd", lr=1e4, iterations=50)
+    assert len(set(comm.allgather(str(error.value)))) == 1
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -65,7 +80,7 @@ def test_report_has_the_keys_that_scripts_depend_on(comm):
 
 
 def test_a_loss_that_is_no_number_ends_all_ranks_with_the_same_error():
-    with np.errstate(all="ignore"), pytest.raises(TrainingError, match=r"the loss is (nan|inf) in iteration \d+"):
+    with pytest.raises(TrainingError, match=r"the loss is (nan|inf) in iteration \d+"):
         trained(optimizer="sgd", lr=1e20, iterations=50)
 
 

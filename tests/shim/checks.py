@@ -118,13 +118,11 @@ def check_pack(kernel, wire, scale, part, offset=0, arrays=None):
     plan = plan_of(arrays, wire)
     got = bucket_of(plan, filled, rng, offset)
     wanted = got.copy()
-    finite, wanted_finite = np.ones(1, bool), np.ones(1, bool)
-    packer(arrays, wanted, plan, scale=scale, finite=wanted_finite)()
+    packer(arrays, wanted, plan, scale=scale)()
     before = [array.tobytes() for array in arrays]
     table, blocks = row_table(arrays, plan.views(got)), block_table([array.size for array in arrays], part)
-    launch(kernel("pack.cu", f"pack<{FLOATING[wire]}>"), blocks, table, blocks, scale, finite)
+    launch(kernel("pack.cu", f"pack<{FLOATING[wire]}>"), blocks, table, blocks, scale)
     assert_same(got, wanted)
-    assert finite == wanted_finite
     assert [array.tobytes() for array in arrays] == before, "tensors are only read"
 
 
@@ -171,23 +169,19 @@ def check_lists(kernel, seeds):
 
 
 def check_finite(kernel, wire):
-    """The flag falls for one bad value anywhere, for an overflow of the cast too, and never rises."""
-    run = kernel("pack.cu", f"pack<{FLOATING[wire]}>")
-    limits = finfo(DTYPES[wire])
-    largest = float(limits.max)
-    overflow = largest + 2.0 ** (limits.maxexp - limits.nmant - 2)  # the first number that rounds to infinity
-    cases = [(1.0, True), (min(largest, 3.0e38), True), (math.inf, False), (-math.inf, False), (math.nan, False)]
-    cases += [(overflow, False)] if overflow < 3.0e38 else []  # what is larger would not fit into fp32
+    """The flag falls for one bad gradient anywhere, and never rises."""
+    optimizer, _ = OPTIMIZERS["sgd"]
+    run = kernel("update.cu", build.update_expression(FLOATING[wire], optimizer))
+    largest = min(float(finfo(DTYPES[wire]).max), 3.0e38)  # what is larger would not fit into fp32
+    cases = [(1.0, True), (largest, True), (math.inf, False), (-math.inf, False), (math.nan, False)]
     for (value, is_finite), position, at_first in product(cases, (0, 5, 999, 1000), (True, False)):
-        array = np.ones(1001, np.float32)
-        array[position] = value
-        plan = plan_of([array], wire)
-        view = plan.views(np.empty(plan.padded, plan.dtype))
-        finite = np.array([at_first])
-        blocks = block_table([array.size], 512)
-        launch(run, blocks, row_table([array], view), blocks, 1.0, finite)
+        parameter, grad, finite = np.ones(1001, np.float32), np.ones(1001, DTYPES[wire]), np.array([at_first])
+        grad[position] = value
+        table, blocks = row_table([parameter], [grad], *state_columns([[]])), block_table([1001], 512)
+        numbers = optimizer.kernel(1)[1]
+        launch(run, blocks, table, blocks, 1.0, finite, *map(float, numbers))
         assert finite[0] == (is_finite and at_first), f"{value} at {position}, flag {at_first}"
-        launch(run, blocks, row_table([array], view), blocks, 1.0, None)
+        launch(run, blocks, table, blocks, 1.0, None, *map(float, numbers))
 
 
 def check_accumulate(kernel, name, op):
@@ -246,7 +240,7 @@ def check_update(kernel, name, wire, scale, make=ordinary):
         updater(grads, plan, wanted, wanted_state, optimizer, scale=scale)(iteration)
         table = row_table(values, views, *state_columns(state))
         blocks = block_table([value.size for value in values], part)
-        launch(run, blocks, table, blocks, scale, *map(float, optimizer.kernel(iteration)[1]))
+        launch(run, blocks, table, blocks, scale, None, *map(float, optimizer.kernel(iteration)[1]))
         for got, expected in zip(chain(values, *state), chain(wanted, *wanted_state), strict=True):
             assert_same(got, expected)
         assert grads.tobytes() == before, "gradients are only read"
@@ -268,7 +262,7 @@ def check_pack_beyond_32_bits(kernel, name):
     table = np.array([[biased(tensor), biased(bucket), KINDS[tensor.dtype.name]]], np.int64)
     blocks = block_table([4097], PART)
     blocks["start"] += BEYOND
-    launch(kernel("pack.cu", f"pack<{FLOATING[name]}>"), blocks, table, blocks, 1.0, None)
+    launch(kernel("pack.cu", f"pack<{FLOATING[name]}>"), blocks, table, blocks, 1.0)
     assert_same(bucket, tensor)
     tensor[...] = 0
     launch(kernel("pack.cu", f"unpack<{FLOATING[name]}>"), blocks, table, blocks, 1.0)
@@ -286,7 +280,7 @@ def check_update_beyond_32_bits(kernel, name):
     blocks = block_table([4097], PART)
     blocks["start"] += BEYOND
     run = kernel("update.cu", build.update_expression(FLOATING[name], optimizer))
-    launch(run, blocks, table, blocks, 1.0, *optimizer.kernel(iteration)[1])
+    launch(run, blocks, table, blocks, 1.0, None, *optimizer.kernel(iteration)[1])
     for got, expected in zip([value, *state], [wanted, *wanted_state], strict=True):
         assert_same(got, expected)
 
@@ -322,7 +316,6 @@ def pack_checks():
     for first in range(0, 1000, 250):
         found[f"lists from {first}"] = partial(check_lists, seeds=(first, first + 250))
     for name in DTYPES:
-        found[f"finite {name}"] = partial(check_finite, wire=name)
         found[f"beyond 2^32, {name}"] = partial(check_pack_beyond_32_bits, name=name)
     return found
 
@@ -337,6 +330,7 @@ def accumulate_checks():
 
 def update_checks():
     found = {f"beyond 2^32, {name}": partial(check_update_beyond_32_bits, name=name) for name in DTYPES}
+    found |= {f"finite {name}": partial(check_finite, wire=name) for name in DTYPES}
     for name in OPTIMIZERS:
         found[f"{name}, special values"] = partial(check_update, name=name, wire="fp32", scale=1.0, make=filled)
         for wire in DTYPES:

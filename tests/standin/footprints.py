@@ -12,11 +12,9 @@ STATE_ITEMSIZES = [compute_dtype(dtype).itemsize for dtype in DTYPES.values()]
 C_ITEMSIZES = {c_type: np.dtype(name).itemsize for name, c_type in C_TYPES.items()}
 
 
-def pack(expression, tensors, blocks, scale, finite):
+def pack(expression, tensors, blocks, scale):
     """Tensors are read, the bucket is written."""
     yield from moved(expression, tensors, blocks, bucket_written=True)
-    if not isinstance(finite, int) and finite is not None:
-        yield finite.data.ptr, 1, True
 
 
 def unpack(expression, tensors, blocks, scale):
@@ -31,9 +29,11 @@ def moved(expression, tensors, blocks, bucket_written):
         yield place(bucket, start, stop, element_itemsize(expression), bucket_written)
 
 
-def update(expression, parameters, blocks, *numbers):
-    """Values and the state that an optimizer has are written, the bucket is read."""
+def update(expression, parameters, blocks, scale, finite, *numbers):
+    """Values, the state that an optimizer has and the flag are written, the bucket is read."""
     yield from whole(parameters, blocks)
+    if not isinstance(finite, int) and finite is not None:
+        yield finite.data.ptr, 1, True
     for (value, grad, *state, kind), start, stop in parts(parameters, blocks):
         yield place(value, start, stop, ITEMSIZES[kind], True)
         yield place(grad, start, stop, element_itemsize(expression), False)

@@ -34,22 +34,37 @@ BAD_SETTINGS = {
     "model 'sinthetic' is unknown: did you mean 'synthetic'?": {"model": "sinthetic:resnet50"},
     "batch must be at least 1, not 0": {"batch": 0},
     "iterations must be at least 1, not -2": {"iterations": -2},
-    "context must be at least 1, not 0": {"context": 0},
-    "forward_time must be finite and not negative, not -0.1": {"model": "synthetic:resnet50", "forward_time": -0.1},
-    "backward_time must be finite and not negative, not -1": {"model": "synthetic:resnet50", "backward_time": -1},
+    "context must be at least 1, not 0": {"model": "gpt", "context": 0},
+    "forward_time must be from 0 to 86400 seconds, not -0.1": {"model": "synthetic:resnet50", "forward_time": -0.1},
+    "forward_time must be from 0 to 86400 seconds, not nan": {"model": "synthetic:resnet50", "forward_time": math.nan},
+    "forward_time must be from 0 to 86400 seconds, not 10000000000.0": {
+        "model": "synthetic:resnet50",
+        "forward_time": 1e10,
+    },
+    "backward_time must be from 0 to 86400 seconds, not -1": {"model": "synthetic:resnet50", "backward_time": -1},
+    "context does not apply to the model 'mlp'": {"model": "mlp", "context": 64},
+    "context does not apply to the model 'cnn'": {"model": "cnn", "context": 8},
+    "compute does not apply to the model 'gpt'": {"model": "gpt", "compute": "spin"},
     "forward_time does not apply to the model 'cnn'": {"model": "cnn", "forward_time": 0.1},
     "data does not apply to the model 'synthetic:resnet50'": {"model": "synthetic:resnet50", "data": "digits"},
     "setting 'iteration' is unknown: did you mean 'iterations'?": {"iteration": 5},
     "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda": {"device": "gpu"},
     "momentum must be finite and not negative, not -0.9": {"optimizer": "sgd", "momentum": -0.9},
     "weight_decay must be finite and not negative, not -1": {"weight_decay": -1},
-    "seed must be finite and not negative, not -1": {"seed": -1},
+    "seed must not be negative, not -1": {"seed": -1},
     "optimizer 'adma' is unknown: did you mean 'adam'? Allowed: sgd, adam": {"optimizer": "adma"},
     "lr must be above zero, not 0": {"lr": 0},
     "lr must be above zero, not -0.1": {"lr": -0.1},
     "lr must be above zero, not nan": {"lr": math.nan},
     "lr must be above zero, not inf": {"lr": math.inf},
-    "momentum is not a setting of the optimizer adam, which takes lr, weight_decay": {"momentum": 0.0},
+    "momentum is not a setting of the optimizer adam, which takes lr, beta1, beta2, epsilon, weight_decay": {
+        "momentum": 0.0
+    },
+    "beta1 is not a setting of the optimizer sgd, which takes lr, momentum, nesterov, weight_decay": {
+        "optimizer": "sgd",
+        "beta1": 0.5,
+    },
+    "beta1 and beta2 must be below 1, not 0.9 and 1.0": {"beta2": 1.0},
     "nesterov is not a setting of the optimizer adam": {"nesterov": False},
     "nesterov needs a momentum above zero": {"optimizer": "sgd", "nesterov": True},
 }
@@ -74,6 +89,7 @@ def test_bad_choices(message):
         ({"optimizer": "sgd", "momentum": 0.9, "nesterov": True}, SGD(0.1, 0.9, True), 1),
         ({"optimizer": "adam"}, Adam(3e-3), 2),
         ({"optimizer": "adam", "lr": 0.2, "weight_decay": 0.1}, Adam(0.2, weight_decay=0.1), 2),
+        ({"beta1": 0.5, "beta2": 0.7, "epsilon": 0.2}, Adam(beta1=0.5, beta2=0.7, epsilon=0.2), 2),
     ],
 )
 def test_optimizers(choices, optimizer, arrays):
@@ -274,9 +290,8 @@ def test_gain_of_dear_over_wfbp(all_reduce_s):
     """Where forward takes 1 s: none up to 2 s, most at 4 s."""
 
     def gain(seconds):
-        return SCHEDULES["wfbp"].bound(1, 2, seconds / 2, seconds / 2) / SCHEDULES["dear"].bound(
-            1, 2, seconds / 2, seconds / 2
-        )
+        network = {"all_reduce": seconds, "reduce_scatter": seconds / 2, "all_gather": seconds / 2}
+        return SCHEDULES["wfbp"].bound(1, 2, network) / SCHEDULES["dear"].bound(1, 2, network)
 
     assert 1 <= gain(all_reduce_s) <= gain(4) == 1.25
     assert gain(min(all_reduce_s, 2)) == 1
@@ -284,6 +299,8 @@ def test_gain_of_dear_over_wfbp(all_reduce_s):
 
 @given(times=st.tuples(*[st.floats(0, 100)] * 4))
 def test_bounds_lie_between_the_longer_of_compute_and_communication_and_their_sum(times):
-    least = max(times[0] + times[1], times[2] + times[3])
+    forward_s, backward_s, scatter_s, gather_s = times
+    network = {"reduce_scatter": scatter_s, "all_gather": gather_s, "all_reduce": scatter_s + gather_s}
+    least = max(forward_s + backward_s, scatter_s + gather_s)
     for name, schedule in SCHEDULES.items():
-        assert least * (1 - 1e-12) <= schedule.bound(*times) <= sum(times) * (1 + 1e-12), name
+        assert least * (1 - 1e-12) <= schedule.bound(forward_s, backward_s, network) <= sum(times) * (1 + 1e-12), name

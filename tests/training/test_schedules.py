@@ -6,12 +6,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dear_mpi.collectives import ALGORITHMS, programs
+from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World, run_world
+from dear_mpi.reporting.units import parse_link
+from dear_mpi.training.bounds import communication
 from dear_mpi.training.bucket import Bucket
 from dear_mpi.training.config import Config
 from dear_mpi.training.exchange import Exchange
@@ -31,6 +35,47 @@ def digest(threads, **choices):
 @pytest.mark.parametrize("choices", SCHEDULE_CASES, ids=str)
 def test_same_bits_under_every_schedule(threads, choices):
     assert len({digest(threads, schedule=schedule, **choices) for schedule in SCHEDULES}) == 1
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4, 5])
+@pytest.mark.parametrize("link", [None, parse_link("10gbit,1us")], ids=["shared memory", "messages"])
+def test_same_bits_with_auto_which_is_one_choice_for_a_bucket(threads, link):
+    """The tuning table picks one algorithm for a small all-reduce, and another for its halves."""
+    config = [Config.of(settings(algorithm="auto", schedule=schedule)) for schedule in SCHEDULES]
+    reports = [run_world(lambda world, c=c: train(c, world), threads=threads, link=link) for c in config]
+    assert len({report["params_sha256"] for report in reports}) == 1
+    assert len({tuple(report["chosen"]) for report in reports}) == 1
+    assert set(reports[0]["chosen"]) <= ALGORITHMS.keys()
+    assert len(reports[0]["chosen"]) == reports[0]["buckets"] == 3
+
+
+@pytest.mark.parametrize("size", range(2, 10))
+def test_the_loss_takes_few_messages_one_after_the_other(size):
+    """It comes before the first gradient: on a link with latency all of it is exposed. A ring takes 2 (size - 1)."""
+
+    def algorithm(world):
+        with Job(Config.of(settings()), world, ["dear"]) as job:
+            return job.meter.plan.algorithm
+
+    written = programs(run_world(algorithm, threads=size), "all_reduce", size)
+    most = size.bit_length() - 1 + (0 if size.bit_count() == 1 else 2)  # doublings, and two where ranks are left over
+    found = cost(written, 1, 8, Network(alpha=1.0))
+    assert max(found.time_s, *found.messages) <= most
+
+
+def test_a_bound_needs_what_its_schedule_starts_and_no_more():
+    """With ``auto``, an all-reduce may take less time than its two halves one after the other."""
+
+    def prepared(world, schedule):
+        with Job(Config.of(settings()), world, [schedule]) as job:
+            network = communication(job.exchange, SCHEDULES[schedule].collectives)
+            return set(network), {collective for collective, _ in job.exchange.plans}
+
+    for name, schedule in SCHEDULES.items():
+        wanted = set(schedule.collectives)
+        assert run_world(lambda world, name=name: prepared(world, name), threads=2) == (wanted, wanted)
+    assert SCHEDULES["wfbp"].bound(1, 2, {"all_reduce": 5}) == 6
+    assert SCHEDULES["sequential"].bound(1, 2, {"all_reduce": 5}) == 8
 
 
 def test_same_bits_when_repeated_and_others_with_another_seed():
@@ -162,7 +207,6 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
 
 
 @pytest.mark.parametrize("choices", [{}, {"optimizer": "sgd", "lr": 1e30, "iterations": 50}], ids=["good", "diverges"])
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_all_requests_are_given_back(choices):
     """Also when training ends with an error on all ranks."""
     counts = []

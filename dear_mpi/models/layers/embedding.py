@@ -7,6 +7,7 @@ Cost: forward only copies. Backward is 2 B T V D flops, as much as a dense head 
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
+from dear_mpi.models.layers.indices import check_indices
 
 __all__ = ["Embedding"]
 
@@ -35,6 +36,7 @@ class Embedding:
         longest = len(self.positions.value)
         if x.ndim != 2 or x.shape[1] > longest:
             raise ValueError(f"x must have shape (B, T) with T at most {longest}, not {x.shape}")
+        check_indices(f"the numbers that {self.tokens.name} is given", x, len(self.tokens.value))
         self._x = x
         y: Array = self.tokens.value[x] + self.positions.value[: x.shape[1]]
         return y

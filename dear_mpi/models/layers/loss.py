@@ -10,6 +10,7 @@ Shapes: logits (..., C), targets (...) integers below C.
 """
 
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.models.layers.indices import check_indices
 
 __all__ = ["SoftmaxCrossEntropy"]
 
@@ -33,6 +34,7 @@ class SoftmaxCrossEntropy:
         """The sum of the losses of the local targets, added up in float64: an array without axes."""
         if targets.shape != logits.shape[:-1]:
             raise ValueError(f"targets must have shape {logits.shape[:-1]}, one per row of logits, not {targets.shape}")
+        check_indices("targets", targets, logits.shape[-1])
         xp = array_module(logits)
         self._shape = logits.shape
         rows = logits.reshape(-1, logits.shape[-1])

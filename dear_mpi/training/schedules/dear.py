@@ -13,6 +13,7 @@ all-reduce, and as the same chunks are combined in the same order, the parameter
 Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from dear_mpi.training.bucket import Bucket
@@ -29,8 +30,8 @@ class Dear(Schedule):
     collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
 
     @staticmethod
-    def bound(ff: float, bp: float, rs: float, ag: float) -> float:
-        return max(ff, ag) + max(bp, rs)
+    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+        return max(ff, network["all_gather"]) + max(bp, network["reduce_scatter"])
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)

@@ -5,6 +5,7 @@ backward  ... layer 1 after_backward(1) . layer 0 after_backward(0) . end_backwa
 at a point where the parameters are looked at (evaluation, checkpoint, the end):  flush()
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from dear_mpi.training.exchange import Exchange
@@ -22,12 +23,12 @@ class Schedule:
     collectives: ClassVar[tuple[str, ...]] = ()
 
     @staticmethod
-    def bound(ff: float, bp: float, rs: float, ag: float) -> float:
+    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
         """The least time of an iteration, perfectly pipelined.
 
         Args:
             ff, bp: seconds of forward and backward compute.
-            rs, ag: seconds of communication: the reduce-scatters and the all-gathers of all buckets.
+            network: seconds of each collective that the schedule starts, for all buckets.
         """
         raise NotImplementedError("a schedule must say its bound")
 

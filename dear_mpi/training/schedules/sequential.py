@@ -3,6 +3,7 @@
 forward | backward | all-reduce of every bucket | updates | forward ...          t_ff + t_bp + t_ar
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from dear_mpi.training.schedules.schedule import Schedule
@@ -16,8 +17,8 @@ class Sequential(Schedule):
     collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
 
     @staticmethod
-    def bound(ff: float, bp: float, rs: float, ag: float) -> float:
-        return ff + bp + rs + ag
+    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+        return ff + bp + network["all_reduce"]
 
     def end_backward(self) -> None:
         handles = [self.exchange.start("all_reduce", bucket) for bucket in reversed(self.exchange.buckets)]

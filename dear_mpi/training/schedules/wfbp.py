@@ -8,6 +8,7 @@ The next forward pass waits for all buckets, so whatever does not fit under the 
 Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1; with fused tensors, Horovod (2018), PyTorch DDP (2020).
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from dear_mpi.training.bucket import Bucket
@@ -24,8 +25,8 @@ class Wfbp(Schedule):
     collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
 
     @staticmethod
-    def bound(ff: float, bp: float, rs: float, ag: float) -> float:
-        return ff + max(bp, rs + ag)
+    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+        return ff + max(bp, network["all_reduce"])
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)

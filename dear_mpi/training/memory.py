@@ -1,0 +1,65 @@
+"""What a run needs at least, beside what its host has: what cannot work is refused, before the system kills it."""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.models.data import Examples
+from dear_mpi.models.layer import Layer
+from dear_mpi.ranks.world import World
+from dear_mpi.training.config import Config
+
+__all__ = ["available_bytes", "check_batch", "check_model"]
+
+MEMINFO, GROUP_LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+
+
+def available_bytes() -> float:
+    """The memory that this host can still give to this process; infinite where the system does not say it."""
+    found = [math.inf]
+    with suppress(OSError, KeyError, ValueError):
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+        found.append(1024 * int(lines["MemAvailable"].removesuffix("kB")))
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        found.append(int(GROUP_LIMIT.read_text()))
+    return min(found)
+
+
+def check_model(elements: int, config: Config, world: World) -> None:
+    """See that the values, the buckets and the optimiser's state of so many elements find room.
+
+    Raises:
+        ValueError: they do not.
+    """
+    dtype, wire = lookup("dtype", config.dtype, DTYPES), lookup("wire", config.wire or config.dtype, DTYPES)
+    packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
+    state = config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
+    check(f"model {config.model!r}", elements * (dtype.itemsize + wire.itemsize + packed + state), config, world)
+
+
+def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:
+    """See that what the layers hand to each other finds room, by the outputs for one example.
+
+    Raises:
+        ValueError: it does not.
+    """
+    x, _ = examples.take(np.zeros(1, np.intp))
+    nbytes = x.nbytes
+    for layer in layers:
+        x = layer.forward(x)
+        nbytes += x.nbytes
+    check(f"batch {config.batch}", nbytes * config.batch // world.size, config, world)
+
+
+def check(what: str, nbytes: int, config: Config, world: World) -> None:
+    """Compare what each rank needs with what its host has; a GPU's memory is not looked at."""
+    hosts = world.transport.hosts
+    ranks, available = hosts.count(hosts[world.rank]), available_bytes()
+    if config.device == "cpu" and ranks * nbytes > available:
+        needs = f"needs at least {ranks * nbytes / 2**30:.1f} GiB for the ranks of a host ({ranks})"
+        raise ValueError(f"{what} {needs}, where {available / 2**30:.1f} GiB are available")

@@ -1,0 +1,58 @@
+"""What cannot find room is refused before the work."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.ranks.world import run_world
+from dear_mpi.training import memory
+from dear_mpi.training.config import Config
+from dear_mpi.training.job import Job
+from tests.training_checks import settings
+
+
+def built(**choices):
+    def body(world):
+        with Job(Config.of(settings(**choices)), world, ["dear"]) as job:
+            return len(job.buckets)
+
+    return run_world(body, threads=3)
+
+
+def test_a_model_beyond_memory_is_refused_before_it_is_made(tmp_path, monkeypatch):
+    table = tmp_path / "huge.json"
+    table.write_text(json.dumps({"modules": [{"name": "a", "params": [10**15], "fwd_flops": 1}]}))
+    monkeypatch.setattr(np, "zeros_like", None)
+    with pytest.raises(ArgumentError, match=r"huge.json' needs at least .* GiB for the ranks of a host \(3\), where"):
+        built(model=f"synthetic:{table}", data=None, batch=None)
+
+
+def test_a_batch_beyond_memory_is_refused():
+    with pytest.raises(ArgumentError, match=r"batch 1000000000000 needs at least .* GiB for the ranks of a host"):
+        built(batch=10**12)
+
+
+def test_where_nobody_knows_nothing_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(memory, "GROUP_LIMIT", tmp_path / "none")
+    assert memory.available_bytes() == math.inf
+    assert built() == 3
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "limit", "expected"),
+    [
+        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", "max\n", 102400),
+        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", "1000\n", 1000),
+        ("MemTotal: 9 kB\n", "max\n", math.inf),
+        ("nonsense", "", math.inf),
+    ],
+)
+def test_what_is_available(meminfo, limit, expected, tmp_path, monkeypatch):
+    for name, text in (("MEMINFO", meminfo), ("GROUP_LIMIT", limit)):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(memory, name, tmp_path / name)
+    assert memory.available_bytes() == expected

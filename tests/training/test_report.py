@@ -1,0 +1,108 @@
+"""The figures of a run add up, and what they do not show is said in words."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dear_mpi.ranks.world import run_world
+from dear_mpi.see.tables import notes, show_comparison
+from dear_mpi.training.compare import compare, compared
+from dear_mpi.training.config import PRESETS, Config
+from dear_mpi.training.job import Job
+from dear_mpi.training.report import Timing, timing
+from dear_mpi.training.trainer import Times
+from tests.training_checks import README, settings
+
+NETWORK = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}
+
+
+def gathering(ranks):
+    """A transport that has gathered this from its ranks."""
+    return SimpleNamespace(gather_values=lambda _: ranks)
+
+
+@given(seed=st.integers(0, 1000), ranks=st.integers(1, 4), counts=st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_the_figures_are_those_of_one_iteration_on_one_rank(seed, ranks, counts):
+    rng = np.random.default_rng(seed)
+    parts = [[rng.exponential(size=(count, 4)) for count in counts] for _ in range(ranks)]
+    blocks = [[[Times(sum(row), *row[1:]) for row in block.tolist()] for block in rank] for rank in parts]
+    figures = timing(gathering(blocks), "wfbp", blocks[0], NETWORK)
+    slowest = [
+        np.max([[times.iteration_s for times in rank[i]] for rank in blocks], axis=0) for i in range(len(counts))
+    ]
+    assert figures.iteration_s == pytest.approx(np.concatenate(slowest).tolist())
+    steady = np.concatenate([block[1:] if len(block) > 1 else block for block in slowest])
+    assert figures.steady_s == pytest.approx(steady.tolist())
+    middle_s = float(np.median(steady))
+    assert figures.forward_s + figures.backward_s + figures.exposed_comm_s <= middle_s * (1 + 1e-12)
+    assert figures.bound_s == figures.forward_s + max(figures.backward_s, 1.0)
+
+
+def test_a_rank_that_computes_long_and_one_that_waits_long_are_not_mixed():
+    """44.6 + 38.1 were more than the 70.6 of the iteration."""
+    ranks = [[[Times(70.0, 20.0, 24.6, 25.0)] * 3], [[Times(70.6, 15.0, 17.0, 38.1)] * 3]]
+    figures = timing(gathering(ranks), "wfbp", ranks[0], NETWORK)
+    assert (figures.forward_s, figures.backward_s, figures.exposed_comm_s) == pytest.approx((15.0, 17.0, 38.1))
+
+
+def figures(samples):
+    return Timing([], 0.0, 0.0, 0.0, 0.0, list(samples))
+
+
+STEADY = np.linspace(0.99, 1.01, 30)
+VERDICTS = {
+    "faster": STEADY / 2,
+    "slower": STEADY * 2,
+    "within noise": STEADY[::-1] * 1.0001,
+    "too noisy": [0.1] * 14 + [1.0, 10.0] + [20.0] * 14,
+}
+
+
+@pytest.mark.parametrize("word", VERDICTS)
+def test_a_speed_up_has_a_word(word):
+    baseline = figures(STEADY)
+    assert compared(figures(VERDICTS[word]), baseline)["verdict"] == word
+    assert compared(baseline, baseline)["verdict"] == "baseline"
+
+
+def test_noise_is_not_shown_as_a_figure(capsys):
+    config = Config.of(settings(iterations=3))
+    world, rows = run_world(lambda world: (world, compare(config, world, ["wfbp", "dear"])), threads=2)
+    rows[1] |= {"verdict": "too noisy", "speedup": 0.764, "ci_low": 0.1, "ci_high": 1.721}
+    show_comparison(world, rows)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "0.764" not in shown
+    assert "noisy" in shown
+
+
+def row(**figures):
+    return {"schedule": "dear", "ranks": 4, "buckets": 9, "ideal_speedup": 1.25} | figures
+
+
+def test_it_is_said_where_nothing_can_be_gained():
+    first = row(schedule="wfbp", ideal_speedup=1.0)
+    assert notes([first, row()]) == []
+    assert notes([first, row(ideal_speedup=1.0)]) == ["dear can gain nothing over wfbp here: their bounds are equal."]
+    (said,) = notes([first | {"buckets": 1}, row()])
+    assert said.startswith("With one bucket no schedule can overlap anything")
+
+
+def test_the_ideal_gain_is_that_of_the_bounds():
+    model = {"model": "synthetic:resnet50", "forward_time": 0.0, "iterations": 1, "data": None, "batch": None}
+    rows = run_world(lambda world: compare(Config.of(settings(**model)), world, ["dear", "wfbp"]), threads=1)
+    assert rows[0]["ideal_speedup"] == 1.0
+    assert rows[1]["ideal_speedup"] > 0
+
+
+@pytest.mark.parametrize("model", [name for name in PRESETS if name != "synthetic"])
+def test_presets_have_several_buckets(model):
+    data = {"data": README} if model == "gpt" else {}
+
+    def buckets(world):
+        with Job(Config.of({"model": model} | data), world, ["dear"]) as job:
+            return len(job.buckets)
+
+    assert run_world(buckets, threads=1) > 2

@@ -1,0 +1,230 @@
+"""What goes wrong in training is found, on all ranks alike, and said by name: no result is wrong in silence."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.layer import Parameter
+from dear_mpi.models.layers import Dense, Reshape
+from dear_mpi.models.networks import MODELS
+from dear_mpi.ranks.world import World
+from dear_mpi.training.bucket import Bucket
+from dear_mpi.training.compare import compare
+from dear_mpi.training.config import Config
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.train import train
+from tests.training_checks import settings
+
+RANKS = 3
+
+
+def complaints(command=train, ranks=RANKS, **choices):
+    """What each rank says, instead of a result."""
+
+    def body(transport):
+        try:
+            command(Config.of(settings(**choices)), World(transport))
+        except AgreedError as error:
+            return str(error)
+        return None
+
+    return run_loopback(ranks, body)
+
+
+def complaint(**choices):
+    """What all ranks say, in the same words."""
+    said = complaints(**choices)
+    assert said[0] is not None, "nobody complained"
+    assert said == said[:1] * len(said)
+    return said[0]
+
+
+class Mine(Dense):
+    """Somebody's own layer; each of the classes below does something wrong."""
+
+    iterations = 0
+
+    def backward(self, dy):
+        dx = super().backward(dy)
+        self.iterations += 1
+        self.gradients(self._rows.T @ dy.reshape(len(self._rows), -1))
+        return dx
+
+    def gradients(self, grad): ...
+
+
+class Skips(Mine):
+    def backward(self, dy):
+        kept = self.bias.grad.copy()
+        dx = super().backward(dy)
+        self.bias.grad[...] = kept
+        return dx
+
+
+class Adds(Mine):
+    def backward(self, dy):
+        kept = self.weight.grad.copy()
+        dx = super().backward(dy)
+        self.weight.grad[...] = kept
+        self.weight.grad += self._rows.T @ dy
+        return dx
+
+
+class LeavesOut(Mine):
+    def backward(self, dy):
+        kept = self.weight.grad[3].copy()
+        dx = super().backward(dy)
+        self.weight.grad[3] = kept
+        return dx
+
+
+class Rebinds(Mine):
+    def gradients(self, grad):
+        self.weight.grad = grad
+
+
+class RebindsLater(Mine):
+    def gradients(self, grad):
+        if self.iterations == 3:
+            self.weight.grad = grad
+
+
+@pytest.fixture
+def model(monkeypatch):
+    """Let mlp be a network with this layer in the middle."""
+
+    def change(layer):
+        def build(shape, classes, rng, dtype):
+            weights = [rng.standard_normal(shape).astype(dtype) / 8 for shape in ((64, 20), (20, 20), (20, classes))]
+            kinds = Dense, layer, Dense
+            return [
+                Reshape((64,)),
+                *(kind(f"dense{i}", w) for i, (kind, w) in enumerate(zip(kinds, weights, strict=True))),
+            ]
+
+        monkeypatch.setitem(MODELS, "mlp", build)
+
+    return change
+
+
+WRONG = {Skips: "bias", Adds: "weight", LeavesOut: "weight", Rebinds: "weight", RebindsLater: "weight"}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+@pytest.mark.parametrize("layer", WRONG)
+def test_a_layer_that_does_not_write_its_gradients_is_named(layer, wire, schedule, model):
+    model(layer)
+    said = complaint(schedule=schedule, wire=wire)
+    assert f"layer 2 ({layer.__name__}), parameter dense1.{WRONG[layer]}: its grad" in said
+    assert "write all of it (grad[...] = g)" in said
+
+
+def test_a_gradient_that_is_left_out_later_is_found_in_debug_mode(model):
+    class SkipsLater(Skips):
+        def backward(self, dy):
+            return (Skips if self.iterations == 3 else Mine).backward(self, dy)
+
+    model(SkipsLater)
+    assert complaints(iterations=8) == [None] * RANKS
+    assert "layer 2 (SkipsLater), parameter dense1.bias: its gradient has NaN" in complaint(iterations=8, debug=True)
+
+
+def test_one_rank_alone_does_wrong(model):
+    drawn = iter(range(RANKS))
+
+    class OnOneRank(Mine):
+        def __init__(self, name, weight):
+            super().__init__(name, weight)
+            self.number = next(drawn)
+
+        def gradients(self, grad):
+            if self.number == 1:
+                self.weight.grad = grad
+
+    model(OnOneRank)
+    assert "layer 2 (OnOneRank), parameter dense1.weight: its grad was bound to another array" in complaint()
+
+
+def test_a_right_layer_is_left_alone(model):
+    model(Dense)
+    assert complaints(debug=True) == [None] * RANKS
+
+
+class Large(Mine):
+    """Each rank's gradient fits into fp16, their sum does not."""
+
+    def gradients(self, grad):
+        if self.iterations == 3:
+            self.weight.grad[...] = 40000.0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_an_overflow_on_the_wire_is_found_in_its_iteration(schedule, model):
+    model(Large)
+    choices = {"optimizer": "sgd", "lr": 1e-9, "schedule": schedule, "fusion": "none"}
+    said = complaint(wire="fp16", **choices)
+    assert "bucket 1 (layers 2..2, " in said
+    assert "summed in float16, are infinite or not a number in iteration 2" in said
+    assert "--wire bf16 or fp32" in said
+    assert complaints(wire="bf16", **choices) == [None] * RANKS
+    assert complaints(ranks=1, wire="fp16", **choices) == [None], "it fits"
+
+
+@pytest.mark.parametrize("command", [train, lambda config, world: compare(config, world, list(SCHEDULES))])
+def test_an_overflow_in_the_last_iteration_is_no_success(command, model):
+    class Huge(Mine):
+        def gradients(self, grad):
+            self.weight.grad[...] = 1e6
+
+    model(Huge)
+    said = complaint(command=command, iterations=1, wire="fp16", optimizer="sgd", lr=1e-9, schedule="dear")
+    assert "are infinite or not a number in iteration 0" in said
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_parameters_that_are_infinite_at_the_end_are_no_success(schedule):
+    """The loss is looked at before the last update."""
+    said = complaint(iterations=1, optimizer="sgd", lr=1e38, momentum=0.9, weight_decay=10.0, schedule=schedule)
+    assert "is infinite or not a number after the last update: try a lower learning rate (--lr)" in said
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_numpy_does_not_warn_before_the_error(schedule):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert "in iteration" in complaint(optimizer="sgd", lr=1e20, iterations=50, schedule=schedule)
+    assert caught == []
+
+
+@pytest.mark.parametrize("overlap", [slice(None), slice(5, None)])
+def test_tied_parameters_are_refused(overlap, monkeypatch):
+    def build(shape, classes, rng, dtype):
+        weight = np.zeros((69, 64), dtype)
+        first, second = Dense("first", weight[:64]), Dense("second", weight[overlap][:64])
+        return [Reshape((64,)), first, second, Dense("head", np.zeros((64, classes), dtype))]
+
+    monkeypatch.setitem(MODELS, "mlp", build)
+    said = complaint()
+    assert "first.weight of layer 1 (Dense)" in said
+    assert "second.weight of layer 2 (Dense) share memory: tied parameters" in said
+
+
+def test_a_layer_that_is_there_twice_is_refused(monkeypatch):
+    def build(shape, classes, rng, dtype):
+        dense = Dense("dense", np.zeros((64, 64), dtype))
+        return [Reshape((64,)), dense, dense, Dense("head", np.zeros((64, classes), dtype))]
+
+    monkeypatch.setitem(MODELS, "mlp", build)
+    said = complaint()
+    assert "dense." in said
+    assert "of layer 1 (Dense) and dense." in said
+
+
+def test_a_parameter_that_must_not_be_copied_is_refused():
+    value = np.zeros((3, 4)).T
+    with pytest.raises(ValueError, match="parameter weight must be contiguous"):
+        Bucket(0, [0], [Parameter.of("weight", value)], wire=value.dtype, chunks=1, optimizer=None)
