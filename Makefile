@@ -107,7 +107,7 @@ bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links, out of 
 	    --algorithms $$peers,ring --segment 60KiB,256KiB --sizes 1MiB,4MiB,16MiB,64MiB
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
-	@export NO_COLOR=1 TERM=dumb COLUMNS=120; { \
+	@export COLUMNS=120; { \
 	echo '# On a GPU'; echo; echo '`make bench-gpu`: what the doctor says, kernels beside plain copies, rings on device'; \
 	echo 'memory beside explicit host copies, and the schedules on the device with the compute asleep.'; echo; \
 	echo '```'; set -x; \

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import Finding
+from dear_mpi.reporting import terminal
 from dear_mpi.reporting.units import format_bytes, format_hosts, format_numbers, plural
 
 __all__ = ["show_doctor"]
@@ -17,7 +17,7 @@ STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
     """Print all of it."""
-    console = Console(highlight=False)
+    console = terminal.console()
     console.print(job_table(facts))
     console.print(rank_table(facts.ranks))
     console.print(

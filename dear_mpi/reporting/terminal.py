@@ -1,5 +1,8 @@
-"""What people see on a terminal. Rank 0 alone shows anything."""
+"""What people see on a terminal, and what a file gets instead. Rank 0 alone shows anything."""
 
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -7,24 +10,50 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.screen import columns_of
 
 __all__ = ["PLUS_MINUS", "bar", "console", "interval", "milliseconds"]
 
 PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
+FILE_COLUMNS = 1000  # of a file: no table is cut or wrapped
+REDRAW_S = 0.2
 
 
-def console(world: World, *, stderr: bool = False) -> Console:
-    """Where this rank writes: nowhere, unless it is rank 0."""
-    return Console(quiet=world.rank != 0, stderr=stderr, highlight=False)
+def console(world: World | None = None, *, stderr: bool = False) -> Console:
+    """Where this rank writes: nowhere, unless it is rank 0. A file gets no styles, and tables as wide as they are."""
+    columns = columns_of(sys.stderr if stderr else sys.stdout)
+    asked = os.environ.get("COLUMNS", "")
+    return Console(
+        quiet=world is not None and world.rank != 0,
+        stderr=stderr,
+        highlight=False,
+        force_terminal=columns is not None,
+        width=int(asked) if asked.isdigit() else columns or FILE_COLUMNS,
+    )
 
 
 @contextmanager
-def bar(world: World, total: int, note: str) -> Iterator[Callable[[str], object]]:
-    """A progress bar on standard error; the call advances it by one and replaces the note."""
+def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], object]]:
+    """A progress bar on a terminal, if there is one; the call advances it by one and replaces the note.
+
+    It is drawn by these calls alone, and seldom: a thread that draws would disturb what is measured.
+    """
+    screen = console(world)  # where the tables go, too, so that both arrive in order
+    screen = screen if screen.is_terminal else console(world, stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(world, stderr=True), transient=True, disable=world.rank != 0) as progress:
+    hidden = screen.quiet or not screen.is_terminal
+    with Progress(*columns, console=screen, transient=True, auto_refresh=False, disable=hidden) as progress:
         task = progress.add_task(note, total=total)
-        yield lambda note: progress.update(task, advance=1, description=note)
+        screen.show_cursor(True)  # a job that is killed would leave it hidden
+        drawn = time.monotonic()
+
+        def advance(note: str) -> None:
+            nonlocal drawn
+            due = time.monotonic() - drawn >= REDRAW_S
+            progress.update(task, advance=1, description=note, refresh=due)
+            drawn = time.monotonic() if due else drawn
+
+        yield advance
 
 
 def interval(value: float, low: float, high: float, unit: float, digits: int) -> str:

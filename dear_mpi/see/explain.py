@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.collectives import programs, verify
@@ -18,6 +17,7 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.replay import Row, members, replay
 from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order, promised
+from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.picture import draw_steps
 
@@ -41,28 +41,28 @@ def explain_algorithm(
     Raises:
         ValueError: a name is unknown, or the picture cannot be drawn.
     """
-    console = Console(highlight=False)
+    screen = console()
     hosts = min(hosts, size)
     layout = [rank * hosts // size for rank in range(size)]
     written = programs(name, collective, size, hosts=layout)
     check_shapes(written)
     rows = replay(written)
     lesson = inspect.getdoc(inspect.getmodule(find_algorithm(name, collective))) or ""
-    console.print(lesson, markup=False, soft_wrap=True)
+    screen.print(lesson, markup=False, soft_wrap=True)
     on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
-    console.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
-    console.print(
+    screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
+    screen.print(
         "Each cell lists the ranks whose contributions the chunk holds; '-': nothing useful; bold: complete.\n"
     )
     if size > MOST_RANKS_IN_TABLES:
-        console.print(f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
+        screen.print(f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
     else:
         for number in range(len(rows[0])):
-            console.print(table(written, rows, number))
-    console.print(traffic(written, layout), soft_wrap=True)
+            screen.print(table(written, rows, number))
+    screen.print(traffic(written, layout), soft_wrap=True)
     if COLLECTIVES[collective].reduces:
         order = "in the order of the ranks" if keeps_rank_order(written) else "in another order than that of the ranks"
-        console.print(f"Contributions are combined {order}.")
+        screen.print(f"Contributions are combined {order}.")
     if check:
         for ranks in range(1, size + 1):
             for pieces in (1, SEGMENTS):
@@ -70,10 +70,10 @@ def explain_algorithm(
                 verify(proved)
                 PROOFS[runner_of(name)](proved)
         numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
-        console.print(f"Proved for {numbers}{PROMISES[runner_of(name)]}", soft_wrap=True)
+        screen.print(f"Proved for {numbers}{PROMISES[runner_of(name)]}", soft_wrap=True)
     if picture is not None:
         draw_steps(written, rows, picture)
-        console.print(f"Drawn into {picture}", markup=False)
+        screen.print(f"Drawn into {picture}", markup=False)
 
 
 def prove_messages(proved: Sequence[Program]) -> None:

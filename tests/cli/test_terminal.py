@@ -1,0 +1,157 @@
+"""What ends up on a terminal and in files when ranks are started by a launcher, which shows neither to the ranks."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+
+import pytest
+
+from dear_mpi.reporting import screen, terminal
+from tests.launch import mpis_at_hand
+
+TRAIN = ("-m", "dear_mpi", "train", "--model", "mlp", "--iterations", "3", "--schedule", "dear")
+COLUMNS = 100
+
+
+class Pty:
+    """A terminal, and what was shown on it."""
+
+    def __init__(self):
+        self.reader, self.writer = pty.openpty()
+        fcntl.ioctl(self.writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+        self.shown = b""
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def read(self):
+        while True:
+            try:
+                data = os.read(self.reader, 65536)
+            except OSError:  # nobody has the other side open
+                return
+            self.shown += data
+
+    def text(self):
+        os.close(self.writer)
+        self.thread.join(60)
+        os.close(self.reader)
+        return self.shown.decode()
+
+
+def launched(mpi, stdout, stderr, arguments=TRAIN):
+    """The exit status of 2 ranks, with these standard streams of the launcher's."""
+    environment = mpi.environment(2)
+    for name in ("NO_COLOR", "COLUMNS"):
+        environment.pop(name, None)
+    environment["TERM"] = "xterm"
+    command = [*mpi.mpirun, "-n", "2", sys.executable, *arguments]
+    job = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment, timeout=300, check=False
+    )
+    return job.returncode
+
+
+each_mpi = pytest.mark.parametrize("mpi", mpis_at_hand(), ids=lambda mpi: mpi.name)
+
+
+@each_mpi
+def test_a_terminal_shows_a_bar_and_styles(mpi):
+    both = Pty()
+    assert launched(mpi, both.writer, both.writer) == 0
+    text = both.text()
+    assert "mlp, dear" in text  # the bar's note
+    assert "0/3" in text
+    assert "\x1b[3m" in text.partition("test accuracy")[0]  # the table's title
+
+
+@each_mpi
+def test_files_are_plain(mpi, tmp_path):
+    with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:
+        assert launched(mpi, out, err) == 0
+    told, complained = (tmp_path / "out").read_text(), (tmp_path / "err").read_text()
+    assert "test accuracy" in told
+    assert "\x1b" not in told + complained
+    assert "mlp, dear" not in complained  # no bar
+
+
+@each_mpi
+def test_a_bar_is_seen_while_the_table_goes_to_a_file(mpi, tmp_path):
+    """As in `mpirun ... > file`."""
+    errors = Pty()
+    with open(tmp_path / "out", "wb") as out:
+        assert launched(mpi, out, errors.writer) == 0
+    assert "mlp, dear" in errors.text()
+    assert "\x1b" not in (tmp_path / "out").read_text()
+
+
+class Stream:
+    """A standard stream of a rank, which is a terminal under Open MPI."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def fileno(self):
+        return self.number
+
+
+@pytest.fixture
+def processes(tmp_path, monkeypatch):
+    """A folder like /proc, and a call that puts a process into it."""
+
+    def add(number, name, parent, streams=()):
+        (tmp_path / str(number) / "fd").mkdir(parents=True)
+        (tmp_path / str(number) / "stat").write_text(f"{number} ({name}) S {parent} 1 1")
+        for stream, target in enumerate(streams):
+            (tmp_path / str(number) / "fd" / str(stream)).symlink_to(target)
+
+    monkeypatch.setattr(os, "getppid", lambda: 40)
+    find = screen.launcher_process
+    monkeypatch.setattr(screen, "launcher_process", lambda: find(tmp_path))
+    return add
+
+
+@pytest.fixture
+def of_open_mpi(monkeypatch):
+    for name, value in (("SIZE", 2), ("RANK", 0), ("LOCAL_RANK", 0)):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
+
+
+def test_the_launcher_is_found_above_a_wrapper(processes, of_open_mpi):
+    window = Pty()
+    end = os.ttyname(window.writer)
+    processes(40, "a (b) shell", 30)
+    processes(30, "prterun", 20, (end, end, "/dev/null"))
+    processes(20, "mpirun", 1, ("/dev/null", "/dev/null", end))
+    assert [screen.columns_of(Stream(number)) for number in (1, 2)] == [COLUMNS, None]
+    window.text()
+
+
+@pytest.mark.parametrize("process", [None, (40, "prted", 0), (40, "sshd", 7)], ids=["no /proc", "no launcher", "gone"])
+def test_where_no_launcher_is_seen_output_is_plain(process, processes, of_open_mpi):
+    """As on another host, where ranks are children of a daemon; or in a container that hides processes."""
+    window = Pty()
+    if process:
+        processes(*process)
+    assert screen.columns_of(Stream(window.writer)) is None
+    window.text()
+
+
+def test_without_a_launcher_a_stream_tells_by_itself(monkeypatch, tmp_path):
+    monkeypatch.setattr(screen, "launch_of", lambda environment: type("", (), {"launcher": "none"}))
+    window = Pty()
+    assert screen.columns_of(Stream(window.writer)) == COLUMNS
+    window.text()
+    with open(tmp_path / "file", "w") as file:
+        assert screen.columns_of(file) is None
+
+
+def test_a_file_is_wide_unless_columns_says_otherwise(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert terminal.console().width == terminal.FILE_COLUMNS
+    monkeypatch.setenv("COLUMNS", "90")
+    assert terminal.console().width == 90
