@@ -20,7 +20,7 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, rules_of, write_rules
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.files import check_writable
+from dear_mpi.reporting.files import check_writable, replacing
 
 __all__ = ["Tuning", "tuned"]
 
@@ -86,10 +86,16 @@ class Tuning:
         return {}
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Replace the rules of these collectives on this number of ranks."""
+        """Collective: replace the rules of these collectives on this number of ranks."""
         new = tuned(rows)
         mine = {(rule.collective, rule.ranks) for rule in new}
         kept = [rule for rule in self.old if (rule.collective, rule.ranks) not in mine]
         machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": self.world.transport.name}
-        if self.world.rank == 0:
-            write_rules(self.path, machine, [*kept, *new])
+
+        def store() -> dict[str, object]:
+            if self.world.rank == 0:
+                with replacing("--tune", self.path) as file:
+                    write_rules(file, machine, [*kept, *new])
+            return {}
+
+        agree(self.world.transport, "tune", store)

@@ -3,9 +3,14 @@
 Under mpirun, every rank runs the command and rank 0 alone prints. Bad input ends all ranks with exit code 2.
 """
 
+import os
+import sys
 from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer import Option, rich_utils
+from typer.core import TyperGroup
 
 from dear_mpi.cli.bench import bench
 from dear_mpi.cli.bench_kernels import bench_kernels
@@ -13,9 +18,14 @@ from dear_mpi.cli.compare import compare
 from dear_mpi.cli.demo import demo
 from dear_mpi.cli.doctor import doctor
 from dear_mpi.cli.explain import explain
+from dear_mpi.cli.run import complain
 from dear_mpi.cli.train import train
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.reporting.terminal import console
 
 __all__ = ["COMMANDS", "app"]
+
+HELP_COLUMNS = 120
 
 # To add a command, write its file and its line here.
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -28,6 +38,44 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "explain": explain,
 }
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of the click that this Typer brings or uses
+
+
+class Commands(TyperGroup):
+    """Help, the version, and what is wrong with a command line: told by one rank, before MPI starts."""
+
+    def main(self, *given: Any, **how: Any) -> Any:
+        arguments = given[0] if given else how.get("args")
+        arguments = sys.argv[1:] if arguments is None else arguments
+        rank = launch_of(os.environ).rank
+        if rank > 0 and (not arguments or {"--help", "--version"} & set(arguments)):
+            sys.exit(0)
+        screen = console()  # help comes as the tables do: plain in a file
+        rich_utils.FORCE_TERMINAL = screen.is_terminal
+        rich_utils.MAX_WIDTH = screen.width if "COLUMNS" in os.environ else min(screen.width, HELP_COLUMNS)
+        try:
+            sys.exit(super().main(*given, **how | {"standalone_mode": False}))
+        except UsageError as error:
+            if error.message:  # not so where help was shown because nothing was asked for
+                where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+                complain(f"{error.format_message().rstrip('.')}{where}", rank)
+            sys.exit(2)
+
+
+app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 for name, command in COMMANDS.items():
     app.command(name)(command)
+
+
+def show_version(asked: bool) -> None:
+    if asked:
+        print(f"dear-mpi {sys.modules['dear_mpi'].__version__}")  # the package is in no room: nothing here imports it
+        raise typer.Exit
+
+
+VERSION = Option("--version", is_eager=True, callback=show_version, help="Show the version.")
+
+
+@app.callback(help=__doc__)
+def options(version: Annotated[bool, VERSION] = False) -> None:
+    """What may stand before the command."""

@@ -13,7 +13,7 @@ from dear_mpi.bench.collective import Settings
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import Tuning
-from dear_mpi.cli.flags import NAMES, SEGMENT, DeviceMemory, JsonFile, Threads
+from dear_mpi.cli.flags import NAMES, SEGMENT, DeviceMemory, JsonFile, Threads, listed, parsed
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import World
@@ -63,13 +63,13 @@ def bench(
     with complaining(mpi=threads is None):
         check_alone("--threads", threads)
         settings = Settings(
-            sizes=tuple(parse_sizes(sizes)),
-            collectives=tuple(collective.split(",")),
-            algorithms=() if algorithms is None else tuple(algorithms.split(",")),
+            sizes=tuple(parsed("--sizes", parse_sizes, sizes)),
+            collectives=listed("--collective", collective),
+            algorithms=() if algorithms is None else listed("--algorithms", algorithms),
             placement=placement,
             dtype=dtype,
             op=op,
-            segments=() if segment is None else tuple(map(parse_bytes, segment.split(","))),
+            segments=() if segment is None else parsed("--segment", parse_all, segment),
             device=device,
             memory=memory,
             cadence=cadence,
@@ -79,6 +79,11 @@ def bench(
         how: dict[str, Any] = {"device": device, "device_memory": device_memory, "threads": threads}
         rows = run_ranks(lambda world: bench_and_show(world, settings, tune), json_file, **how)
     raise typer.Exit(int(any(row["wrong"] for row in rows)))
+
+
+def parse_all(text: str) -> tuple[int, ...]:
+    """Numbers of bytes with commas between them."""
+    return tuple(map(parse_bytes, text.split(",")))
 
 
 def bench_and_show(world: World, settings: Settings, tune: Path | None) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typer import Option
 from dear_mpi.bench.kernels import MODELS, SEGMENTS
 from dear_mpi.bench.kernels import bench_kernels as run_kernels
 from dear_mpi.bench.table import show_kernels
-from dear_mpi.cli.flags import JsonFile
+from dear_mpi.cli.flags import JsonFile, listed
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
@@ -23,7 +23,6 @@ def bench_kernels(
     json_file: JsonFile = None,
 ) -> None:
     """Time pack, unpack and sums beside plain copies, on the tensors of the paper's models. Runs without MPI."""
-    names = models.split(",")
 
     def command(world: World) -> list[dict[str, Any]]:
         rows = []
@@ -35,5 +34,6 @@ def bench_kernels(
         return [asdict(row) for row in rows]
 
     with complaining(mpi=False):
+        names = listed("--models", models)
         check_alone("bench-kernels", 1)
         run_ranks(command, json_file, device=device, threads=1)

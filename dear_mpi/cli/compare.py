@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.cli.flags import JOB_FLAGS, Flags, parameter, with_flags
-from dear_mpi.cli.run import run_job
+from dear_mpi.cli.flags import JOB_FLAGS, Flags, listed, parameter, with_flags
+from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.tables import show_comparison
@@ -27,7 +27,9 @@ def compare(flags: Flags) -> None:
 
     Example: mpirun -n 4 dear-mpi compare --schedules sequential,wfbp,dear --link 1gbit,50us
     """
-    run_job(lambda world, config: compare_and_show(world, config, flags["schedules"].split(",")), flags)
+    with complaining(mpi="threads" not in flags):
+        schedules = listed("--schedules", flags["schedules"])
+    run_job(lambda world, config: compare_and_show(world, config, schedules), flags)
 
 
 def compare_and_show(world: World, config: Config, schedules: Sequence[str]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from dear_mpi.cli.flags import DeviceMemory, JsonFile
+from dear_mpi.cli.flags import DeviceMemory, JsonFile, parsed
 from dear_mpi.cli.run import complaining, run_ranks
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
@@ -45,9 +45,9 @@ def doctor(
     with complaining(mpi=False):
         lookup("device", device or "cpu", STREAMS)
         lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
-        nbytes = parse_bytes(size)
+        nbytes = parsed("--size", parse_bytes, size)
         if nbytes < 1:
-            raise ValueError(f"size must be at least 1 B, not {size}")
+            raise ValueError(f"--size must be at least 1 B, not {size}")
         alone = look(launch, device)
         report = run_ranks(command, json_file if launch.rank == 0 else None, threads=None if alone.usable else 1)
     raise typer.Exit(int(any(finding["severity"] == "broken" for finding in report["findings"])))

@@ -6,8 +6,9 @@ line in ``CONFIG_FLAGS`` to be a flag of ``train`` and of ``compare``.
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, cast, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_type_hints
 
 import typer
 from typer import Option
@@ -21,7 +22,9 @@ from dear_mpi.training.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "DeviceMemory", "Flags", "JsonFile", "Threads", "config_of"]
-__all__ += ["parameter", "with_flags"]
+__all__ += ["listed", "parameter", "parsed", "with_flags"]
+
+T = TypeVar("T")
 
 Flags: TypeAlias = Mapping[str, Any]
 
@@ -33,8 +36,10 @@ MEMORY = "How GPU memory gets to MPI: direct, staged (copied to the host), or au
 
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write the result to a file, as JSON.")]
-Link = Annotated[str | None, Option(help="Emulate a link: slow messages down to it, e.g. 10gbit,50us.")]
-Threads = Annotated[int | None, Option(min=1, help="Run this many ranks as threads of one process, without MPI.")]
+LINK = Option(help="Emulate a link: slow messages down to it, e.g. 10gbit,50us.", show_default="the real one")
+THREADS = Option(min=1, help="Run this many ranks as threads of one process, without MPI.", show_default="an MPI job")
+Link = Annotated[str | None, LINK]
+Threads = Annotated[int | None, THREADS]
 
 
 def of_optimizers(setting: str) -> str:
@@ -77,7 +82,26 @@ CONFIG_FLAGS = {
     "backward_time": Option(help="Seconds that its backward pass takes.", show_default="twice the forward time"),
     "compute": Option(help="How a synthetic model spends its time: sleep, or spin (keeps a core busy)."),
 }
-PARSE: dict[str, Callable[[str], Any]] = {"segment_bytes": parse_bytes}  # fields that are not what is typed
+
+
+def parsed(flag: str, parse: Callable[[str], T], text: str) -> T:
+    """What the text of a flag means; if it means nothing, the error names the flag."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{flag}: {error}") from None
+
+
+def listed(flag: str, text: str) -> tuple[str, ...]:
+    """What stands between commas."""
+    items = tuple(text.split(","))
+    if not all(items):
+        raise ValueError(f"{flag} takes one or several with commas between them, not {text!r}")
+    return items
+
+
+# Fields that are not what is typed.
+PARSE: dict[str, Callable[[str], Any]] = {"segment_bytes": partial(parsed, "--segment", parse_bytes)}
 
 
 def parameter(name: str, kind: Any, default: Any = None) -> inspect.Parameter:

@@ -1,18 +1,69 @@
-"""Files that a command will write: whether it can is found out before the work."""
+"""Files that a command writes: tried before the work, and in the end there as a whole or not at all."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_writable"]
+__all__ = ["check_writable", "replacing"]
+
+TRIAL = bytes(4096)  # one block: on a full disk an empty file can still be made
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """See that a file can be written; ``flag`` is how the user named it.
+    """See that a file can be written, without touching one that is there; ``flag`` is how the user named it.
 
     Raises:
-        ValueError: it is a folder, it is in none, or it is read-only.
+        ValueError: it is a folder, or there is none for it, or it is read-only, or the disk is full.
     """
-    if path.is_dir():
-        raise ValueError(f"{flag} {str(path)!r} cannot be written: it is a folder")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{flag} {str(path)!r} cannot be written: there is no such folder, or it is read-only")
+    with explaining(flag, path):
+        if path.is_dir():
+            raise OSError("it is a folder")
+        if not path.parent.is_dir():
+            raise OSError(f"there is no folder {str(path.parent)!r}")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise OSError("it is read-only")
+        if is_plain(path):
+            with unfinished(path) as partial:
+                partial.write_bytes(TRIAL)
+
+
+@contextmanager
+def replacing(flag: str, path: Path) -> Iterator[Path]:
+    """Where to write. At the end of the block that takes the place of the file; after an error the old one stays.
+
+    Raises:
+        ValueError: it cannot be written; ``flag`` is how the user named it.
+    """
+    with explaining(flag, path):
+        if is_plain(path):
+            with unfinished(path) as partial:
+                yield partial
+                partial.replace(path.resolve())  # a link stays one
+        else:
+            yield path
+
+
+def is_plain(path: Path) -> bool:
+    """Whether it may be replaced: not so /dev/stdout, or a pipe."""
+    return path.is_file() or not path.exists()
+
+
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """A file beside this one, of the same ending, which is gone after the block."""
+    whole = path.resolve()
+    partial = whole.with_name(f".{os.getpid()}-{whole.name}")
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def explaining(flag: str, path: Path) -> Iterator[None]:
+    """Turn an error of the system into one about a flag."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{flag} {str(path)!r} cannot be written: {error.strerror or error}") from None

@@ -1,31 +1,35 @@
-"""Show an algorithm: its programs step by step, what every rank holds after each step, its cost, and a proof."""
+"""Show an algorithm: its lesson, its steps, what every rank holds after each of them, its cost, and a proof."""
 
 import inspect
-from collections.abc import Sequence
+import textwrap
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
-from rich.table import Table
+from rich.console import Console
 
 from dear_mpi.collectives import programs, verify
-from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
-from dear_mpi.collectives.lowering.check_instructions import check_instructions
-from dear_mpi.collectives.lowering.check_phases import check_phases
-from dear_mpi.collectives.lowering.phases import Share, phases
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, runner_of
+from dear_mpi.collectives.lowering import phases
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import Network, cost
-from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import Row, members, replay
-from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order, promised
-from dear_mpi.reporting.terminal import console
+from dear_mpi.collectives.program.replay import replay, run
+from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.picture import draw_steps
+from dear_mpi.see.picture import check_picture, draw_steps
+from dear_mpi.see.proof import PROMISES, prove
+from dear_mpi.see.steps import phase_lines, step_lines
 
 __all__ = ["explain_algorithm"]
 
-MOST_RANKS_IN_TABLES = 12
-SEGMENTS = 3  # of a chunk, in a proof: more than may be under way at a time
-CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment, which then holds two chunks
+MOST_RANKS_IN_TABLES = 16
+MOST_COLUMNS = 100
 
 
 def explain_algorithm(
@@ -40,88 +44,96 @@ def explain_algorithm(
 
     Raises:
         ValueError: a name is unknown, or the picture cannot be drawn.
+        ProgramError: the algorithm is wrong; what it does until then has been shown.
     """
-    screen = console()
+    if picture is not None:
+        check_picture(picture)
     hosts = min(hosts, size)
     layout = [rank * hosts // size for rank in range(size)]
-    written = programs(name, collective, size, hosts=layout)
-    check_shapes(written)
-    rows = replay(written)
-    lesson = inspect.getdoc(inspect.getmodule(find_algorithm(name, collective))) or ""
-    screen.print(lesson, markup=False, soft_wrap=True)
+    runner = runner_of(name)
+    if ":" not in name and runner in PROMISES:
+        lookup("algorithm", name, ALGORITHMS)  # which have programs, and no others
+    written, screen = programs(name, collective, size, hosts=layout), console()
+    width = min(screen.width, MOST_COLUMNS)
+    subject = phases if runner == "shared" else inspect.getmodule(find_algorithm(name, collective))
+    show(screen, *lesson_lines(inspect.getdoc(subject) or "", width), markup=False)
     on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
-    screen.print(
-        "Each cell lists the ranks whose contributions the chunk holds; '-': nothing useful; bold: complete.\n"
-    )
-    if size > MOST_RANKS_IN_TABLES:
-        screen.print(f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
+    if runner == "shared":
+        for line in phase_lines(collective, size):
+            show(screen, *textwrap.wrap(line, width, subsequent_indent="      ") or [""])
     else:
-        for number in range(len(rows[0])):
-            screen.print(table(written, rows, number))
-    screen.print(traffic(written, layout), soft_wrap=True)
+        show_messages(screen, written, layout, width)
+    verify(written)
     if COLLECTIVES[collective].reduces:
         order = "in the order of the ranks" if keeps_rank_order(written) else "in another order than that of the ranks"
-        screen.print(f"Contributions are combined {order}.")
+        show(screen, f"Contributions are combined {order}.")
     if check:
-        for ranks in range(1, size + 1):
-            for pieces in (1, SEGMENTS):
-                proved = programs(name, collective, ranks, hosts=layout[:ranks], pieces=pieces)
-                verify(proved)
-                PROOFS[runner_of(name)](proved)
+        with bar(None, size, "proving") as advance:
+            prove(name, collective, layout, advance)
         numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
-        screen.print(f"Proved for {numbers}{PROMISES[runner_of(name)]}", soft_wrap=True)
+        show(screen, *textwrap.wrap(f"Proved for {numbers}{PROMISES[runner]}", width))
     if picture is not None:
-        draw_steps(written, rows, picture)
-        screen.print(f"Drawn into {picture}", markup=False)
+        draw_steps(name, written, replay(written), picture)
+        show(screen, f"Drawn into {picture}", markup=False)
 
 
-def prove_messages(proved: Sequence[Program]) -> None:
-    """The instructions of all ranks, however chunks are cut."""
-    for length, segment in CUTS:
-        check_instructions(proved, range(0, proved[0].chunks * length + 1, length), segment)
+def show(screen: Console, *lines: str, markup: bool = True) -> None:
+    for line in lines:
+        screen.print(line, markup=markup, soft_wrap=True)
 
 
-def prove_memory(proved: Sequence[Program]) -> None:
-    """The phases of all ranks that work in shared memory, in their buffers and by mailboxes."""
-    size, collective = len(proved), proved[0].collective
-    partition = Partition.of(SEGMENTS * size + 1, size)
-    for mailboxes in (True, False):
-        shares = [Share(partition, rank, block=2) for rank in range(size)]
-        check_phases(collective, shares[0], [phases(collective, share, mailboxes=mailboxes) for share in shares])
+def lesson_lines(text: str, width: int) -> Iterator[str]:
+    """A docstring on a screen: paragraphs filled anew, pictures and tables moved to the left as a whole."""
+    paragraphs = groupby(text.split("\n\n"), lambda paragraph: paragraph.startswith(" "))
+    for drawn, parts in paragraphs:
+        if drawn:
+            for line in textwrap.indent(textwrap.dedent("\n\n".join(parts)), "  ").splitlines():
+                hang = min(line.rfind("  ") + 2, width // 2)  # below the last column of a table
+                yield from textwrap.wrap(line, width, subsequent_indent=" " * hang) or [""]
+            yield ""
+        else:
+            for part in parts:
+                yield from (*textwrap.wrap(part, width), "")
 
 
-# By runner: how that is proved which it runs, and what is then known.
-PROOFS = {"messages": prove_messages, "shared": prove_memory}
-PROMISES = {
-    "messages": f", with {SEGMENTS} segments per chunk and with 2 chunks per segment: every contribution arrives "
-    "exactly once, and no rank waits forever, even if each send blocks until it is received.",
-    "shared": ", in buffers and by mailboxes: every contribution is combined exactly once, and no rank uses memory "
-    "while another one writes there.",
-}
+def show_messages(screen: Console, written: Sequence[Program], layout: Sequence[int], width: int) -> None:
+    """The tables, up to the step that breaks the algorithm, and what is sent in all.
+
+    Raises:
+        ProgramError: the algorithm is wrong.
+    """
+    check_shapes(first(written, 0))
+    count = len(written[0].steps)
+    broken = breaks(written)
+    if broken:  # the number of steps before the one that cannot be carried out
+        count = bisect_left(range(1, count + 1), True, key=lambda steps: breaks(first(written, steps)))
+    if len(written) > MOST_RANKS_IN_TABLES:
+        show(screen, f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
+    else:
+        shown = first(written, count if misshapen(first(written, count + 1)) else count + 1)
+        show(screen, *step_lines(shown, replay(first(written, count)), width))
+    show(screen, "", *([] if broken else textwrap.wrap(traffic(written, layout), width)))
 
 
-def table(written: Sequence[Program], rows: list[list[Row]], number: int) -> Table:
-    """What each rank holds before a step, chunk by chunk, and what it then sends."""
-    last, complete = number == len(rows[0]) - 1, promised(written[0].collective, len(written))
-    heading = "at the end" if last else f"before step {number}"
-    result = Table(title=heading, title_justify="left")
-    result.add_column("rank", justify="right")
-    for chunk in range(written[0].chunks):
-        result.add_column(f"chunk {chunk}")
-    if not last:
-        result.add_column(f"sends in step {number}")
-    for program, history in zip(written, rows, strict=True):
-        cells = [cell(mask, complete[program.owner(chunk)]) for chunk, mask in enumerate(history[number])]
-        sends = [] if last else ["; ".join(map(str, program.steps[number].sends)) or "nothing"]
-        result.add_row(str(program.rank), *cells, *sends)
-    return result
+def first(written: Sequence[Program], count: int) -> list[Program]:
+    return [replace(program, steps=program.steps[:count]) for program in written]
 
 
-def cell(mask: int, complete: int) -> str:
-    """The contributions in a chunk; bold where it has all of them."""
-    text = "+".join(map(str, members(mask))) or "-"
-    return f"[bold green]{text}[/]" if mask == complete else text
+def misshapen(written: Sequence[Program]) -> bool:
+    return not succeeds(check_shapes, written)
+
+
+def breaks(written: Sequence[Program]) -> bool:
+    return misshapen(written) or not succeeds(run, written)
+
+
+def succeeds(check: Callable[[Sequence[Program]], object], written: Sequence[Program]) -> bool:
+    try:
+        check(written)
+    except ProgramError:
+        return False
+    return True
 
 
 def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:

@@ -1,56 +1,151 @@
-"""Draw an algorithm: one panel per step, ranks down, chunks across, darker where more ranks have contributed."""
+"""Draw an algorithm: who sends to whom, then a panel per step: ranks down, chunks across, darker with more data."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import Row
+from dear_mpi.collectives.program.program import Program, Receive
+from dear_mpi.collectives.program.replay import Row, members
+from dear_mpi.collectives.program.verify import promised
+from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.reporting.units import format_numbers, plural
 
-__all__ = ["draw_steps"]
+__all__ = ["check_picture", "draw_steps"]
 
-PANEL_INCHES = (2.6, 2.8)
+PANEL_INCHES = 2.6
+MOST_RANKS_WITH_TEXT = 8  # in a cell of a panel
+SHADES, DARKEST = "Greens", 1.4  # arrows are seen on cells with all contributions: these are 1
+ADDED, COPIED, FRAME = "tab:orange", "tab:blue", "black"
+NO_MATPLOTLIB = "--picture needs matplotlib: pip install matplotlib (our extra 'plot')"
 
 
-def draw_steps(written: Sequence[Program], rows: list[list[Row]], path: Path) -> None:
+def check_picture(path: Path) -> None:
+    """See that there will be a picture, before the work.
+
+    Raises:
+        ValueError: the file cannot be written, its ending tells no format, or matplotlib is missing.
+    """
+    check_writable("--picture", path)
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise ValueError(NO_MATPLOTLIB) from None
+    if path.suffix.removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+        raise ValueError(f"--picture {str(path)!r} must end in .png, .pdf or .svg")
+
+
+def draw_steps(name: str, written: Sequence[Program], rows: list[list[Row]], path: Path) -> None:
     """Draw the programs of all ranks.
 
     Args:
+        name: the algorithm's, for the title.
         rows: what each rank holds before each step and at the end, as ``replay`` tells.
         path: the file; its ending decides the format.
 
     Raises:
-        ValueError: matplotlib is missing, or cannot write such a file.
+        ValueError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("a picture needs matplotlib: pip install matplotlib (our extra 'plot')") from None
-    count = len(rows[0])
-    columns = min(count, 4)
+    from matplotlib.figure import Figure
+
+    size, count = len(written), 1 + len(rows[0])
+    columns = min(count, max(4, round(math.sqrt(2 * count))))  # about as wide as a slide
     lines = -(-count // columns)
-    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False).flat
+    figure = Figure(figsize=(PANEL_INCHES * columns, PANEL_INCHES * lines + 1), layout="constrained")
+    shape_panel, *panels = figure.subplots(lines, columns, squeeze=False).flat
+    draw_shape(shape_panel, written)
     for number, axes in enumerate(panels):
-        if number < count:
-            panel(axes, written, rows, number)
+        if number < len(rows[0]):
+            draw_panel(axes, written, rows, number)
         else:
             axes.axis("off")
-    figure.suptitle(f"{written[0].collective} on {len(written)} ranks: how many ranks have contributed to each chunk")
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"picture {str(path)!r} cannot be written: {error}") from None
+    figure.suptitle(f"{name} {written[0].collective} on {plural(size, 'rank')}", fontsize="x-large", weight="bold")
+    figure.legend(handles=legend(size), loc="outside lower center", ncols=3, frameon=False)
+    with replacing("--picture", path) as file:
+        figure.savefig(file, dpi=150)
 
 
-def panel(axes: Any, written: Sequence[Program], rows: list[list[Row]], number: int) -> None:
-    """What all ranks hold before one step; an arrow for each send, from the sender's row to the receiver's."""
-    size, last = len(written), number == len(rows[0]) - 1
-    axes.imshow([[mask.bit_count() for mask in history[number]] for history in rows], cmap="Greens", vmin=0, vmax=size)
-    axes.set_title("at the end" if last else f"before step {number}", fontsize="medium")
-    axes.set(xlabel="chunk", ylabel="rank", xticks=range(written[0].chunks), yticks=range(size))
-    for program in [] if last else written:
-        for send in program.steps[number].sends:
-            for chunk in send.chunks:
-                ends = {"xy": (chunk, send.peer), "xytext": (chunk, program.rank)}
-                axes.annotate("", **ends, arrowprops={"arrowstyle": "->", "color": "tab:orange"})
+def legend(size: int) -> list[Any]:
+    from matplotlib import colormaps
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    shades = colormaps[SHADES]
+    several = [Patch(facecolor=shades(0.5 / DARKEST), label="darker: contributions of more ranks")]
+    return [
+        Line2D([], [], color=ADDED, marker=">", label="sent, and added by the receiver"),
+        Line2D([], [], color=COPIED, marker=">", label="sent, and copied by the receiver"),
+        Patch(facecolor=shades(0.0), edgecolor="lightgray", label="nothing useful"),
+        *several * (size > 1),
+        Patch(facecolor="none", edgecolor=FRAME, linewidth=2, label="complete"),
+    ]
+
+
+def draw_shape(axes: Any, written: Sequence[Program]) -> None:
+    """The ranks on a circle, and an arrow from each one to those that it ever sends to."""
+    size = len(written)
+    at = [(math.sin(2 * math.pi * rank / size), math.cos(2 * math.pi * rank / size)) for rank in range(size)]
+    edges = {(program.rank, send.peer) for program in written for step in program.steps for send in step.sends}
+    font = min(10, 80 / size)  # points
+    for rank, peer in edges:
+        style = {
+            "arrowstyle": "-|>",
+            "color": "gray",
+            "shrinkA": 13,
+            "shrinkB": 13,
+            "connectionstyle": "arc3,rad=-0.15",
+        }
+        axes.annotate("", xy=at[peer], xytext=at[rank], arrowprops=style)
+    for rank, (x, y) in enumerate(at):
+        circle = {"boxstyle": "circle", "facecolor": "white", "edgecolor": "black"}
+        axes.text(x, y, str(rank), ha="center", va="center", fontsize=font, bbox=circle)
+    axes.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
+    axes.axis("off")
+    axes.set_title("who sends to whom", fontsize="medium")
+
+
+def draw_panel(axes: Any, written: Sequence[Program], rows: list[list[Row]], number: int) -> None:
+    """What all ranks hold after a number of steps, with the arrows of the last of these."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    size, chunks = len(written), range(written[0].chunks)
+    complete = promised(written[0].collective, size)
+    held = [[mask.bit_count() / size for mask in history[number]] for history in rows]
+    axes.imshow(held, cmap=SHADES, vmin=0, vmax=DARKEST, aspect="auto")
+    frames = []
+    for rank, history in enumerate(rows):
+        for chunk, mask in enumerate(history[number]):
+            if size <= MOST_RANKS_WITH_TEXT and mask:
+                color = "white" if mask.bit_count() > 0.8 * size else "black"
+                text = format_numbers(members(mask)).replace(" ", "")
+                axes.text(chunk, rank, text, ha="center", va="center", color=color, fontsize="x-small")
+            if mask == complete[written[0].owner(chunk)]:
+                frames.append(Rectangle((chunk - 0.46, rank - 0.46), 0.92, 0.92))
+    axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, lw=16 / (8 + size)))
+    axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(len(chunks)), yticks=ticks(size))
+    arrivals = [(to, program.rank) for program in written if number for to in program.steps[number - 1].receives]
+    if arrivals:
+        draw_arrows(axes, arrivals)
+    kinds = {to.combine for to, _ in arrivals}
+    does = {frozenset([True]): "added", frozenset([False]): "copied"}.get(frozenset(kinds), "added or copied")
+    color = {"added": ADDED, "copied": COPIED}.get(does, "black")
+    title = f"after step {number - 1}: {does if kinds else 'nothing sent'}" if number else "at first"
+    axes.set_title(title, fontsize="medium", color=color if kinds else "black")
+
+
+def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int]]) -> None:
+    """From the sender's row to the receiver's, beside the text of the cells."""
+    arrows = [
+        (chunk + 0.3, to.peer, rank - to.peer, ADDED if to.combine else COPIED)
+        for to, rank in arrivals
+        for chunk in to.chunks
+    ]
+    x, y, height, colors = zip(*arrows, strict=True)
+    in_cells = {"angles": "xy", "scale_units": "xy", "scale": 1}
+    axes.quiver(x, y, [0] * len(x), height, color=colors, width=0.008, **in_cells)
+
+
+def ticks(count: int) -> range:
+    """At most eight or so numbers on an axis."""
+    return range(0, count, -(-count // 8))

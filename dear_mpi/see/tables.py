@@ -66,9 +66,10 @@ def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     """Schedules side by side."""
     first = rows[0]
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {buckets(first)}"
-    caption = f"ms: {MEDIANS}; exposed: waiting for communication; bound: least time possible; {PLUS_MINUS}"
+    parts = "exposed: waiting for communication; bound: least time possible; / bound: iteration / bound"
+    caption = f"ms: {MEDIANS}; {parts}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
     table = Table(title=f"{title}\n{algorithm(first)} over {first['transport']}", caption=caption)
-    heads = ("iteration", "compute", "exposed", "bound", "iteration / bound", f"speed-up over {first['schedule']}", "")
+    heads = ("iteration", "compute", "exposed", "bound", "/ bound", "speed-up", "")
     for head in ("schedule", *heads):
         table.add_column(head, justify="left" if head == "schedule" else "right")
     digits = 0 if first["median_s"] >= 0.1 else 2

@@ -1,5 +1,6 @@
 """The command line, as people use it: a process of its own, whose exit code and last words count."""
 
+import errno
 import inspect
 import json
 import os
@@ -7,11 +8,13 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dear_mpi import __version__
 from dear_mpi.cli.app import COMMANDS, app
 from dear_mpi.cli.flags import CONFIG_FLAGS
 from dear_mpi.collectives import ALGORITHMS
@@ -99,7 +102,8 @@ def test_train_writes_its_report(tmp_path):
     assert "dear, ring, 3 buckets (one per layer)" in result.stdout
 
 
-def test_compare_writes_a_row_per_schedule(tmp_path):
+def test_compare_writes_a_row_per_schedule(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "rows.json"
     result = run(
         *("compare", "--threads", 2, "--model", "mlp", "--schedules", "wfbp,dear", "--fusion", "none"),
@@ -111,6 +115,10 @@ def test_compare_writes_a_row_per_schedule(tmp_path):
     assert rows[0]["speedup"] == 1
     assert all(row["ci_low"] <= row["speedup"] <= row["ci_high"] for row in rows)
     assert "EMULATED" in result.stdout
+    for row in rows:  # a line each, at 80 columns
+        assert sum(line.startswith(f"│ {row['schedule']} ") for line in result.stdout.splitlines()) == 1
+    assert "│     " not in result.stdout
+    assert "…" not in result.stdout
 
 
 def test_compare_takes_the_flags_of_train(tmp_path):
@@ -132,15 +140,6 @@ def test_explain_shows_and_proves(algorithm, tmp_path):
     assert result.exit_code == 0, result.output
     assert "Proved for 1 to 3 ranks" in result.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_explain_follows_the_chunks():
-    result = run("explain", "--collective", "reduce_scatter", "--ranks", 2)
-    table = result.stdout.split("at the end")[1]
-    assert [line.split("│")[1:4] for line in table.splitlines() if "│" in line] == [
-        ["    0 ", " 0+1     ", " 0       "],
-        ["    1 ", " 1       ", " 0+1     "],
-    ]
 
 
 BAD = [
@@ -227,6 +226,13 @@ def test_good_arrays(arrays):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize("name", ["auto", "", "nativ"])
+def test_explain_offers_what_has_programs(name):
+    result = run("explain", "--algorithm", name)
+    assert result.exit_code == 2
+    assert result.stderr.strip().endswith(f"Allowed: {', '.join(ALGORITHMS)}")
+
+
 @pytest.mark.parametrize("arguments", [["--algorithm", "rnig"], ["--collective", "allreduce"], ["--picture", "x.abc"]])
 def test_explain_refuses(arguments):
     result = run("explain", *arguments)
@@ -284,11 +290,92 @@ def test_a_benchmark_that_measures_nothing_is_an_error(tmp_path):
     assert not (tmp_path / "rows.json").exists()
 
 
-def test_a_folder_is_refused_before_the_work(tmp_path):
-    result = run("train", "--threads", 1, "--iterations", 1, "--json", tmp_path)
+def test_the_version_is_told():
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"dear-mpi {__version__}\n")
+
+
+@pytest.mark.parametrize(("rank", "lines"), [(0, 1), (1, 0)])
+def test_usage_errors_are_one_line_of_the_first_rank(rank, lines, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", str(rank))
+    result = run("train", "--nope")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", lines)
+    assert result.stderr.startswith("error: No such option: --nope" if lines else "")
+
+
+def test_only_the_first_rank_shows_help(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert [(result.exit_code, result.output) for result in (run("--help"), run("train", "--help"), run())] == [
+        (0, "")
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        (("train", "--threads", 2, "--iterations", 1), "--json"),
+        (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01), "--tune"),
+        (("explain",), "--picture"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+@pytest.mark.parametrize(
+    ("file", "problem"), [(".", "it is a folder"), ("", "it is a folder"), ("none/x.png", "there is no folder")]
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag, file, problem, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*command, flag, file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{flag} '{file or '.'}' cannot be written: {problem}" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("command", "flag", "shown"), [
+    (("train", "--threads", 2, "--iterations", 1), "--json", "loss, first and last"),
+    (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01), "--tune", "busbw"),
+    (("explain",), "--picture", "after step 5"),
+])  # fmt: skip
+def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypatch):
+    """The figures are on the terminal, the old file is what it was, and there is no half of a new one."""
+    (tmp_path / "file.png").write_text('{"machine": {}, "rules": []}')
+    replace = Path.replace
+
+    def full(path, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    result = run(*command, flag, tmp_path / "file.png")
+    monkeypatch.setattr(Path, "replace", replace)
     assert result.exit_code == 2
-    assert "cannot be written: it is a folder" in result.stderr
-    assert "loss" not in result.stdout
+    assert shown in result.stdout
+    assert f"{flag} '{tmp_path / 'file.png'}' cannot be written: No space left on device" in result.stderr
+    assert "Traceback" not in result.output
+    assert [file.name for file in tmp_path.iterdir()] == ["file.png"]
+    assert "rules" in (tmp_path / "file.png").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--threads", 2, "--segment", "0"], "--segment: size '0' has no unit"),
+        (["train", "--threads", 2, "--link", "nope"], "--link: bandwidth 'nope' cannot be read"),
+        (["compare", "--threads", 2, "--schedules", "dear,,wfbp"], "--schedules takes one or several with commas"),
+        (["bench", "--threads", 2, "--algorithms", ""], "--algorithms takes one or several with commas"),
+        (["bench", "--threads", 2, "--segment", ""], "--segment: size '' cannot be read"),
+        (["bench", "--threads", 2, "--sizes", "4"], "--sizes: size '4' has no unit"),
+        (["bench-kernels", "--models", ""], "--models takes one or several with commas"),
+        (["doctor", "--size", "4"], "--size: size '4' has no unit"),
+        (["explain", "--picture", "ring"], "--picture 'ring' must end in .png, .pdf or .svg"),
+        (["explain", "--picture", "ring.abc"], "--picture 'ring.abc' must end in .png, .pdf or .svg"),
+    ],
+)
+def test_errors_name_the_flag(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {message}")
 
 
 def test_explain_runs_in_one_process(monkeypatch):

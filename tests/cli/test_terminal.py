@@ -89,6 +89,30 @@ def test_a_bar_is_seen_while_the_table_goes_to_a_file(mpi, tmp_path):
     assert "\x1b" not in (tmp_path / "out").read_text()
 
 
+BAD_LINES = [
+    (("--itrations", "3"), "No such option: --itrations"),
+    (("--batch", "0"), "batch must be at least 1, not 0"),
+]
+
+
+@each_mpi
+@pytest.mark.parametrize(("arguments", "message"), BAD_LINES, ids=lambda value: str(value)[:20])
+def test_one_rank_says_what_is_wrong_in_one_line(mpi, arguments, message, tmp_path):
+    with open(tmp_path / "err", "wb") as err:
+        assert launched(mpi, subprocess.DEVNULL, err, ("-m", "dear_mpi", "train", *arguments)) == 2
+    lines = [line for line in (tmp_path / "err").read_text().splitlines() if "error: " in line or "╭" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: {message}")
+
+
+@each_mpi
+def test_help_is_shown_once_and_plainly(mpi, tmp_path):
+    with open(tmp_path / "out", "wb") as out:
+        assert launched(mpi, out, subprocess.DEVNULL, ("-m", "dear_mpi", "bench", "--help")) == 0
+    text = (tmp_path / "out").read_text()
+    assert (text.count("Usage: "), "\x1b" in text) == (1, False)
+
+
 class Stream:
     """A standard stream of a rank, which is a terminal under Open MPI."""
 

@@ -1,0 +1,79 @@
+"""Prove an algorithm for all numbers of ranks up to a given one, as it is carried out."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
+from dear_mpi.collectives.lowering.check_instructions import check_instructions
+from dear_mpi.collectives.lowering.check_phases import check_phases
+from dear_mpi.collectives.lowering.phases import Share, phases
+from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import Program, asks_for
+from dear_mpi.reporting.units import plural
+
+__all__ = ["PROMISES", "prove"]
+
+SEGMENTS = 3  # of a chunk, in a proof: more than may be under way at a time
+CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment, which then holds two chunks
+
+
+def prove(name: str, collective: str, layout: Sequence[int], advance: Callable[[str], object]) -> None:
+    """Prove it for 1, 2, ... ranks, as many as ``layout`` has; it has the number of each one's host.
+
+    Args:
+        advance: called after each number of ranks.
+
+    Raises:
+        ProgramError: it is wrong for some number of ranks.
+    """
+    cuts = (1, SEGMENTS) if asks_for(find_algorithm(name, collective), "pieces") else (1,)
+    for size in range(1, len(layout) + 1):
+        try:
+            with uncollected():
+                for pieces in cuts:
+                    written = programs(name, collective, size, hosts=layout[:size], pieces=pieces)
+                    verify(written)
+                    PROOFS[runner_of(name)](written)
+        except ProgramError as error:
+            raise ProgramError(f"on {plural(size, 'rank')}: {error} (see --ranks {size})") from None
+        advance(f"proved for {size} of {len(layout)} ranks")
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would go through all messages again and again: half the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def prove_messages(written: Sequence[Program]) -> None:
+    """The instructions of all ranks, however chunks are cut."""
+    for length, segment in CUTS:
+        check_instructions(written, range(0, written[0].chunks * length + 1, length), segment)
+
+
+def prove_memory(written: Sequence[Program]) -> None:
+    """The phases of all ranks that work in shared memory, in their buffers and by mailboxes."""
+    size, collective = len(written), written[0].collective
+    partition = Partition.of(SEGMENTS * size + 1, size)
+    for mailboxes in (True, False):
+        shares = [Share(partition, rank, block=2) for rank in range(size)]
+        check_phases(collective, shares[0], [phases(collective, share, mailboxes=mailboxes) for share in shares])
+
+
+# By runner: how that is proved which it runs, and what is then known.
+PROOFS = {"messages": prove_messages, "shared": prove_memory}
+PROMISES = {
+    "messages": f", with {SEGMENTS} segments per chunk and with 2 chunks per segment: every contribution arrives "
+    "exactly once, and no rank waits forever, even if each send blocks until it is received.",
+    "shared": ", in buffers and by mailboxes: every contribution is combined exactly once, and no rank uses memory "
+    "while another one writes there.",
+}

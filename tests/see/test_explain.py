@@ -1,0 +1,137 @@
+"""What a person reads of an algorithm."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from dear_mpi.collectives import ALGORITHMS, ProgramError
+from dear_mpi.see import proof
+from dear_mpi.see.explain import explain_algorithm
+
+COLUMNS = 80
+
+RING_THAT_BREAKS = """
+from dataclasses import replace
+
+from dear_mpi.collectives.algorithms import ring
+from dear_mpi.collectives.program.program import Step
+
+
+def all_reduce(rank, size):
+    if size == 1:
+        return ring.all_reduce(rank, size)
+    program = ring.all_reduce(rank, size)
+    wrong = program.steps[{step}]
+    wrong = {wrong}
+    return replace(program, steps=(*program.steps[:{step}], wrong, *program.steps[{step} + 1 :]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+
+def told(capsys, *arguments, **how):
+    explain_algorithm(*arguments, **how)
+    return capsys.readouterr().out
+
+
+def test_the_chunks_are_followed(capsys):
+    text = told(capsys, "ring", "all_reduce", 2)
+    assert text.partition("at first\n")[2].startswith("""\
+chunk     0    1
+rank 0    0    0
+rank 1    1    1
+step 0 sends 0→1:+1 1→0:+0
+
+after step 0
+chunk     0    1
+rank 0  0-1*   0
+rank 1    1  0-1*
+step 1 sends 0→1:0 1→0:1
+
+after step 1
+chunk     0    1
+rank 0  0-1* 0-1*
+rank 1  0-1* 0-1*
+""")
+    for part in ("*: complete", "-: nothing useful", "Chunk c belongs to rank c", "rank 0 sends chunk 2 to rank 1"):
+        assert part in " ".join(text.split())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_16_ranks_fit(algorithm, capsys):
+    text = told(capsys, algorithm, next(iter(ALGORITHMS[algorithm])), 16)
+    assert max(map(len, text.splitlines())) <= COLUMNS
+    assert algorithm == "shared" or "rank 15 " in text.rpartition("after step")[2]
+
+
+def test_what_has_no_messages_speaks_of_memory(capsys):
+    text = told(capsys, "shared", "all_reduce", 3)
+    assert "buffer of rank 0 = buffer of rank 0 + buffer of rank 1, chunk 1" in text
+    assert "barrier" in text
+    assert "sends" not in text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "rank 0 ends with the data of"),
+        ("Step(wrong.sends, ())", "step 1: blocked for ever"),
+        ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "step 1: the peer must be another rank"),
+    ],
+    ids=["end", "blocked", "shape"],
+)
+def test_a_wrong_algorithm_is_shown_up_to_the_step_that_breaks_it(wrong, message, capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
+    with pytest.raises(ProgramError, match=message):
+        explain_algorithm(f"{file}:all_reduce", "all_reduce", 4)
+    text = capsys.readouterr().out
+    assert "step 0 sends 0→1:+3" in text
+    assert "after step 0" in text
+    assert ("after step 1" in text) == ("ends" in message)  # that one is wrong only in the end
+    assert ("step 1 sends" in text) == ("peer" not in message)
+
+
+def test_each_number_of_ranks_is_proved_once_and_shown_on_a_bar(monkeypatch):
+    """Only an algorithm that asks for pieces is proved for several numbers of them."""
+    proved, shown = [], []
+    monkeypatch.setattr(proof, "verify", lambda written: proved.append(len(written)))
+    monkeypatch.setitem(proof.PROOFS, "messages", lambda written: None)
+    proof.prove("ring", "all_reduce", [0, 0, 0], shown.append)
+    assert (proved, len(shown)) == ([1, 2, 3], 3)
+    proof.prove("double_tree", "all_reduce", [0, 0], shown.append)
+    assert proved[3:] == [1, 1, 2, 2]
+
+
+def test_a_proof_that_fails_says_for_how_many_ranks(tmp_path):
+    file = tmp_path / "mine.py"
+    wrong = "wrong if size != 3 else Step(wrong.sends, (replace(wrong.receives[0], combine=False),))"
+    file.write_text(RING_THAT_BREAKS.format(step=0, wrong=wrong))
+    with pytest.raises(ProgramError, match=r"^on 3 ranks: .* \(see --ranks 3\)"):
+        explain_algorithm(f"{file}:all_reduce", "all_reduce", 4, check=True)
+
+
+def test_check_has_a_bar(monkeypatch, capsys):
+    bars = []
+    monkeypatch.setattr("dear_mpi.see.explain.bar", lambda *what: bars.append(what) or nullcontext(bars.append))
+    explain_algorithm("ring", "all_reduce", 3, check=True)
+    assert bars[0] == (None, 3, "proving")
+    assert bars[1:] == [f"proved for {size} of 3 ranks" for size in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("algorithm", "size"), [("ring", 4), ("ring", 1), ("double_tree", 9), ("binomial", 3)])
+def test_a_picture_says_what_it_shows(algorithm, size, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "steps.svg"
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters as letters
+        explain_algorithm(algorithm, "all_reduce", size, picture=file)
+    text = file.read_text()
+    for part in (f"{algorithm} all_reduce on {size} rank", "who sends to whom", "at first", "complete", "chunk"):
+        assert part in text
+    for part in ("after step 0: added", "added by the receiver", "copied by the receiver"):
+        assert part in text or size == 1
