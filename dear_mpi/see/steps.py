@@ -94,7 +94,7 @@ def phase_lines(collective: str, size: int) -> Iterator[str]:
             if number < len(done) - 1:
                 yield "  barrier"
     yield ""
-    yield f"These are the moves of rank {rank}; the others do the same with their own chunks. Nothing is sent."
+    yield f"Moves of rank {rank}; the others do the same with their own chunks. Nothing is sent."
 
 
 def place(operand: Operand) -> str:
