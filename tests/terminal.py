@@ -24,6 +24,7 @@ What the commands look like at a terminal of {COLUMNS} columns, and what a file 
 when the command is over. Colours are left out.
 """
 SCENES = {
+    "A job": ["mpirun -n 2 dear-mpi train --model mlp --iterations 300"],
     "The demo": ["mpirun -n 4 dear-mpi demo"],
     "Schedules compared": ["mpirun -n 2 dear-mpi compare --forward-time 0.05 --link 10gbit,50us --iterations 9"],
     "An algorithm explained": [
