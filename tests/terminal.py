@@ -34,7 +34,7 @@ SCENES = {
     "Wrong flags": [
         "mpirun -n 4 dear-mpi train --itrations 3",
         "mpirun -n 4 dear-mpi train --segment 0 2>&1 | head -n 1",
-        "mpirun -n 4 dear-mpi train --json none/run.json 2>&1 | head -n 1",
+        "mpirun -n 4 dear-mpi train --json none/out.json 2>&1 | head -n 1",
     ],
     "A file": ["mpirun -n 2 dear-mpi train > run.txt", "cat run.txt"],
 }
