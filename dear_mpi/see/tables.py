@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.ranks.world import World
@@ -68,7 +69,9 @@ def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {buckets(first)}"
     parts = "exposed: waiting for communication; bound: least time possible; / bound: iteration / bound"
     caption = f"ms: {MEDIANS}; {parts}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
-    table = Table(title=f"{title}\n{algorithm(first)} over {first['transport']}", caption=caption)
+    table = Table(
+        title=f"{title}\n{algorithm(first)} over {first['transport']}", caption=caption, box=SIMPLE_HEAD, padding=0
+    )
     heads = ("iteration", "compute", "exposed", "bound", "/ bound", "speed-up", "")
     for head in ("schedule", *heads):
         table.add_column(head, justify="left" if head == "schedule" else "right")
