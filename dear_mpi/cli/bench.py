@@ -69,7 +69,7 @@ def bench(
             placement=placement,
             dtype=dtype,
             op=op,
-            segments=() if segment is None else tuple(map(parse_bytes, segment.split(","))),
+            segments=() if segment is None else tuple(parse_bytes(one, "--segment") for one in segment.split(",")),
             device=device,
             memory=memory,
             cadence=cadence,

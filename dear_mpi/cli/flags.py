@@ -6,6 +6,7 @@ line in ``CONFIG_FLAGS`` to be a flag of ``train`` and of ``compare``.
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, cast, get_type_hints
 
@@ -77,7 +78,9 @@ CONFIG_FLAGS = {
     "backward_time": Option(help="Seconds that its backward pass takes.", show_default="twice the forward time"),
     "compute": Option(help="How a synthetic model spends its time: sleep, or spin (keeps a core busy)."),
 }
-PARSE: dict[str, Callable[[str], Any]] = {"segment_bytes": parse_bytes}  # fields that are not what is typed
+PARSE: dict[str, Callable[[str], Any]] = {  # fields that are not what is typed
+    "segment_bytes": partial(parse_bytes, what="--segment"),
+}
 
 
 def parameter(name: str, kind: Any, default: Any = None) -> inspect.Parameter:

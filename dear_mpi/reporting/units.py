@@ -31,12 +31,13 @@ def parse(what: str, text: str, units: dict[str, float] | dict[str, int], exampl
     return value
 
 
-def parse_bytes(text: str) -> int:
-    """
+def parse_bytes(text: str, what: str = "size") -> int:
+    """A number of bytes; ``what`` it is, for errors.
+
     >>> parse_bytes("25MB"), parse_bytes("1.5KiB")
     (26214400, 1536)
     """
-    return int(parse("size", text, BYTES, "25MB"))
+    return int(parse(what, text, BYTES, "25MB"))
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -101,7 +102,7 @@ def parse_link(text: str) -> Link:
     '10 Gbit/s, 50 us'
     """
     bandwidth, _, latency = text.partition(",")
-    bits_per_s = parse("bandwidth", bandwidth, BANDWIDTH, "10gbit,50us")
+    bits_per_s = parse("bandwidth of --link", bandwidth, BANDWIDTH, "10gbit,50us")
     if bits_per_s <= 0:
-        raise ValueError(f"bandwidth {bandwidth!r} must be above zero")
-    return Link(bits_per_s / 8, parse("latency", latency, SECONDS, "10gbit,50us") if latency else 0.0)
+        raise ValueError(f"bandwidth of --link {bandwidth!r} must be above zero")
+    return Link(bits_per_s / 8, parse("latency of --link", latency, SECONDS, "10gbit,50us") if latency else 0.0)
