@@ -29,11 +29,11 @@ def proven(name: str, collective: str, size: int, hosts: tuple[int, ...], pieces
         ProgramError: it is wrong.
         ValueError: it cannot be loaded, or does not serve the collective.
     """
-    return proof(source_of(name), name, collective, size, hosts, pieces)
+    return proof(source_of(name), name, collective, size, hosts=hosts, pieces=pieces)
 
 
 @lru_cache(maxsize=256)
-def proof(source: Source, name: str, collective: str, size: int, hosts: tuple[int, ...], pieces: int) -> Proof:
+def proof(source: Source, name: str, collective: str, size: int, *, hosts: tuple[int, ...], pieces: int) -> Proof:
     """``proven``, remembered: ``source`` stands for the content of the file, whose name says little."""
     # Verify what the user wrote first: an error in its mirror image names steps that are not in the user's file.
     for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
