@@ -5,7 +5,7 @@
     all_reduce(x, MPI.COMM_WORLD, algorithm="ring", op="sum")      # x now holds the sum, on every rank
 
 Without ``out`` a call works in place. The shard of a rank is the part of the buffer that ``chunk_bounds`` gives, or
-``Partition.of`` where ranks have weights:
+``Partition.of`` where ranks have weights, or ``Partition.exactly`` with ``counts``:
 
     collective       x before                   in place, x after             with out, x is left alone and
     reduce_scatter   a full buffer              own shard holds the result    out is the rank's shard

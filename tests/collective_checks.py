@@ -5,6 +5,7 @@ Data are small whole numbers, so that every result is exact in every type and er
 
 import functools
 import itertools
+import tempfile
 import time
 import tracemalloc
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 from ml_dtypes import finfo
 
-from dear_mpi.collectives import ALGORITHMS, Partition, all_reduce, barrier, make_plan, reduce_scatter
+from dear_mpi.collectives import ALGORITHMS, Partition, all_reduce, barrier, broadcast, make_plan, reduce_scatter
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.kernels.array import array_module, to_host
@@ -161,6 +162,18 @@ def check_barrier_of_the_transport(transport, asleep: bool) -> None:
         assert everyone is None or all(other[0] >= turn for other in everyone)
 
 
+class Tensor:
+    """What is taken for one of PyTorch."""
+
+    __module__ = "torch"
+
+
+class InPlaceType:
+    """What is taken for ``MPI.IN_PLACE``."""
+
+    __module__ = "mpi4py.MPI"
+
+
 class DeviceArray:
     """What a transport that asks only whose array it is takes for CuPy's."""
 
@@ -175,6 +188,42 @@ def check_average(transport, dtype: str) -> None:
     expected = (total.astype(wide) * wide(1 / transport.size)).astype(DTYPES[dtype])
     result = all_reduce(x, transport, op="average")
     assert result.tobytes() == expected.tobytes()
+
+
+def check_average_in_fp16(transport) -> None:
+    """Contributions whose sum is beyond the type have an average all the same, under every algorithm and collective."""
+    data = [np.array([60000, 40000, -60000, 7, 3e-5], np.float16) + np.float16(rank) for rank in range(transport.size)]
+    wide = functools.reduce(np.add, (part.astype(np.float32) for part in data)) / np.float32(transport.size)
+    for algorithm, out in itertools.product(ALGORITHMS, (None, np.empty(5, np.float16))):
+        if "all_reduce" in ALGORITHMS[algorithm]:
+            x = data[transport.rank].copy()
+            result = all_reduce(x, transport, op="average", algorithm=algorithm, out=out)
+            np.testing.assert_allclose(result.astype(np.float64), wide, rtol=4e-3, atol=1e-6)
+            assert len(set(transport.gather_values(result.tobytes()))) == 1
+    own = Partition.of(5, transport.size).shard(transport.rank)
+    for out in (None, np.empty(own.stop - own.start, np.float16)):
+        result = reduce_scatter(data[transport.rank].copy(), transport, op="average", out=out)
+        np.testing.assert_allclose(result.astype(np.float64), wide[own], rtol=4e-3, atol=1e-6)
+
+
+def check_odd_inputs(transport) -> None:
+    """What is unusual and right: shapes without elements, memory maps, unaligned arrays, numbers of NumPy, counts."""
+    size = transport.size
+    assert all_reduce(np.zeros((3, 0)), transport).shape == (3, 0)
+    assert all_reduce(np.ones(()), transport) == size
+    unaligned = np.zeros(8 * 5 + 1, np.uint8)[1:].view(np.float64)
+    unaligned[:] = 2
+    assert not unaligned.flags.aligned
+    assert (all_reduce(unaligned, transport, algorithm="ring", segment_bytes=np.int64(16)) == 2 * size).all()
+    x = np.full(5, transport.rank)
+    assert (broadcast(x, transport, root=np.int64(size - 1)) == size - 1).all()
+    with tempfile.TemporaryFile() as file:
+        mapped = np.memmap(file, np.float32, shape=(3,))
+        mapped[:] = 1
+        assert all_reduce(mapped, transport) is mapped
+        assert (mapped == size).all()
+    counts = np.array([0] * (size - 1) + [7])
+    assert reduce_scatter(np.ones(7), transport, counts=counts).size == counts[transport.rank]
 
 
 def check_same_bits(transport, algorithm: str, dtype: str) -> None:
@@ -304,6 +353,37 @@ def check_starting_twice_is_refused(transport) -> None:
         plan.wait()
 
 
+def check_one_thread_at_a_time(transport) -> None:
+    """While another thread uses the transport, all calls are refused at once, and change nothing."""
+    x = np.ones(4)
+    with make_plan("all_reduce", x, transport) as plan:
+        transport.one_thread.enter()  # as a thread that runs another plan
+        for call in (plan, plan.start, plan.advance, plan.wait, lambda: all_reduce(x, transport)):
+            try:
+                call()
+            except CollectiveError as error:
+                assert "two threads use one communicator at once: give each its own" in str(error)  # noqa: PT017
+            else:
+                raise AssertionError("two threads got in")
+        transport.one_thread.leave()
+        assert (plan() == transport.size).all()
+
+
+def check_infinities_are_results(transport, drive) -> None:
+    """Whatever NumPy was told to do about them, and on whichever rank."""
+    for dtype, op in itertools.product((np.float16, np.float32), ("sum", "prod", "average")):
+        x, out = np.full(100, np.finfo(dtype).max), np.empty(100, dtype)
+        x[0] = -np.inf if transport.rank else np.inf
+        with np.errstate(all="raise" if transport.rank == 0 else "warn"):
+            with make_plan("all_reduce", x, transport, op=op, out=out) as plan:
+                drive(plan)
+            before = np.geterr()
+            assert before["over"] == ("raise" if transport.rank == 0 else "warn")
+        large = transport.size > 1 and not (op == "average" and dtype == np.float16)
+        assert np.isinf(out[1]) == large
+        assert np.isnan(out[0]) == (transport.size > 1 and op != "prod")
+
+
 def check_debug_finds_another_plan(transport) -> None:
     """Rank 0 runs its two plans in the other order: with messages of the same length nobody would notice."""
     x, y = np.ones(8), np.ones(8)
@@ -408,12 +488,46 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5, ">i4"), t)),
     ("op of all_gather", ValueError, "op must be left out for all_gather, which combines nothing, not 'average'",
      lambda t: make_plan("all_gather", np.zeros(5), t, op="average")),
-    ("type of a number", ValueError, "segment_bytes must be a whole number, not '1KB'",
+    ("type of a number", ValueError, "must be a whole number from 8 (one element) to 1073741824, not '1KB'",
      lambda t: all_reduce(np.zeros(5), t, segment_bytes="1KB")),
-    ("no array", ValueError, "AttributeError: 'NoneType' object has no attribute",
+    ("truth for a number", ValueError, "must be a whole number from 1 (one element) to 1073741824, not True",
+     lambda t: all_reduce(np.zeros(5, "i1"), t, segment_bytes=True)),
+    ("no array", ValueError, "x must be a plain array of NumPy or CuPy, not NoneType",
      lambda t: all_reduce(None, t)),
-    ("list", ValueError, "array library 'builtins' is unknown",
-     lambda t: all_reduce([1.0, 2.0], t)),
+    ("a scalar", ValueError, "x must be a plain array of NumPy or CuPy, not numpy.float64",
+     lambda t: all_reduce(np.float64(1), t)),
+    ("list", ValueError, "x must be a plain array of NumPy or CuPy, not list: pass the array alone",
+     lambda t: all_reduce([np.zeros(3), "MPI.FLOAT"], t)),
+    ("out a list", ValueError, "out must be a plain array of NumPy or CuPy, not list",
+     lambda t: all_reduce(np.zeros(2), t, out=[1.0, 2.0])),
+    ("matrix", ValueError, "x must be a plain array of NumPy or CuPy, not numpy.matrix: pass numpy.asarray(x)",
+     lambda t: all_reduce(np.zeros((1, 2)).view(np.matrix), t)),
+    ("masked array", ValueError, "x must be a plain array of NumPy or CuPy, not numpy.ma.MaskedArray",
+     lambda t: all_reduce(np.ma.array([1.0, 2.0], mask=[True, False]), t)),
+    ("tensor", ValueError, "x must be a plain array of NumPy or CuPy, not torch.Tensor: pass x.numpy()",
+     lambda t: all_reduce(Tensor(), t)),
+    ("place of MPI", ValueError, "x must be a plain array of NumPy or CuPy, not mpi4py.MPI.InPlaceType",
+     lambda t: all_reduce(InPlaceType(), t)),
+    ("timedelta", ValueError, "x must be of an integer type or one of fp64, fp32, fp16, bf16, not timedelta64[s]",
+     lambda t: all_reduce(np.ones(3, "m8[s]"), t)),
+    ("name of an argument", ValueError, "argument of all_reduce 'algoritm' is unknown: did you mean 'algorithm'?",
+     lambda t: all_reduce(np.zeros(5), t, algoritm="ring")),
+    ("type of the algorithm", ValueError, "algorithm must be a name such as 'ring', not 3",
+     lambda t: all_reduce(np.zeros(5), t, algorithm=3)),
+    ("type of the op", ValueError, "op [3] is unknown: Allowed: sum, prod, min, max, average",
+     lambda t: all_reduce(np.zeros(5), t, op=[3])),
+    ("type of the collective", ValueError, "collective 3 is unknown: Allowed: reduce_scatter, all_gather",
+     lambda t: make_plan(3, np.zeros(5), t)),
+    ("type of the root", ValueError, "root must be a whole number, not 1.0",
+     lambda t: make_plan("broadcast", np.zeros(5), t, algorithm="naive", root=1.0)),
+    ("no weights", ValueError, "numbers, one for each rank, not 'abc'",
+     lambda t: all_reduce(np.zeros(5), t, weights="abc")),
+    ("counts", ValueError, "whole numbers >= 0, one for each rank, with the sum 5, not [7",
+     lambda t: all_reduce(np.zeros(5), t, counts=[7] * t.size)),
+    ("counts of ranks", ValueError, "counts must be the same on all ranks, not (5, 0",
+     lambda t: all_reduce(np.zeros(5), t, counts=[5, *[0] * (t.size - 1)][:: 1 if t.rank == 0 else -1])),
+    ("counts and weights", ValueError, "weights or counts must be left out: both say what the ranks own",
+     lambda t: all_reduce(np.zeros(t.size), t, counts=[1] * t.size, weights=[1] * t.size)),
     ("served", ValueError, "algorithm 'binomial' serves reduce, broadcast, all_reduce, not all_gather; these do: ",
      lambda t: make_plan("all_gather", np.zeros(5), t, algorithm="binomial")),
     ("number of weights", ValueError, "weights must be",
@@ -428,7 +542,7 @@ BAD_CALLS = [
      lambda t: make_plan("all_reduce", np.zeros(5), t, root=1)),
     ("average", ValueError, "op 'average' needs one of fp64, fp32, fp16, bf16, not int64",
      lambda t: all_reduce(np.zeros(5, np.int64), t, op="average")),
-    ("segment", ValueError, "segment_bytes must be from 8 (one element) to 1073741824, not 7",
+    ("segment", ValueError, "segment_bytes must be a whole number from 8 (one element) to 1073741824, not 7",
      lambda t: all_reduce(np.zeros(5), t, segment_bytes=7)),
     ("out count", ValueError, "out must have 5 elements on rank 0",
      lambda t: all_reduce(np.zeros(5), t, out=np.zeros(6))),
@@ -443,5 +557,5 @@ BAD_CALLS = [
 ]  # fmt: skip
 NEEDS_PEERS = {
     *("weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"),
-    *("debug of ranks", "slab of ranks"),
+    *("debug of ranks", "slab of ranks", "counts of ranks"),
 }

@@ -58,9 +58,9 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Our environment for a child that is no rank of this job; settings of MPI and of UCX stay.
 
     >>> sorted(child_environment({"PMIX_RANK": "1", "UCX_TLS": "all", "OMPI_MCA_pml": "ucx"}))
-    ['OMPI_MCA_pml', 'PYTHONPATH', 'UCX_TLS']
+    ['OMPI_MCA_pml', 'PYTHONPATH', 'PYTHONSAFEPATH', 'UCX_TLS']
     """
     kept = [name for name in environment if name.startswith(SETTINGS) or not name.startswith(PREFIXES)]
-    # The child finds the modules that this process finds, wherever it found them.
-    modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    # The child finds the modules that this process finds, wherever it found them, and looks into no folder before.
+    modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
     return {name: environment[name] for name in kept} | modules

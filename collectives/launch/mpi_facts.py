@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dear_mpi.collectives.launch.launcher import child_environment
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -80,7 +83,8 @@ def without_pmix() -> str | None:
     If Open MPI's mpirun started a process, such a library ends it instead of raising an error: so a child tries.
     """
     try:
-        job = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, timeout=60, check=False)
+        command, environment = [sys.executable, "-c", LOAD], child_environment(os.environ)
+        job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return job.stdout.strip() or None if job.returncode == 0 else None

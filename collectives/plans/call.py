@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +16,21 @@ from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, defaul
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, array_module, library_of
-from dear_mpi.kernels.dispatch import kernels_for
+from dear_mpi.kernels.array import KERNELS, Array, array_module, library_of
 from dear_mpi.kernels.dtypes import DTYPES, is_floating
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["Call"]
+__all__ = ["PLAIN", "Call", "plain"]
 
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count the bytes of a message in 31 bits
+OPS = ("sum", "prod", "min", "max", "average")
+PLAIN = (np.ndarray, np.memmap)  # other arrays of NumPy give operators another meaning, or hide elements
+INSTEAD = {  # by how the name of a type begins
+    "torch.": "pass x.numpy(), which has the same memory",
+    "numpy.matrix": "pass numpy.asarray(x)",
+    "mpi4py.MPI.InPlaceType": "a call without out works in place",
+    "list": "pass the array alone, such as numpy.array(x)",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Call:
     weights: Sequence[float] | None
     root: int
     alike: bool = False
+    counts: Sequence[int] | None = None
 
     @cached_property
     def rules(self) -> Sequence[Rule] | None:
@@ -63,10 +72,9 @@ class Call:
             if ":" in self.algorithm:  # the segments of the table built in were not measured here
                 segment_bytes = rule.segment_bytes
         itemsize, given = self.x.dtype.itemsize, segment_bytes if self.segment_bytes is None else self.segment_bytes
-        if not isinstance(given, int):
-            raise ValueError(f"segment_bytes must be a whole number, not {given!r}")
-        if not itemsize <= given <= MESSAGE_BYTES:
-            raise ValueError(f"segment_bytes must be from {itemsize} (one element) to {MESSAGE_BYTES}, not {given}")
+        if type(given) is not int or not itemsize <= given <= MESSAGE_BYTES:
+            allowed = f"a whole number from {itemsize} (one element) to {MESSAGE_BYTES}"
+            raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
         return replace(self, algorithm=algorithm, segment_bytes=given)
 
     @property
@@ -92,9 +100,11 @@ class Call:
     def check(self, transport: Transport) -> dict[str, object]:
         """See that the arguments are allowed, or raise ValueError; those that must be equal on all ranks."""
         lookup("collective", self.collective, COLLECTIVES)
-        for name, array in (("x", self.x), ("out", self.out)):
-            if array is not None:
-                check_array(name, array, written=array is (self.x if self.out is None else self.out))
+        if not isinstance(self.algorithm, str):
+            raise ValueError(f"algorithm must be a name such as 'ring', not {self.algorithm!r}")
+        check_array("x", self.x, written=self.out is None)
+        if self.out is not None:
+            check_array("out", self.out, written=True)
         self.check_out(transport.rank, self.partition(transport.size))
         check_op(self.op, self.x.dtype, self.collective)
         if type(self.root) is not int:
@@ -113,12 +123,17 @@ class Call:
             "tuning table": self.rules and zlib.crc32(repr(self.rules).encode()),
             "segment_bytes": self.segment_bytes,
             "weights": None if self.weights is None else tuple(self.weights),
+            "counts": None if self.counts is None else tuple(self.counts),
             "root": self.root,
         }
 
     def partition(self, size: int) -> Partition:
         """How the full buffer splits over the ranks."""
-        return Partition.of(self.count, size, self.weights)
+        if self.counts is None:
+            return Partition.of(self.count, size, self.weights)
+        if self.weights is not None:
+            raise ValueError("weights or counts must be left out: both say what the ranks own")
+        return Partition.exactly(self.count, size, self.counts)
 
     @property
     def count(self) -> int:
@@ -143,11 +158,24 @@ class Call:
             raise ValueError("out must not share memory with x; leave it out to work in place")
 
 
+def plain(value: Any) -> Any:
+    """An argument as the Python value that it stands for: an operator of MPI is a name, a number of NumPy an int."""
+    if isinstance(value, np.integer):
+        return int(value)
+    mpi = sys.modules.get("mpi4py.MPI")  # loaded, if this is an operator of it
+    if mpi is not None and isinstance(value, mpi.Op):
+        return next((name for name in OPS[:4] if value == getattr(mpi, name.upper())), "another operator of MPI")
+    return value
+
+
 def check_array(name: str, array: Array, *, written: bool) -> None:
-    """See that an array is contiguous, of a known library and type, and writable if results go into it."""
-    kernels_for(array)
-    known = is_floating(array.dtype) or np.issubdtype(array.dtype, np.integer)
-    if not known or not array.dtype.isnative:
+    """See that this is a plain array, contiguous, of a known library and type, writable if results go into it."""
+    library = library_of(array)
+    if library not in KERNELS or (library == "numpy" and type(array) not in PLAIN):
+        given = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
+        hints = [f": {instead}" for start, instead in INSTEAD.items() if given.startswith(start)]
+        raise ValueError(f"{name} must be a plain array of NumPy or CuPy, not {given}{''.join(hints)}")
+    if not (is_floating(array.dtype) or array.dtype.kind in "iu") or not array.dtype.isnative:
         raise ValueError(f"{name} must be of an integer type or one of {', '.join(DTYPES)}, not {array.dtype}")
     if not array.flags.c_contiguous:
         raise ValueError(f"{name} must be contiguous, not of strides {array.strides}: pass a copy")
@@ -157,7 +185,7 @@ def check_array(name: str, array: Array, *, written: bool) -> None:
 
 def check_op(op: str, dtype: np.dtype[Any], collective: str) -> None:
     """See that the op is known and exists for this type."""
-    lookup("op", op, dict.fromkeys(("sum", "prod", "min", "max", "average")))
+    lookup("op", op, dict.fromkeys(OPS))
     if not COLLECTIVES[collective].reduces and op != "sum":
         raise ValueError(f"op must be left out for {collective}, which combines nothing, not {op!r}")
     if op == "average" and not is_floating(dtype):

@@ -26,9 +26,10 @@ class Options(TypedDict, total=False):
 
     out: Array | None
     algorithm: str
-    op: str
+    op: object
     segment_bytes: int | None
     weights: Sequence[float] | None
+    counts: Sequence[int] | None
 
 
 def all_reduce(x: Array, comm: Any, **options: Unpack[Options]) -> Array:

@@ -9,13 +9,13 @@ Plan        (plan.py)       is all of it together, to be run many times
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.call import Call, plain
 from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
 from dear_mpi.collectives.plans.runners import RUNNERS, check_call
@@ -24,6 +24,7 @@ from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import Slab
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ def make_plan(
     *,
     out: Array | None = None,
     algorithm: str = "ring",
-    op: str = "sum",
+    op: object = "sum",
     segment_bytes: int | None = None,
     weights: Sequence[float] | None = None,
+    counts: Sequence[int] | None = None,
     root: int = 0,
     slab: Slab | None = None,
     alike: bool = False,
@@ -53,14 +55,20 @@ def make_plan(
 
     Args:
         collective: ``reduce_scatter``, ``all_gather``, ``all_reduce``, ``broadcast`` or ``reduce``.
-        x, out: as in the table at the head of ``dear_mpi.collectives``; contiguous, of any shape.
+        x, out: as in the table at the head of ``dear_mpi.collectives``: plain arrays of NumPy (memory maps as well) or
+            CuPy; contiguous, of any shape.
         comm: an mpi4py communicator, or a ``Transport``.
         algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for a function of yours; ``auto`` or
             ``auto:FILE`` for what a tuning table says is best; ``native`` for the MPI library's own collective.
-        op: ``sum``, ``prod``, ``min``, ``max``, or ``average`` (a sum that is scaled once, in fp32, at the end).
+        op: ``sum``, ``prod``, ``min``, ``max``, or MPI's own ``MPI.SUM`` to ``MPI.MAX``; or ``average``, a sum that is
+            scaled once, in fp32 (fp64 for fp64), at its end. In fp16 contributions are first divided by the least power
+            of two that is not below the number of ranks, so that their sum does not overflow.
+            ``min`` and ``max`` give NaN where any rank has NaN; with ``native`` the MPI library may drop it.
         segment_bytes: the largest message. If not given, the tuning table decides; without one it is 256 KiB on one
             host and 60 KiB between hosts.
         weights: a number for each rank, in proportion to which they own parts of the buffer; equal ones if not given.
+            Parts are rounded to whole elements.
+        counts: the elements that each rank owns, instead of weights; their sum is that of the full buffer.
         root: the rank that has the data of a broadcast, or gets the result of a reduce.
         slab: what the plan's own memory is taken from. If not given, the plan makes a slab of its own.
         alike: whether ``auto`` picks one algorithm for an all_reduce, a reduce_scatter and an all_gather of the same
@@ -75,14 +83,18 @@ def make_plan(
         MismatchError: the ranks do not agree.
     """
     transport = transport_of(comm)
-    tag = transport.next_tag()
-    asked = Call(collective, x, out, algorithm, op, segment_bytes, weights, root, alike)
-    options = {"debug": debug, "alike": alike, "a slab": slab is not None, "number of the plan": tag}
-    agree(transport, collective, lambda: {**check_call(asked, transport), **options})
-    work = workspace_of(asked, transport.rank, transport.size)
-    reached = reach_for(asked, work.buffer, transport, slab)
-    call = asked.chosen(transport, sharing=reached is not None)
-    run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
+    asked = Call(collective, x, out, algorithm, plain(op), plain(segment_bytes), weights, plain(root), alike, counts)
+    transport.one_thread.enter()
+    try:
+        tag = transport.next_tag()
+        options = {"debug": debug, "alike": alike, "a slab": slab is not None, "number of the plan": tag}
+        agree(transport, collective, lambda: {**check_call(asked, transport), **options})
+        work = workspace_of(asked, transport.rank, transport.size)
+        reached = reach_for(asked, work.buffer, transport, slab)
+        call = asked.chosen(transport, sharing=reached is not None)
+        run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
+    finally:
+        transport.one_thread.leave()
     if debug:
         work = replace(work, before=[run_checker(transport, f"{collective} number {tag}"), *work.before])
     return Plan(run, work, call, transport)
@@ -114,14 +126,27 @@ def mpi_transport() -> type[MpiTransport]:
 def workspace_of(call: Call, rank: int, size: int) -> Workspace:
     """Where a call works: in ``x``, in ``out``, or (reduce_scatter with ``out``) in a buffer of its own."""
     own, scatters = call.partition(size).shard(rank), call.collective == "reduce_scatter"
-    scale = 1 / size if call.op == "average" else 1.0
+    first, last = scales(call, size)
     x = call.x.reshape(-1)
     if call.out is None:
         scaled = x[own] if scatters else x
-        return Workspace(x, scaled if scatters else call.x, (), [copier(scaled, scaled, scale)] if scale != 1 else ())
+        return Workspace(x, scaled if scatters else call.x, scaling(x, first), scaling(scaled, last))
     out = call.out.reshape(-1)
     if scatters:
         buffer = array_module(x).empty_like(x)
-        return Workspace(buffer, call.out, [copier(buffer, x)], [copier(out, buffer[own], scale)])
+        return Workspace(buffer, call.out, [copier(buffer, x, first)], [copier(out, buffer[own], last)])
     arriving = out[own] if call.collective == "all_gather" else out
-    return Workspace(out, call.out, [copier(arriving, x)], [copier(out, out, scale)] if scale != 1 else ())
+    return Workspace(out, call.out, [copier(arriving, x, first)], scaling(out, last))
+
+
+def scales(call: Call, size: int) -> tuple[float, float]:
+    """The factors of the contributions and of the result; a power of two is exact, so the bits are the same."""
+    if call.op != "average":
+        return 1.0, 1.0
+    first = 0.5 ** (size - 1).bit_length() if call.x.dtype == DTYPES["fp16"] else 1.0
+    return first, 1 / (size * first)
+
+
+def scaling(array: Array, factor: float) -> list[Callable[[], object]]:
+    """What multiplies an array by a factor, if that changes it."""
+    return [copier(array, array, factor)] if factor != 1 else []

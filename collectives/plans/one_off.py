@@ -14,6 +14,7 @@ there now: same address, count and type, whoever had the memory before.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 from collections import OrderedDict
 from dataclasses import replace
@@ -23,10 +24,12 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.plans.call import PLAIN, plain
 from dear_mpi.collectives.plans.make_plan import make_plan, workspace_of
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["OneOffs"]
 
@@ -34,7 +37,7 @@ SMALL_BYTES = 64 * 1024  # up to here, two copies cost little beside the message
 MOST_PLANS = 32
 MOST_BYTES = 64 << 20  # of buffers that kept plans own
 MOST_PLACES = 8  # arrays to which a plan is bound at a time
-PLAIN = (np.ndarray, np.memmap)
+ARGUMENTS = dict.fromkeys(inspect.signature(make_plan).parameters)
 Key = tuple[Any, ...]
 
 
@@ -57,17 +60,29 @@ class OneOffs:
 
     def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
         """Collective: run the plan of this call, which is made if it was not kept."""
+        if "op" in options:
+            options["op"] = plain(options["op"])
         key = self.key(collective, x, out, options)
         try:
             number = self.numbers.get(key, 0)
         except TypeError:  # there is something in it that has no hash
             key, number = (), 0
-        if number and self.transport.same(number):
+        if number and self.vote(number):
             self.kept.move_to_end(number)
             return self.run(self.kept[number], x, out)
+        for name in options:
+            lookup(f"argument of {collective}", name, ARGUMENTS)
         with make_plan(collective, x, self.transport, out=out, **options) as plan:
             kept = self.keep(key, plan, options)
             return plan() if kept is None else self.run(kept, x, out)
+
+    def vote(self, number: int) -> bool:
+        """Collective: whether all ranks mean the same plan."""
+        self.transport.one_thread.enter()
+        try:
+            return self.transport.same(number)
+        finally:
+            self.transport.one_thread.leave()
 
     def run(self, kept: OneOff, x: Array, out: Array | None) -> Array:
         try:

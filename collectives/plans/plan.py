@@ -7,8 +7,12 @@ plan, which the transport keeps alive meanwhile. All ranks start their plans in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeVar
+
+import numpy as np
 
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import InstructionRun
@@ -31,6 +35,24 @@ class Workspace:
     after: Sequence[Callable[[], object]] = ()
 
 
+def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
+    """The method of a plan, for one thread at a time, and with infinities and NaNs as results like others."""
+
+    @wraps(method)
+    def run(plan: Plan) -> T:
+        tokens = plan.transport.one_thread.tokens
+        try:
+            tokens.pop()  # calls of ``enter`` and ``leave`` would take half a microsecond
+        except IndexError:
+            plan.transport.one_thread.enter()  # raises, and says why
+        try:
+            return plan.context.run(method, plan)
+        finally:
+            tokens.append(None)
+
+    return run
+
+
 class Plan:
     """A prepared collective.
 
@@ -46,7 +68,11 @@ class Plan:
         self.algorithm, self.segment_bytes = call.algorithm, call.segment * call.x.dtype.itemsize
         self.running = self.started = self.freed = False
         self.broken: str | None = None
+        self.context = copy_context()
+        # If NumPy raised on the rank whose sum overflows, the others would wait. (np.errstate takes ten times as long.)
+        self.context.run(np.seterr, all="ignore")
 
+    @alone
     def start(self) -> None:
         """Begin a run. It waits for nobody; only in debug mode it waits for all ranks.
 
@@ -54,13 +80,15 @@ class Plan:
         ``advance`` after those kernels, or in ``wait``.
 
         Raises:
-            CollectiveError: the last run is not over or was broken off, or the plan was freed.
+            CollectiveError: the last run is not over or was broken off, or the plan was freed; or another thread uses
+                the transport.
         """
         self.check_idle()
         for call in self.before:
             call()
         self.carry(self.begin)
 
+    @alone
     def advance(self) -> bool:
         """Do what can be done without blocking; return whether the run is over."""
         self.check_whole("advance")
@@ -68,6 +96,7 @@ class Plan:
             self.carry(self.finish)
         return not self.running
 
+    @alone
     def wait(self) -> Array:
         """Block until the run is over, with the interpreter lock released; return the result.
 
@@ -93,6 +122,7 @@ class Plan:
         self.running = False
         self.transport.under_way.discard(self)
 
+    @alone
     def __call__(self) -> Array:
         """One whole run; the result; raises as ``start``."""
         self.check_idle()

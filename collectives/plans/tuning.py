@@ -31,6 +31,7 @@ class Rule:
         return float("inf") if self.up_to_bytes is None else self.up_to_bytes
 
 
+NAMES = (*ALGORITHMS, "native")
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
 # Where ranks share memory, the rules for it go before others.
@@ -135,6 +136,8 @@ def rule_of(entry: Any, where: str) -> Rule:
         if not right and not (nullable and value is None):
             allowed = "a text" if is_text else "a whole number from 1 on" + " or null" * nullable
             raise ValueError(f"{where}: {name} must be {allowed}, not {value!r}")
+    if entry["algorithm"] not in NAMES:  # a file of data runs no code, and does not refer to others
+        raise ValueError(f"{where}: algorithm must be one of {', '.join(NAMES)}, not {entry['algorithm']!r}")
     return Rule(**entry)
 
 

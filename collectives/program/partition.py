@@ -2,6 +2,7 @@
 
     count 10 over 4 ranks                   [0 1 2|3 4 5|6 7|8 9]          a shard for each rank
     the same, weights 1 1 2 1               [0 1|2 3|4 5 6 7|8 9]          a slow rank owns less
+    the same, counts 1 0 6 3                [0||1 2 3 4 5 6|7 8 9]         exactly so many
     the same, cut into 2 chunks a shard     [0|1|2|3|4 5|6 7|8|9]          for algorithms that send halves two ways
 
 Shards are contiguous and in rank order. Without weights their counts differ by at most one, the first ``count % size``
@@ -12,11 +13,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import index
+from typing import Any, TypeVar
 
 __all__ = ["Partition", "chunk_bounds"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,12 @@ class Partition:
         """
         if weights is None:
             return cls((*(chunk_bounds(count, size, rank)[0] for rank in range(size)), count))
-        if len(weights) != size:
-            raise ValueError(f"weights must be {size} numbers, one for each rank, not {len(weights)}")
-        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
-            raise ValueError(f"weights must be finite numbers >= 0, not all of them 0, not {list(weights)}")
-        shares = [Fraction(float(weight)) for weight in weights]  # exact, so that all ranks round alike
+        given = all_as(float, weights, size)
+        if given is None:
+            raise ValueError(f"weights must be {size} numbers, one for each rank, not {weights!r}")
+        if not all(0 <= weight < math.inf for weight in given) or not any(given):
+            raise ValueError(f"weights must be finite numbers >= 0, not all of them 0, not {weights!r}")
+        shares = list(map(Fraction, given))  # exact, so that all ranks round alike
         total = sum(shares)
         exact = [count * share / total for share in shares]
         counts = [int(part) for part in exact]
@@ -51,6 +57,22 @@ class Partition:
         for rank in by_remainder[: count - sum(counts)]:
             counts[rank] += 1
         return cls((0, *itertools.accumulate(counts)))
+
+    @classmethod
+    def exactly(cls, count: int, size: int, counts: Sequence[int]) -> Partition:
+        """Give each of ``size`` ranks so many of ``count`` elements.
+
+        Raises:
+            ValueError: there is not one whole number >= 0 for each rank, or their sum is another one.
+
+        >>> Partition.exactly(10, 4, [1, 0, 6, 3]).borders
+        (0, 1, 1, 7, 10)
+        """
+        given = all_as(index, counts, size)
+        if given is None or min(given) < 0 or sum(given) != count:
+            due = f"{size} whole numbers >= 0, one for each rank, with the sum {count}"
+            raise ValueError(f"counts must be {due}, not {counts!r}")
+        return cls((0, *itertools.accumulate(given)))
 
     @property
     def count(self) -> int:
@@ -75,6 +97,15 @@ class Partition:
         shards = itertools.pairwise(self.borders)
         firsts = (start + chunk_bounds(stop - start, parts, part)[0] for start, stop in shards for part in range(parts))
         return (*firsts, self.count)
+
+
+def all_as(kind: Callable[[Any], T], values: Sequence[Any], size: int) -> list[T] | None:
+    """Exactly ``size`` values as numbers of a kind; None if they are no such numbers, or not as many."""
+    try:
+        found = list(map(kind, values))
+    except (TypeError, ValueError):
+        return None
+    return found if len(found) == size else None
 
 
 def chunk_bounds(count: int, size: int, index: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from dear_mpi.collectives.program.errors import ArgumentError, MismatchError, name_ranks
+from dear_mpi.collectives.program.errors import ArgumentError, CollectiveError, MismatchError, name_ranks
 from dear_mpi.collectives.transports.transport import Transport
 
 __all__ = ["agree", "run_checker"]
@@ -29,9 +29,11 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
     """
     try:
         mine: tuple[str, Mapping[str, Any], str | None] = (what, facts(), None)
-    except ValueError as error:
+    except (ValueError, CollectiveError) as error:
         mine = (what, {}, str(error))
-    except Exception as error:  # whatever it is: a rank that left here would leave the others waiting
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever it is: a rank that left here would leave the others waiting
         mine = (what, {}, f"{type(error).__name__}: {error}")
     while not transport.same(0):  # others are about to repeat a call (``plans/one_off.py``), and now they come here
         pass

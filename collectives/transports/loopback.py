@@ -16,7 +16,7 @@ import numpy as np
 
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.program.lanes import Lane
-from dear_mpi.collectives.transports.transport import Request
+from dear_mpi.collectives.transports.transport import OneThread, Request
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.events import synchronize
@@ -97,7 +97,7 @@ class LoopbackTransport:
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts
         self.memory = LoopbackMemory(self)
-        self.tags = itertools.count(1)
+        self.tags, self.one_thread = itertools.count(1), OneThread()
         self.kept, self.under_way = WeakSet[Any](), set[object]()
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:

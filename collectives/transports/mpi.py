@@ -20,12 +20,13 @@ from mpi4py import MPI
 from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
-from dear_mpi.collectives.transports.transport import Request
+from dear_mpi.collectives.transports.transport import OneThread, Request
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["MpiTransport", "world_communicator"]
 
 UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed
+MAKING: dict[int, OneThread] = {}  # by communicator: those whose transport is being made
 NAPS_S = 100e-6, 5e-3  # first and longest nap of a rank that waits asleep
 
 
@@ -40,12 +41,14 @@ class MpiTransport:
     """
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
+        comm = MPI.Intracomm(comm)  # of mpi4py's own class: that of the user may have methods of its own
         self.native = comm.Dup()
         names = self.native.allgather(MPI.Get_processor_name())
         self.hosts = tuple(map(names.index, names))
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.memory = MpiMemory(self.native, self.hosts, device_memory)
+        self.one_thread = OneThread()
         upper: int | None = self.native.Get_attr(MPI.TAG_UB)
         self.tag, self.most_tags = 0, upper or 32767
         self.ballot, self.kept = array("q", (0, 0)), WeakSet[Any]()
@@ -54,12 +57,17 @@ class MpiTransport:
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> MpiTransport:
         """The one transport of a communicator, made at first use and kept as one of its MPI attributes."""
+        comm = MPI.Intracomm(comm)
         found = comm.Get_attr(keyval())
         if isinstance(found, cls):
             return found
-        transport = cls(comm)
-        comm.Set_attr(keyval(), transport)
-        return transport
+        MAKING.setdefault(comm.handle, OneThread()).enter()
+        try:
+            if comm.Get_attr(keyval()) is None:  # another thread may just have made it
+                comm.Set_attr(keyval(), cls(comm))
+        finally:
+            del MAKING[comm.handle]
+        return cls.of(comm)
 
     @property
     def name(self) -> str:

@@ -3,7 +3,8 @@
 import importlib.util
 import os
 import platform
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -28,22 +29,34 @@ def check_torch() -> None:
 def gloo_group(world: World) -> Iterator[str]:
     """Collective: torch's default process group over all ranks; what it is called in reports.
 
-    The ranks meet at a TCP port of rank 0's host. If its name does not lead there, set ``MASTER_ADDR``.
+    The ranks meet at a TCP port of rank 0's host, which listens on one of its interfaces alone.
     """
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
-    address = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if len(set(hosts)) == 1 else hosts[0])
-    store, port = None, int(os.environ.get("MASTER_PORT", 0))
-    if world.rank == 0:
-        store = distributed.TCPStore(address, port, world.size, is_master=True, wait_for_workers=False)
-    port = world.transport.gather_values(store and store.port)[0]
-    if store is None:
-        store = distributed.TCPStore(address, port, world.size, is_master=False)
+    port = int(os.environ.get("MASTER_PORT", 0))
+    listener = socket.create_server((meeting_place(hosts), port)) if world.rank == 0 else None
+    address, port = world.transport.gather_values(listener and listener.getsockname())[0]
+    master = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener.detach()} if listener else {}
+    store = distributed.TCPStore(address, port, world.size, **master)
     distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
     try:
         yield f"gloo of torch {torch.__version__}"
     finally:
         distributed.destroy_process_group()
+
+
+def meeting_place(hosts: Sequence[str]) -> str:
+    """The address of rank 0's host, this one, at which the others reach it; ``MASTER_ADDR`` where that is set.
+
+    >>> meeting_place(["here", "here"])
+    '127.0.0.1'
+    """
+    others = [host for host in hosts if host != hosts[0]]
+    if "MASTER_ADDR" in os.environ or not others:
+        return os.environ.get("MASTER_ADDR", "127.0.0.1")
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.connect((others[0], 9))  # sends nothing; the system picks the interface
+        return str(probe.getsockname()[0])
 
 
 def gloo_call(case: Case, x: Array, out: Array | None, rank: int, ranks: int) -> Callable[[], object]:

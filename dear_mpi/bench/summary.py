@@ -47,7 +47,7 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     """For each of ours, and for the best of them: the geometric mean of its times over those of its peers, per class.
 
-    Rows are of one collective. One whose interval is wider than its median tells nothing, and is left out, as a peer, too.
+    Rows are of one collective. One whose interval is wider than its median tells nothing, and is left out, a peer, too.
     None where a class has no size at which both were measured.
     """
     noisy = {(row.algorithm, row.bytes) for row in rows if row.ci_high_us - row.ci_low_us > row.p50_us}

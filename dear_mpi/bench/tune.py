@@ -13,11 +13,9 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import geometric_mean
 
-from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import Row
-from dear_mpi.bench.native import mpi_of
-from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.plans.tuning import Rule, read_rules, rules_of, write_rules
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
+from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
@@ -26,9 +24,8 @@ __all__ = ["Tuning", "tuned"]
 
 
 def is_ours(name: str) -> bool:
-    """Whether ``auto`` may pick it anywhere."""
-    theirs = name in BACKENDS or mpi_of(name) is not None
-    return not theirs and rules_of(name) is None and runner_of(name) == "messages"
+    """Whether ``auto`` may pick it anywhere; a user's algorithm it may not, because its table is no code."""
+    return name in ALGORITHMS and runner_of(name) == "messages"
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:

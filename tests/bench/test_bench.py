@@ -1,5 +1,6 @@
 """The benchmark without MPI: sizes, ranks that are threads, the fitted network, means of ratios, rules for `auto`."""
 
+import socket
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from dear_mpi.bench.case import BUS_FACTORS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.collective import Settings, bench
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
+from dear_mpi.bench.gloo import gloo_group, meeting_place
 from dear_mpi.bench.native import FORMS, calls_of
 from dear_mpi.bench.summary import OURS, against_mpi, against_peers, shown
 from dear_mpi.bench.table import fit_text, label
@@ -287,6 +289,7 @@ def test_rules_keep_what_is_as_fast_within_the_interval():
         *(timed("ring", 16, 10), timed("bruck", 16, 9.5), timed("native", 16, 1), timed("auto", 16, 1)),  # ring: first
         *(timed("ring", 64, 10), timed("bruck", 64, 5), timed("naive", 64, 4.9)),  # bruck, and not naive
         *(timed("ring", 256, 10), timed("bruck", 256, 10.5)),  # still bruck
+        timed("mine.py:f", 4096, 1),
         *(timed("ring", 4096, 10), timed("bruck", 4096, 20), timed("shared", 4096, 3)),
     ]
     segment = rows[0].segment_bytes
@@ -298,3 +301,26 @@ def test_rules_keep_what_is_as_fast_within_the_interval():
     ]
     assert tuned([timed("ring", 4, 1), timed("shared", 4, 2)]) == [Rule("all_reduce", 4, None, "ring", segment)]
     assert tuned([timed("shared", 4, 2), timed("native", 4, 2)]) == []
+
+
+@pytest.mark.parametrize(("hosts", "address"), [(["a", "a"], "127.0.0.1"), (["a", "localhost"], "127.0.0.1")])
+def test_where_the_ranks_of_gloo_meet(monkeypatch, hosts, address):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert meeting_place(hosts) == address
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.7")
+    assert meeting_place(hosts) == "127.0.0.7"
+
+
+def test_gloo_listens_where_it_must_alone(monkeypatch):
+    pytest.importorskip("torch", reason="gloo needs torch")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("MASTER_PORT", str(port))
+
+    def body(world):
+        with gloo_group(world):
+            socket.create_connection(("127.0.0.1", port)).close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", port))
+
+    run_world(body, threads=1)

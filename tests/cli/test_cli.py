@@ -162,9 +162,11 @@ BAD = [
     (["--batch", 10**11], "batch 100000000000 needs at least"),
     (["--fusion", "25"], "size '25' has no unit: write it like 25MB"),
     (["--fusion", "buckets:40"], "fusion buckets:40 asks for more buckets than the 3 layers with parameters"),
-    (["--segment", "256"], "size '256' has no unit"),
-    (["--link", "10"], "bandwidth '10' has no unit: write it like 10gbit,50us"),
-    (["--link", "10gbit,50"], "latency '50' has no unit"),
+    (["--segment", "256"], "--segment: size '256' has no unit: write it like 25MB"),
+    (["--link", "10"], "--link: bandwidth '10' has no unit: write it like 10gbit,50us"),
+    (["--segment", "0B"], "segment_bytes must be a whole number from 4 (one element) to"),
+    (["--link", "nope"], "--link: bandwidth 'nope' cannot be read: write it like 10gbit,50us"),
+    (["--link", "10gbit,50"], "--link: latency '50' has no unit"),
     (["--data", "nowhere.npz"], "data 'nowhere.npz' is neither a file nor a known name. Allowed: digits, FILE.npz"),
     (["--batch", 1], "batch must be at least the number of ranks, 2, not 1"),
     (["--batch", 0], "batch must be at least 1, not 0"),
@@ -201,10 +203,11 @@ def test_kernels_are_timed(tmp_path, monkeypatch):
     [
         (["--device", "cuda"], "CuPy is not installed"),
         (["--models", "resnet5"], "synthetic model 'resnet5' is unknown"),
-        (["--json", "/nonexistent/rows.json"], "cannot be written"),
+        (["--json", "no such folder/rows.json"], "cannot be written"),
     ],
 )
-def test_kernels_are_not_timed(arguments, message, monkeypatch):
+def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "cupy", None)
     result = run("bench-kernels", *arguments)
     assert result.exit_code == 2

@@ -16,7 +16,7 @@ from dear_mpi.collectives.launch.cuda_aware import (
     verdict,
 )
 from dear_mpi.collectives.launch.launcher import child_environment
-from dear_mpi.collectives.launch.mpi_facts import loaded
+from dear_mpi.collectives.launch.mpi_facts import loaded, without_pmix
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
 from dear_mpi.kernels.gpu import current_gpu, use_gpu
 
@@ -91,9 +91,21 @@ def test_a_probe_that_leaves_a_process_behind_does_not_hang(tmp_path):
     os.kill(number, signal.SIGKILL)
 
 
-def test_a_probe_that_cannot_be_started():
-    found = attempt(lambda: probe(command=["/nonexistent"]))
-    assert found == Probe(False, "the probe could not be run: [Errno 2] No such file or directory: '/nonexistent'")
+def test_a_probe_that_cannot_be_started(tmp_path):
+    command = str(tmp_path / "none")
+    found = attempt(lambda: probe(command=[command]))
+    assert found == Probe(False, f"the probe could not be run: [Errno 2] No such file or directory: {command!r}")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
+def test_children_run_nothing_from_the_working_directory(monkeypatch, tmp_path):
+    """The probe, the trial of the library, and other jobs, which all have this environment."""
+    (tmp_path / "mpi4py.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    without_pmix()
+    for way in (("-c", "import mpi4py"), ("-m", "mpi4py")):
+        subprocess.run([sys.executable, *way], env=child_environment(os.environ), capture_output=True, check=False)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_without_cupy_nothing_is_started(monkeypatch):

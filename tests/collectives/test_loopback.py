@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce
+from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce, make_plan
 from dear_mpi.collectives.plans import reach
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
@@ -44,6 +44,16 @@ def test_large_calls_are_exact(size, case):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_average(size, dtype):
     run_loopback(size, lambda transport: checks.check_average(transport, dtype))
+
+
+@pytest.mark.parametrize("size", [*SIZES, 8])
+def test_average_in_fp16(size):
+    run_loopback(size, checks.check_average_in_fp16)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_odd_inputs(size):
+    run_loopback(size, checks.check_odd_inputs)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -123,6 +133,38 @@ def test_a_staged_transport_is_handed_host_memory_alone():
 @pytest.mark.parametrize("drive", checks.DRIVES)
 def test_plan_is_reusable(size, drive):
     run_loopback(size, lambda transport: checks.check_plan_is_reusable(transport, drive))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("drive", checks.DRIVES)
+def test_infinities_are_results(size, drive):
+    run_loopback(size, lambda transport: checks.check_infinities_are_results(transport, drive))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_one_thread_at_a_time(size):
+    run_loopback(size, checks.check_one_thread_at_a_time)
+
+
+def test_a_second_thread_is_refused_while_the_first_one_waits():
+    def body(transport):
+        x = np.ones(10)
+        with make_plan("all_reduce", x, transport) as plan:
+            if transport.rank == 0:
+                first = threading.Thread(target=plan)
+                first.start()
+                while transport.one_thread.tokens:
+                    time.sleep(0)
+                with pytest.raises(CollectiveError, match="two threads use one communicator at once"):
+                    all_reduce(np.ones(10), transport)
+                transport.barrier()
+                first.join()
+            else:
+                transport.barrier()
+                plan()
+        return x.tolist()
+
+    assert run_loopback(2, body) == [[2] * 10] * 2
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -86,8 +86,10 @@ def test_one_part_is_the_shards():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1, 1], "weights must be 3 numbers, one for each rank, not 2"),
-        ([], "weights must be 3 numbers, one for each rank, not 0"),
+        ([1, 1], "weights must be 3 numbers, one for each rank, not [1, 1]"),
+        ([], "weights must be 3 numbers, one for each rank, not []"),
+        (3, "weights must be 3 numbers, one for each rank, not 3"),
+        ("abc", "weights must be 3 numbers, one for each rank, not 'abc'"),
         ([1, -1, 1], "weights must be finite numbers >= 0, not all of them 0, not [1, -1, 1]"),
         ([0, 0, 0], "not all of them 0, not [0, 0, 0]"),
         ([1, float("inf"), 1], "weights must be finite numbers >= 0"),
@@ -98,3 +100,19 @@ def test_bad_weights(weights, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         Partition.of(10, 3, weights)
     assert message in str(caught.value)
+
+
+@given(counts=st.lists(st.integers(0, 1000), min_size=1, max_size=20))
+def test_counts_are_exact(counts):
+    partition = Partition.exactly(sum(counts), len(counts), counts)
+    check_cover(partition.borders, sum(counts), len(counts))
+    assert partition.counts == counts
+    assert Partition.exactly(sum(counts), len(counts), np.array(counts)) == partition
+
+
+@pytest.mark.parametrize("counts", [[5, 5], [5, 5, 1], [11, -1, 0], [5.0, 5, 0], 10, "55", [None] * 3, []])
+def test_bad_counts(counts):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        Partition.exactly(10, 3, counts)
+    due = "counts must be 3 whole numbers >= 0, one for each rank, with the sum 10, not"
+    assert str(caught.value) == f"{due} {counts!r}"

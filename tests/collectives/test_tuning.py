@@ -116,9 +116,21 @@ def test_bad_entries(tmp_path, name, value, allowed):
         read_rules(tmp_path / "bad.json")
 
 
-def test_a_file_that_is_not_there():
+@pytest.mark.parametrize("algorithm", ["auto", "auto:other.json", "evil.py:f", "rnig", ""])
+def test_a_table_names_our_algorithms_alone(tmp_path, monkeypatch, algorithm):
+    """Data run no code, and refer to no other data."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('ran', 'w')")
+    write_rules(tmp_path / "bad.json", {}, [Rule("all_reduce", 2, None, algorithm, 1024)])
+    message = rf"bad.json', entry 0: algorithm must be one of naive, ring, .*, native, not {algorithm!r}"
+    with pytest.raises(ValueError, match=message):
+        run_loopback(2, lambda transport: all_reduce(np.ones(9), transport, algorithm="auto:bad.json"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="cannot be read: No such file"):
-        rules_of("auto:/no/such/rules.json")
+        rules_of(f"auto:{tmp_path / 'rules.json'}")
 
 
 def test_a_table_may_name_the_librarys_own_collective(tmp_path):

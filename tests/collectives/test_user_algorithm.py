@@ -196,7 +196,7 @@ def test_the_page_quotes_the_errors(name):
 def test_the_wrong_ring_of_the_page_is_right_on_two_ranks_alone(files):
     verify(programs("wrong.py:my_wrong_ring", "all_gather", 2))
     (shown,) = [line.removeprefix("error: ") for _, lines in commands() for line in lines if line.startswith("error:")]
-    assert refusals("wrong.py:my_wrong_ring", size=5) == f"all_gather: ProgramError: {shown}"
+    assert refusals("wrong.py:my_wrong_ring", size=5) == f"all_gather: {shown}"
 
 
 # (what the file has, the name of the function, part of the message)
@@ -219,8 +219,8 @@ UNUSABLE = {
         "f",
         "fails for rank 0 of 2: TypeError: f() takes 1 positional argument but 2 were given",
     ),
-    "no Program": ("def f(rank, size): return []\n", "f", "mine.py:f' must return a Program, not list"),
-    "None": ("def f(rank, size): ...\n", "f", "mine.py:f' must return a Program, not NoneType"),
+    "no Program": ("def f(rank, size): return []\n", "f", "mine.py:f' must return a Program for rank 0 of 2, not list"),
+    "None": ("def f(rank, size): ...\n", "f", "mine.py:f' must return a Program for rank 0 of 2, not NoneType"),
     "a collective that does not exist": (
         f"{IMPORTS}def f(rank, size): return Program('all_to_all', rank, size, ())\n",
         "f",
@@ -234,7 +234,28 @@ UNUSABLE = {
     "a function that fails on other ranks": (
         f"{IMPORTS}def f(rank, size): return Program('all_gather', rank, size, ()) if rank < 2 else 1 / 0\n",
         "f",
-        "ZeroDivisionError: division by zero",
+        "mine.py:f' fails for rank 2 of 3: ZeroDivisionError: division by zero",
+    ),
+    "a file that ends the process": ("import sys\nsys.exit(0)\n", "f", "mine.py' fails: SystemExit: 0"),
+    "a function that ends the process": (
+        f"{IMPORTS}def f(rank, size): return Program('all_gather', rank, size, ()) if rank < 2 else exit(0)\n",
+        "f",
+        "mine.py:f' fails for rank 2 of 3: SystemExit: 0",
+    ),
+    "another collective on other sizes": (
+        f"{IMPORTS}def f(rank, size): return Program(('all_gather', 'broadcast')[size > 2], rank, size, ())\n",
+        "f",
+        "mine.py:f' must return a program of all_gather for rank 0 of 3, not of broadcast for rank 0 of 3",
+    ),
+    "another rank": (
+        f"{IMPORTS}def f(rank, size): return Program('all_gather', 0, size, ())\n",
+        "f",
+        "mine.py:f' must return a program of all_gather for rank 1 of 3, not of all_gather for rank 0 of 3",
+    ),
+    "another size": (
+        f"{IMPORTS}def f(rank, size): return Program('all_gather', rank, 2, ())\n",
+        "f",
+        "mine.py:f' must return a program of all_gather for rank 0 of 3, not of all_gather for rank 0 of 2",
     ),
 }
 
@@ -275,6 +296,45 @@ def test_paths_are_relative_to_the_working_directory(files, monkeypatch):
         programs("mine.py:my_ring", "all_gather", 3)
 
 
+def test_an_all_reduce_that_only_gathers_on_some_sizes_is_refused(tmp_path):
+    """Its program is right, as an all-gather: the sum would be wrong, and nobody would say so."""
+    (tmp_path / "mine.py").write_text(
+        "from dear_mpi.collectives.algorithms import ring\n\n\n"
+        "def f(rank, size):\n    return (ring.all_gather if size == 3 else ring.all_reduce)(rank, size)\n"
+    )
+    message = "must return a program of all_reduce for rank 0 of 3, not of all_gather for rank 0 of 3"
+    spec = f"{tmp_path / 'mine.py'}:f"
+    assert message in refusals(spec, "all_reduce")
+    assert run_loopback(2, lambda t: all_reduce(np.ones(3), t, algorithm=spec)[0]) == [2, 2]
+    with pytest.raises(ProgramError, match=message):
+        programs(spec, "all_reduce", 3)
+
+
+@pytest.mark.parametrize("change", ["the working directory", "the content"])
+def test_another_file_of_the_same_name_is_proved_again(files, monkeypatch, change):
+    assert run_loopback(3, lambda t: int(all_reduce(np.ones(3), t, algorithm="mine.py:my_ring")[0])) == [3] * 3
+    if change == "the working directory":
+        (files / "below").mkdir()
+        monkeypatch.chdir(files / "below")
+    Path("mine.py").write_text((files / "wrong.py").read_text().replace("my_wrong_ring", "my_ring"))
+    assert "rank 0 sends it without holding any data of it" in refusals("mine.py:my_ring", "all_reduce")
+
+
+def test_what_runs_is_what_was_proved(files):
+    """Though the function writes something else once a file is there."""
+    late = "    import os\n    if os.stat('late').st_size: return Program('all_gather', rank, size, ())\n"
+    (files / "mine.py").write_text(blocks("python")[0].replace("    steps = []\n", f"    steps = []\n{late}"))
+    (files / "late").write_text("")
+
+    def total(transport):
+        return all_reduce(np.ones(5), transport, algorithm="mine.py:my_ring").tolist()
+
+    assert run_loopback(3, total) == [[3] * 5] * 3
+    (files / "late").write_text("now")
+    assert run_loopback(3, total) == [[3] * 5] * 3
+    assert "ends with the data of no rank" in refusals("mine.py:my_ring", "all_reduce", size=4)
+
+
 def test_ranks_that_name_different_files_are_told(files):
     def body(transport):
         name = "mine.py:my_ring" if transport.rank else "./mine.py:my_ring"
@@ -310,7 +370,15 @@ def test_an_algorithm_is_proved_for_the_hosts_of_the_job(tmp_path):
 def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files):
     """An all-reduce made of it has other steps, which nobody wrote."""
     said = refusals("wrong.py:my_wrong_ring", "all_reduce")
-    assert said == "all_reduce: ProgramError: rank 1, step 1, chunk 1: rank 0 sends it without holding any data of it"
+    assert said == "all_reduce: rank 1, step 1, chunk 1: rank 0 sends it without holding any data of it"
+
+
+@pytest.mark.parametrize("place", ["def f(rank, size):\n    ", ""])
+def test_a_file_that_ends_the_process_proves_nothing(tmp_path, place):
+    (tmp_path / "mine.py").write_text(f"import sys\n{place}sys.exit(0)\n")
+    result = CliRunner().invoke(app, ["explain", "--check", "--algorithm", f"{tmp_path / 'mine.py'}:f"])
+    assert result.exit_code == 2, result.output
+    assert re.search(r"^error: algorithm .*fails.*: SystemExit: 0$", result.output, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

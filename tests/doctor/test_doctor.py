@@ -206,12 +206,13 @@ BAD = [
     (["--device-memory", "stagd"], "device_memory 'stagd' is unknown: did you mean 'staged'?"),
     (["--size", "4"], "size '4' has no unit"),
     (["--size", "0MB"], "size must be at least 1 B, not 0MB"),
-    (["--json", "/nonexistent/x.json"], "--json '/nonexistent/x.json' cannot be written"),
+    (["--json", "no such folder/x.json"], "--json 'no such folder/x.json' cannot be written"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda value: " ".join(value)[:30])
-def test_bad_flags(arguments, message, monkeypatch):
+def test_bad_flags(arguments, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(examine, "mpi_facts", no_library)
     result = CliRunner().invoke(app, ["doctor", *arguments])
     assert result.exit_code == 2, result.output
@@ -219,7 +220,7 @@ def test_bad_flags(arguments, message, monkeypatch):
 
 
 def no_library():
-    raise RuntimeError("cannot load MPI library\n/nonexistent: no such file")
+    raise RuntimeError("cannot load MPI library\nlibmpi.so: no such file")
 
 
 def test_without_mpi(monkeypatch, tmp_path):
@@ -227,7 +228,7 @@ def test_without_mpi(monkeypatch, tmp_path):
     file = tmp_path / "report.json"
     result = CliRunner().invoke(app, ["doctor", "--json", str(file)])
     assert result.exit_code == 1, result.output
-    assert "broken: no MPI library can be used: cannot load MPI library /nonexistent: no such file" in result.output
+    assert "broken: no MPI library can be used: cannot load MPI library libmpi.so: no such file" in result.output
     report = json.loads(file.read_text())
     assert report["mpi"] is None
     assert [finding["severity"] for finding in report["findings"]] == ["broken"]

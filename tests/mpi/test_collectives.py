@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from mpi4py import MPI
 
 from dear_mpi.collectives import ALGORITHMS, all_reduce, make_plan, transport_of
+from dear_mpi.collectives.plans.runners import native
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
@@ -42,6 +43,26 @@ def test_native_is_exact(transport, case):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_average(transport, dtype):
     checks.check_average(transport, dtype)
+
+
+def test_average_in_fp16(transport):
+    checks.check_average_in_fp16(transport)
+
+
+def test_odd_inputs(transport):
+    checks.check_odd_inputs(transport)
+
+
+@pytest.mark.parametrize("op", checks.OPS)
+def test_operators_of_mpi(transport, op):
+    x = np.full(3, transport.rank + 1.0)
+    expected = checks.OPS[op](np.arange(transport.size) + 1.0)
+    assert (all_reduce(x, transport, op=getattr(MPI, op.upper())) == expected).all()
+
+
+def test_other_operators_of_mpi(transport):
+    message = "op 'another operator of MPI' is unknown"
+    checks.check_error(transport, ValueError, message, lambda t: all_reduce(np.zeros(3, int), t, op=MPI.BAND))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -85,6 +106,31 @@ def test_plans_are_freed_and_not_started_twice(transport):
     checks.check_starting_twice_is_refused(transport)
 
 
+@pytest.mark.parametrize("drive", checks.DRIVES)
+def test_infinities_are_results(transport, drive):
+    checks.check_infinities_are_results(transport, drive)
+
+
+def test_one_thread_at_a_time(transport):
+    checks.check_one_thread_at_a_time(transport)
+
+
+class Own(MPI.Intracomm):
+    """A communicator of a user's class, whose methods do other things."""
+
+    def Dup(self, info=None):
+        raise AssertionError("Dup of the user's class was called")
+
+    Get_rank = Get_size = Get_attr = Set_attr = allgather = Split_type = Dup
+
+
+def test_a_communicator_may_be_of_a_users_class(comm):
+    plain = comm.Dup()
+    assert (all_reduce(np.ones(3), Own(plain)) == comm.size).all()
+    assert transport_of(Own(plain)) is transport_of(plain)
+    plain.Free()
+
+
 def test_debug_finds_another_plan(transport):
     checks.check_debug_finds_another_plan(transport)
 
@@ -106,6 +152,27 @@ def test_native_refuses_what_mpi_has_not(transport):
     checks.check_error(
         transport, ValueError, message, lambda t: all_reduce(np.zeros(3, DTYPES["bf16"]), t, algorithm="native")
     )
+
+
+def test_native_refuses_unaligned_arrays(transport):
+    unaligned = np.zeros(8 * 3 + 1, np.uint8)[1:].view(np.float64)
+    message = "must be aligned for algorithm 'native': pass a copy, or use 'ring'"
+    for place in ({"x": unaligned}, {"x": np.zeros(3), "out": unaligned}):
+        checks.check_error(
+            transport, ValueError, message, lambda t, place=place: all_reduce(**place, comm=t, algorithm="native")
+        )
+
+
+@pytest.mark.parametrize(("collective", "dtype"), [("all_reduce", "i1"), ("broadcast", "f4")])
+def test_native_says_how_much_it_takes(transport, monkeypatch, collective, dtype):
+    """As if 2^31 were 4."""
+    monkeypatch.setattr(native, "INT_MAX", 3)
+    x = np.zeros(4, dtype) if dtype == "i1" else np.zeros(1, dtype)
+    if MPI.Get_version() < (4, 0):
+        message = "algorithm 'native' takes at most 3 "
+        checks.check_error(transport, ValueError, message, lambda t: make_plan(collective, x, t, algorithm="native"))
+    else:
+        make_plan(collective, x, transport, algorithm="native").free()
 
 
 def test_same_bits_as_loopback(transport):

@@ -41,15 +41,18 @@ def check_call(call: Call, transport: Transport) -> int | None:
     """The programs of a user's algorithm, proved for this buffer, as a number."""
     if call.algorithm in ALGORITHMS:
         return None
-    return proven(call.algorithm, call.collective, transport.size, call.hosts(transport), call.pieces)
+    return proven(call.algorithm, call.collective, transport.size, call.hosts(transport), call.pieces).checksum
 
 
 def prepare(task: Task) -> InstructionRun:
     """A run of this rank's program, with the ranks renamed for the root of the call."""
     call, transport = task.call, task.transport
-    algorithm = find_algorithm(call.algorithm, call.collective)
-    vrank = (transport.rank - call.root) % transport.size
-    program = write_program(algorithm, vrank, transport.size, hosts=call.hosts(transport), pieces=call.pieces)
+    vrank, hosts = (transport.rank - call.root) % transport.size, call.hosts(transport)
+    if call.algorithm in ALGORITHMS:
+        algorithm = find_algorithm(call.algorithm, call.collective)
+        program = write_program(algorithm, vrank, transport.size, hosts=hosts, pieces=call.pieces)
+    else:
+        program = proven(call.algorithm, call.collective, transport.size, hosts, call.pieces).programs[vrank]
     return MessagesRun(
         renamed(program, call.root),
         task.buffer,

@@ -23,6 +23,8 @@ from dear_mpi.kernels.events import synchronize
 
 __all__ = ["NativeRun", "check", "check_call", "move", "mpi_call", "prepare"]
 
+INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
+
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     if transport.native is None:
@@ -30,8 +32,18 @@ def check(algorithm: str, collective: str, transport: Transport) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> None:
-    if call.x.dtype == DTYPES["bf16"] and COLLECTIVES[call.collective].reduces:
+    from mpi4py import MPI
+
+    reduces = COLLECTIVES[call.collective].reduces
+    if call.x.dtype == DTYPES["bf16"] and reduces:
         raise ValueError(f"algorithm {call.algorithm!r} cannot reduce bf16, which MPI does not have: use 'ring'")
+    for name, array in (("x", call.x), ("out", call.out)):
+        if reduces and array is not None and not getattr(array.flags, "aligned", True):  # CuPy's do not say so, but are
+            raise ValueError(f"{name} must be aligned for algorithm {call.algorithm!r}: pass a copy, or use 'ring'")
+    units = call.count if reduces else call.count * call.x.dtype.itemsize  # what only moves is moved as bytes
+    if units > INT_MAX and MPI.Get_version() < (4, 0):
+        most = f"{INT_MAX} {'elements' if reduces else 'bytes'}, as MPI before version 4, not {units}"
+        raise ValueError(f"algorithm {call.algorithm!r} takes at most {most}: use 'ring'")
 
 
 def prepare(task: Task) -> InstructionRun:
