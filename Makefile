@@ -99,7 +99,7 @@ bench: install        ## ours, MPI libraries and gloo on 2 and 4 ranks of this m
 	@$(call page,build-bench.md,collectives.md)
 
 bench-cadence: install ## MPI_Allreduce by OSU's loop and by both cadences of ours: docs/benchmarks/cadence.md
-	$(PYTHON) tests/cadence.py
+	$(PYTHON) -m tests.cadence
 
 bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links, out of network namespaces (Linux, root)
 	@peers=native; $(PYTHON) -c 'import torch' 2>/dev/null && peers=native,gloo; set -x; \

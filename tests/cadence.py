@@ -1,6 +1,6 @@
 """Does `dear-mpi bench --cadence streaming` agree with OSU's loop? As a script, it writes docs/benchmarks/cadence.md.
 
-python tests/cadence.py
+python -m tests.cadence
 """
 
 import json
@@ -12,7 +12,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from launch import ROOT, mpis_at_hand
+from tests.launch import ROOT, mpis_at_hand
 
 PAGE = ROOT / "docs" / "benchmarks" / "cadence.md"
 RANKS = (2, 4)

@@ -26,7 +26,7 @@ from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["ALGORITHMS", "find_algorithm", "programs", "runner_of"]
+__all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:

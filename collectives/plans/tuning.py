@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, runner_of
 
 __all__ = ["BUILT_IN", "SEGMENT_BYTES", "Rule", "alike", "default_segment", "pick", "read_rules", "rules_of"]
 __all__ += ["write_rules"]
@@ -31,7 +31,7 @@ class Rule:
         return float("inf") if self.up_to_bytes is None else self.up_to_bytes
 
 
-NAMES = (*ALGORITHMS, "native")
+NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER has what is no program, too
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
 # Where ranks share memory, the rules for it go before others.

@@ -68,8 +68,9 @@ def test_the_page_shows_what_its_commands_say(files, command, shown):
     code, said = launched(command)
     assert code == (2 if any(line.startswith("error:") for line in shown) else 0), said
     assert "Traceback" not in said
+    said = " ".join(said.split())  # long lines are cut for a terminal
     for line in shown:
-        assert line in said.splitlines()
+        assert " ".join(line.split()) in said
 
 
 def test_the_proofs_of_the_page_hold(files):

@@ -346,7 +346,7 @@ FURTHER = {f"{op} of several {name}" for op, name in product(OPS, INTEGERS) if n
 def one_too_long(kernel):
     array = placed(64, DTYPES["fp32"])
     blocks = block_table([array.size + 1], PART)
-    launch(kernel("pack.cu", "pack<float>"), blocks, row_table([array], [array]), blocks, 1.0, None)
+    launch(kernel("pack.cu", "pack<float>"), blocks, row_table([array], [array]), blocks, 1.0)
 
 
 def between_elements(kernel):
