@@ -6,6 +6,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int main(int argc, char **argv)
 {
@@ -17,7 +18,9 @@ int main(int argc, char **argv)
         long nbytes = atol(argv[number]);
         int calls = nbytes > 8192 ? 100 : 1000, skipped = calls / 10;
         int count = (int)(nbytes / (long)sizeof(float));
-        float *from = calloc((size_t)count, sizeof(float)), *to = calloc((size_t)count, sizeof(float));
+        float *from = malloc((size_t)count * sizeof(float)), *to = malloc((size_t)count * sizeof(float));
+        memset(from, 1, (size_t)count * sizeof(float)); /* else all its pages are the one page of zeros */
+        memset(to, 1, (size_t)count * sizeof(float));
         double elapsed_s = 0, least, most, sum;
         MPI_Barrier(MPI_COMM_WORLD);
         for (int call = 0; call < calls + skipped; call++) {

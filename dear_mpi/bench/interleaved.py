@@ -2,8 +2,8 @@
 alike. A sample is
 
     isolated     one call, from a barrier to its end; its result is checked
-    streaming    CALLS calls in a row on the same data, after one whose result is checked: the mean of their times. As
-                 in OSU's benchmarks, the ranks meet at a barrier between calls, which is not timed.
+    streaming    calls in a row on the same data, after one whose result is checked: the mean of their times. As in
+                 OSU's benchmarks, the ranks meet at a barrier between calls, which is not timed.
 
 Each backend works in the memory that it would have in a user's program: ours in memory that the ranks of a host share
 where they make use of it, as in training, unless they are told otherwise; all others in private memory.
@@ -29,7 +29,8 @@ from dear_mpi.ranks.world import World
 __all__ = ["Interleaved", "Key"]
 
 Key = tuple[str, int]  # a backend and its segment_bytes
-CALLS = 10
+SMALL_BYTES = 16 * 1024
+CALLS = 100, 10  # in a row: of small buffers, and of all others
 
 
 class Interleaved:
@@ -106,11 +107,11 @@ class Interleaved:
     def stream_s(self, prepared: Prepared, data: Data) -> float:
         """The mean over calls in a row."""
         data.clear()
-        elapsed_s = 0.0
-        for _ in range(CALLS):
+        elapsed_s, calls = 0.0, CALLS[data.x.nbytes > SMALL_BYTES]
+        for _ in range(calls):
             self.transport.barrier()
             elapsed_s += self.call_s(prepared)
-        return elapsed_s / CALLS
+        return elapsed_s / calls
 
     def groups(self) -> list[list[Key]]:
         """Who takes turns. What the threads of some still do would hit whoever comes next: these are on their own."""

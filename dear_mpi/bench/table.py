@@ -34,8 +34,8 @@ def show_bench(world: World, report: Report) -> None:
 
 CAPTIONS = {
     "isolated": "us: medians over {calls}, each from a barrier to its end on its slowest rank",
-    "streaming": f"us: medians over {{calls}}, each the mean of {CALLS} calls in a row and over ranks; mean: of all "
-    "calls and ranks (of the fastest and of the slowest rank)",
+    "streaming": f"us: medians over {{calls}}, each the mean of {CALLS[1]} or more calls in a row and over ranks; "
+    "mean: of all calls and ranks (of the fastest and of the slowest rank)",
 }
 
 
