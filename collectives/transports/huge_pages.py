@@ -55,7 +55,8 @@ def mapped(address: int | None) -> int:
     return address
 
 
-def collapse(block: Array) -> None:
-    """Ask the system to keep a block in huge pages. Where it refuses, or is too old, nothing is lost but time."""
+def collapse(block: Array) -> str:
+    """Ask the system to keep a block in huge pages; why it has none then, or nothing. All that is lost is time."""
     for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
-        libc().madvise(block.ctypes.data, block.nbytes, advice)
+        failed = libc().madvise(block.ctypes.data, block.nbytes, advice)
+    return f"none: MADV_COLLAPSE says {os.strerror(ctypes.get_errno())}" if failed else ""

@@ -12,6 +12,7 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import Verdict
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts
+from dear_mpi.collectives.transports import huge_pages
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor import examine
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
@@ -149,9 +150,11 @@ def test_what_is_in_use_is_told_apart_from_what_the_library_was_built_with(capsy
     assert "10.00 (5.00 to 11.00)" in shown  # GB/s of the pair, with its interval
 
 
-def test_huge_pages_of_shared_memory_are_tried_out(tmp_path):
+def test_huge_pages_of_shared_memory_are_tried_out(tmp_path, monkeypatch):
     (tmp_path / "shmem_enabled").write_text("always within_size advise [never] deny force\n")
-    works, text = shared_huge_pages(tmp_path)  # no size of a huge page is given: there are none
+    with monkeypatch.context() as patch:
+        patch.setattr(huge_pages.libc(), "madvise", lambda *_: -1)
+        works, text = shared_huge_pages(tmp_path)
     assert not works
     assert text.startswith("none: ")
     assert "(shmem_enabled never)" in text
