@@ -33,7 +33,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 page = tail -n 1 $(1) | grep -qx '```' && mv $(1) docs/benchmarks/$(2) || { rm $(1); echo 'failed: see above'; exit 1; }
 
 .PHONY: help install demo test test-quick test-standin test-gpu check format docs clean
-.PHONY: bench bench-hosts bench-cadence bench-gpu numerics terminal
+.PHONY: bench bench-hosts bench-cadence bench-gpu numerics terminal faults
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -125,6 +125,9 @@ numerics: install     ## the error of sums by type, algorithm and number of rank
 
 terminal: install     ## what the commands look like at a terminal of 80 columns: docs/terminal.md
 	$(PYTHON) tests/terminal.py
+
+faults: install       ## plant 200 faults into training jobs, and judge how they end: docs/faults.md; takes 15 minutes
+	$(PYTHON) -m tests.faults.campaign --count 200 --seed 1 --json faults.json
 
 docs: install         ## run the examples in docstrings; every file that is named somewhere exists
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi

@@ -1,15 +1,38 @@
 """``python -m dear_mpi``, and the command ``dear-mpi``."""
 
 import os
+import sys
+import traceback
+
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.mpi_facts import abort_job
 
 
 def main() -> None:
     """Run the command line, with one BLAS thread per rank unless the environment says otherwise."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # read when NumPy is imported, hence before the command line is
-    from dear_mpi.cli.app import app
+    try:
+        from dear_mpi.cli.app import app
 
-    app()
+        app()
+    except BaseException as error:
+        launch = launch_of(os.environ)
+        if launch.size > 1 and "mpi4py.MPI" not in sys.modules:
+            join_the_others(launch.rank, error)
+        raise
+
+
+def join_the_others(rank: int, error: BaseException) -> None:
+    """Tell the other ranks, who wait for this one in the start of MPI: not every launcher ends a job because of it."""
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(type(error), error, error.__traceback__)
+        print(f"rank {rank} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        abort_job()
+    elif error.code:
+        from dear_mpi.cli.run import agreed_on
+
+        agreed_on(ValueError(str(error.__context__ or "an error before MPI was started")))
 
 
 if __name__ == "__main__":

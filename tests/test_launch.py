@@ -216,3 +216,10 @@ def test_a_rank_that_fails_alone_in_training_ends_the_job(error):
     assert_failed_by_itself(status, output)
     assert output.count("rank 1 failed:") == output.count("3 rank(s): python"), output
     assert f"{error}: on purpose" in output
+
+
+def test_planted_faults_end_as_they_should():
+    """A few of `make faults`: no hang, no wrong result, the guilty rank named, no process left."""
+    command = [sys.executable, "-m", "tests.faults.campaign", "--count", "12", "--seed", "156"]
+    job = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False)
+    assert job.returncode == 0, job.stdout + job.stderr

@@ -6,9 +6,9 @@ advance. A run then only starts, waits and calls. It slices no array and allocat
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.transports.transport import Request
@@ -50,10 +50,11 @@ class InstructionRun:
         self.rank, self.instructions, self.requests = rank, instructions, requests
         self.calls = straight(instructions)
         self.position = self.waited = 0
+        self.left: Iterator[Action] | None = None
 
     def start(self) -> None:
         """Begin a run: do what depends on nothing, which is the first instruction."""
-        self.position = self.waited = 0
+        self.position, self.waited, self.left = 0, 0, None
         if not self.instructions[0].waits:
             self.finish(self.instructions[0])
 
@@ -77,28 +78,40 @@ class InstructionRun:
         Raises:
             TransportError: a message did not get through; it names the step and the peer.
         """
-        try:
-            for instruction in itertools.islice(self.instructions, self.position, None):
-                for wait in instruction.waits[self.waited :]:
-                    wait()
-                    self.waited += 1
-                self.finish(instruction)
-        except Exception as error:
-            raise self.failure(error) from error
+        done = sum(len(straight([instruction])) for instruction in self.instructions[: self.position])
+        self.go(self.calls[done + self.waited :])
 
     def whole(self) -> None:
         """A whole run, call by call, which takes small collectives a third less time; raises as ``wait``."""
-        calls, done = self.calls, 0
+        self.go(self.calls)
+
+    def go(self, calls: Sequence[Action]) -> None:
+        """Make these calls, the last ones of the run. Their iterator knows how many are left, so nobody counts them."""
+        left = self.left = iter(calls)
         try:
-            for call in calls:
+            for call in left:
                 call()
-                done += 1
         except Exception as error:
-            lengths = [len(straight([instruction])) for instruction in self.instructions]
-            places = [(position, number) for position, length in enumerate(lengths) for number in range(length)]
-            self.position, self.waited = places[done]
             raise self.failure(error) from error
-        self.position = len(self.instructions)
+        self.position, self.waited, self.left = len(self.instructions), 0, None
+
+    def place(self) -> tuple[int, ...]:
+        """How far it has come: instructions, and calls of the next one."""
+        if self.left is None:
+            return self.position, self.waited
+        done = len(self.calls) - length_hint(self.left) - 1
+        for position, instruction in enumerate(self.instructions):
+            length = len(straight([instruction]))
+            if done < length:
+                return position, done
+            done -= length
+        return len(self.instructions), 0
+
+    def waits_for(self) -> str:
+        """Which message it waits for; nothing where it copies or combines."""
+        position, waited = self.place()
+        awaited = self.instructions[min(position, len(self.instructions) - 1)].awaited
+        return awaited[waited] if waited < len(awaited) else ""
 
     def finish(self, instruction: BoundInstruction) -> None:
         """The waits of an instruction are over: do the rest of it."""
@@ -109,12 +122,8 @@ class InstructionRun:
 
     def failure(self, error: Exception) -> TransportError:
         """Say which message an error struck: the one that is waited for, or those that were just started."""
-        instruction = self.instructions[min(self.position, len(self.instructions) - 1)]
-        if self.waited < len(instruction.awaited):
-            return TransportError(f"rank {self.rank}, {instruction.awaited[self.waited]}: {error}")
-        return TransportError(
-            f"rank {self.rank}, after instruction {self.position} of {len(self.instructions)}: {error}"
-        )
+        place = self.waits_for() or f"after instruction {self.place()[0]} of {len(self.instructions)}"
+        return TransportError(f"rank {self.rank}, {place}: {error}")
 
     def on(self, buffer: Array) -> InstructionRun | None:
         """The same on another buffer of this count and type, made without the other ranks; None if they are needed.

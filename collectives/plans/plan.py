@@ -60,10 +60,13 @@ class Plan:
         run: moves the data.
         work: where; its ``result`` is what every run returns.
         call: what was asked for; its algorithm and segments as given, or as a tuning table says.
+
+    ``name`` says what it is, in messages.
     """
 
     def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
         self.run, self.result, self.call, self.transport = run, work.result, call, transport
+        self.name, self.waits = call.collective, transport.waits
         self.before, self.after = work.before, work.after
         self.algorithm, self.segment_bytes = call.algorithm, call.segment * call.x.dtype.itemsize
         self.running = self.started = self.freed = False
@@ -107,6 +110,7 @@ class Plan:
         if not self.started:
             raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
         if self.running:
+            self.waits.now = self
             self.carry(self.run.wait)
             self.carry(self.finish)
         return self.result
@@ -114,12 +118,13 @@ class Plan:
     def begin(self) -> None:
         self.running = self.started = True
         self.transport.under_way.add(self)
+        self.waits.number += 1
         self.run.start()
 
     def finish(self) -> None:
         for call in self.after:
             call()
-        self.running = False
+        self.running, self.waits.now = False, None
         self.transport.under_way.discard(self)
 
     @alone
@@ -133,6 +138,8 @@ class Plan:
 
     def whole(self) -> None:
         self.running = self.started = True
+        self.waits.number += 1
+        self.waits.now = self
         self.run.whole()
         self.finish()
 
@@ -157,6 +164,13 @@ class Plan:
             raise CollectiveError("start() on a plan that was freed: make another one")
         if self.running:
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
+
+    def place(self) -> tuple[int, ...]:
+        return self.run.place()
+
+    def waits_for(self) -> str:
+        message = self.run.waits_for()
+        return message and f"{message} in {self.name} ({self.algorithm})"
 
     def free(self) -> None:
         """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs.

@@ -25,7 +25,7 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
 
     Raises:
         ArgumentError: ``facts`` raised on some rank; all ranks raise, with the message and the rank's number.
-        MismatchError: a value differs; all ranks raise, with the value of each rank.
+        MismatchError: a value differs, or ``what`` does; all ranks raise, with the value of each rank.
     """
     try:
         mine: tuple[str, Mapping[str, Any], str | None] = (what, facts(), None)
@@ -42,6 +42,8 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
     complaints = [message for _, _, message in answers]
     if any(complaints):
         raise ArgumentError(f"{what}: {by_rank(complaints)}")
+    if len({tuple(facts_there) for _, facts_there, _ in answers}) > 1 and len({there for there, _, _ in answers}) > 1:
+        raise MismatchError(f"the ranks begin different things: {by_rank([there for there, _, _ in answers])}")
     for name in answers[0][1]:
         values = [facts_there.get(name) for _, facts_there, _ in answers]
         if any(value != values[0] for value in values):

@@ -5,18 +5,22 @@ works thanks to MPI's buffering hangs here at once. What ran over loopback ends 
 """
 
 import itertools
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
+from dear_mpi.collectives.launch.neighbours import Neighbour, blame
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.transports.transport import OneThread, Request
+from dear_mpi.collectives.transports.waits import Waits
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.events import synchronize
@@ -24,6 +28,7 @@ from dear_mpi.kernels.events import synchronize
 __all__ = ["LoopbackTransport", "run_loopback"]
 
 T = TypeVar("T")
+GRACE_S = 2.0  # after an error, for ranks that compute to come to where they hear of it
 
 
 class Hub:
@@ -37,6 +42,7 @@ class Hub:
         self.values: list[Any] = [None] * size
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
+        self.neighbours = [Neighbour(rank) for rank in range(size)]
 
     def fail(self, message: str) -> None:
         with self.changed:
@@ -99,6 +105,7 @@ class LoopbackTransport:
         self.memory = LoopbackMemory(self)
         self.tags, self.one_thread = itertools.count(1), OneThread()
         self.kept, self.under_way = WeakSet[Any](), set[object]()
+        self.waits = Waits(LoopbackNotice(hub, rank))
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return LoopbackRequest(self.hub, (self.rank, peer, tag), data.view("u1"), sends=True)
@@ -121,13 +128,30 @@ class LoopbackTransport:
 
     def barrier(self, *, asleep: bool = False) -> None:
         """Threads that wait always sleep."""
+        self.waits.meet("barrier")
         try:
             self.hub.barrier.wait()
         except threading.BrokenBarrierError:
             raise TransportError(self.hub.failure or "a rank ended early") from None
+        self.waits.now = None
 
     def abort(self, message: str) -> None:
+        if self.hub.failure is None:  # later ones are its consequences
+            print(message, file=sys.stderr, flush=True)
         self.hub.fail(message)
+
+
+class LoopbackNotice:
+    """Where a thread says what it waits for."""
+
+    def __init__(self, hub: Hub, rank: int) -> None:
+        self.hub, self.rank = hub, rank
+
+    def post(self, place: tuple[int, ...] = (), waits: str = "") -> None:
+        self.hub.neighbours[self.rank] = Neighbour(self.rank, place=place, waits=waits)
+
+    def blame(self) -> str:
+        return blame(self.hub.neighbours, self.hub.size)
 
 
 class LoopbackMemory:
@@ -165,16 +189,30 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: S
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     hub = Hub(size, hosts or [0] * size)
-    with ThreadPoolExecutor(size, thread_name_prefix="rank") as pool:
-        tasks = [pool.submit(function, LoopbackTransport(hub, rank)) for rank in range(size)]
+    results: dict[int, T] = {}
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def body(rank: int) -> None:
         try:
-            done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
-        except BaseException:  # Ctrl-C reaches this thread alone
-            hub.fail("interrupted")
-            raise
-        failed = [task for task in tasks if task in done and task.exception() is not None]
-        if failed:
-            hub.fail(f"rank {tasks.index(failed[0])} failed: {failed[0].exception()}")
-    for task in failed:
-        task.result()
-    return [task.result() for task in tasks]
+            results[rank] = function(LoopbackTransport(hub, rank))
+            ended.put(None)
+        except BaseException as error:
+            hub.fail(f"rank {rank} failed: {error}")
+            ended.put(error)
+
+    # Daemons, so that a rank that goes on computing does not keep the process after an error or Ctrl-C.
+    threads = [threading.Thread(target=body, args=(rank,), name=f"rank_{rank}", daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in threads:
+            error = ended.get()
+            if error is not None:
+                raise error
+    except BaseException:  # Ctrl-C reaches this thread alone
+        hub.fail("interrupted")
+        end_s = time.monotonic() + GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+        raise
+    return [results[rank] for rank in range(size)]

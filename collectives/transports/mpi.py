@@ -19,8 +19,10 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.neighbours import own_notice
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import OneThread, Request
+from dear_mpi.collectives.transports.waits import Meeting, Waits
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["MpiTransport", "world_communicator"]
@@ -47,7 +49,8 @@ class MpiTransport:
         self.hosts = tuple(map(names.index, names))
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        self.memory = MpiMemory(self.native, self.hosts, device_memory)
+        self.waits, self.comparison = Waits(own_notice()), Meeting("the next call")
+        self.memory = MpiMemory(self, device_memory)
         self.one_thread = OneThread()
         upper: int | None = self.native.Get_attr(MPI.TAG_UB)
         self.tag, self.most_tags = 0, upper or 32767
@@ -86,25 +89,34 @@ class MpiTransport:
         return self.tag
 
     def gather_values(self, value: Any) -> list[Any]:
-        return self.native.allgather(value)
+        self.waits.meet("values of all ranks")
+        values = self.native.allgather(value)
+        self.waits.now = None
+        return values
 
     def same(self, number: int) -> bool:
         ballot = self.ballot
         ballot[0], ballot[1] = number, -number
+        self.waits.number += 1
+        self.waits.now = self.comparison
         self.native.Allreduce(MPI.IN_PLACE, [ballot, 2, MPI.INT64_T], MPI.MIN)
+        self.waits.now = None
         return ballot[0] == -ballot[1]
 
     def barrier(self, *, asleep: bool = False) -> None:
+        self.waits.meet("barrier")
         if not asleep:
             self.native.Barrier()
-            return
-        over, nap_s = self.native.Ibarrier(), NAPS_S[0]
-        while not over.Test():
-            time.sleep(nap_s)
-            nap_s = min(1.3 * nap_s, NAPS_S[1])
+        else:
+            over, nap_s = self.native.Ibarrier(), NAPS_S[0]
+            while not over.Test():
+                time.sleep(nap_s)
+                nap_s = min(1.3 * nap_s, NAPS_S[1])
+        self.waits.now = None
 
     def abort(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)
+        own_notice().part()
         self.native.Abort(1)
 
     def free(self) -> None:
@@ -117,8 +129,9 @@ class MpiTransport:
 class MpiMemory:
     """Processes of a host share their blocks. The first call of ``takes`` finds out if MPI takes device memory."""
 
-    def __init__(self, comm: MPI.Intracomm, hosts: Sequence[int], device_memory: str) -> None:
-        self.comm, self.one_host, self.device_memory = comm, len(set(hosts)) == 1, device_memory
+    def __init__(self, transport: MpiTransport, device_memory: str) -> None:
+        self.comm, self.rank, self.gather = transport.native, transport.rank, transport.gather_values
+        self.one_host, self.device_memory = len(set(transport.hosts)) == 1, device_memory
         self.blocks = SharedMemory()
         self.verdict: Verdict | None = None
 
@@ -126,15 +139,16 @@ class MpiMemory:
         return self.blocks.allocate(nbytes)
 
     def reach(self, array: Array) -> Sequence[Array] | None:
-        regions = self.comm.allgather(self.blocks.find(array))
+        regions = self.gather(self.blocks.find(array))
         if None in regions or not self.one_host:
             return None
-        own = self.comm.Get_rank()
         try:
-            views = [array if rank == own else self.blocks.view(region, array) for rank, region in enumerate(regions)]
+            views = [
+                array if rank == self.rank else self.blocks.view(region, array) for rank, region in enumerate(regions)
+            ]
         except OSError:
             views = None
-        return views if all(self.comm.allgather(views is not None)) else None
+        return views if all(self.gather(views is not None)) else None
 
     def shares(self, array: Array) -> bool:
         return self.blocks.find(array) is not None

@@ -5,6 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.transports.waits import Waits
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["Memory", "OneThread", "Request", "StagedTransport", "Transport", "Wrapper"]
@@ -91,6 +92,7 @@ class Transport(Protocol):
     kept: WeakSet[Any]  # what is to be freed before the ranks part
     under_way: set[object]  # plans whose messages may not be over: dropped by a user, they must keep their memory
     one_thread: OneThread
+    waits: Waits  # what this rank waits for at present
 
     @property
     def name(self) -> str:

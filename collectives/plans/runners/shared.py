@@ -26,6 +26,8 @@ from dear_mpi.kernels.array import Array
 
 __all__ = ["check", "check_call", "prepare"]
 
+Round = tuple[Sequence[str], tuple[Request, Request]]  # of a barrier: two messages, and what they are
+
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     find_algorithm(algorithm, collective)
@@ -50,29 +52,28 @@ class SharedRun(InstructionRun):
         self.rank = rank
         moves = phases(task.call.collective, task.reached.share, mailboxes=task.reached.mailboxes)
         token = np.zeros(0, np.uint8)
-        rounds = [
-            (transport.send_init(token, (rank + far) % size, task.tag),
-             transport.recv_init(token, (rank - far) % size, task.tag))
-            for far in (1 << number for number in range((size - 1).bit_length()))
-        ]  # fmt: skip
+        rounds = []
+        for far in (1 << number for number in range((size - 1).bit_length())):
+            to, source = (rank + far) % size, (rank - far) % size
+            names = f"barrier, sending to rank {to}", f"barrier, receiving from rank {source}"
+            pair = transport.send_init(token, to, task.tag), transport.recv_init(token, source, task.tag)
+            rounds.append((names, pair))
         runs = [list(self.bound(moves, number, rounds)) for number in range(1 + task.reached.mailboxes)]
         self.runs = [(instructions, straight(instructions)) for instructions in runs]
         self.numbers = itertools.cycle(range(len(runs)))
-        super().__init__(rank, runs[0], [request for pair in rounds for request in pair])
+        super().__init__(rank, runs[0], [request for _, pair in rounds for request in pair])
 
-    def bound(
-        self, moves: Sequence[Sequence[Move]], run: int, rounds: Sequence[tuple[Request, Request]]
-    ) -> Iterator[BoundInstruction]:
+    def bound(self, moves: Sequence[Sequence[Move]], run: int, rounds: Sequence[Round]) -> Iterator[BoundInstruction]:
         """The phases of a run, with a barrier between each two."""
         waits: Sequence[Request] = ()
-        names = [f"barrier, {verb}" for verb in ("sending", "receiving")]
+        names: Sequence[str] = ()
         actions: list[Action] = [self.bind(move, run) for move in moves[0]]
         for phase in moves[1:]:
-            for pair in rounds:
-                yield bind(waits, names[: len(waits)], [*actions, *(request.Start for request in pair)])
-                waits, actions = pair, []
+            for theirs, pair in rounds:
+                yield bind(waits, names, [*actions, *(request.Start for request in pair)])
+                waits, names, actions = pair, theirs, []
             actions = [*actions, *(self.bind(move, run) for move in phase)]
-        yield bind(waits, names[: len(waits)], actions)
+        yield bind(waits, names, actions)
 
     def bind(self, move: Move, run: int) -> Action:
         """A call that carries a move out."""

@@ -1,0 +1,142 @@
+"""The ranks of this job on this host, as /proc shows them: which process is stopped, and what does each wait for?
+
+What a rank waits for stands on its notice: an anonymous file in memory, which the others find among its descriptors. So
+nothing has to be set up between ranks. It works before MPI starts and while it ends, and nothing is left behind.
+
+The ranks of a host are the processes with the same parent, which is the launcher. Started by something in between
+(``mpirun sh -c ...``) they do not see each other.
+"""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from dear_mpi.collectives.launch.launcher import Launch, launch_of
+from dear_mpi.collectives.program.errors import name_ranks
+
+__all__ = ["FAREWELL", "Neighbour", "Notice", "blame", "own_notice"]
+
+NAME = "dear-mpi-notice"
+NOTICE_BYTES = 1024
+LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # variables of launchers: ranks on this host
+FAREWELL = "the end of the job, which it aborts"
+IDLE = "waits for nobody: it computes, sleeps or is elsewhere"
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A rank, this one included. ``place`` is how far it has come, ``waits`` for what it waits ("" for nothing)."""
+
+    rank: int
+    process: int | None = None  # None: a thread
+    stopped: bool = False
+    place: tuple[int, ...] = ()
+    waits: str = ""
+
+    @property
+    def name(self) -> str:
+        return "a thread" if self.process is None else f"process {self.process}"
+
+
+class Notice:
+    """Where this process says what it waits for."""
+
+    def __init__(self) -> None:
+        self.launcher, self.size = os.getppid(), launch_of(os.environ).size
+        self.descriptor: int | None = None
+        self.one_host = False  # with all ranks in sight
+        with contextlib.suppress(OSError):
+            in_between = launch_in(Path(f"/proc/{self.launcher}")).launcher != "none"
+            self.one_host = not in_between and str(self.size) in map(os.environ.get, LOCAL_SIZES)
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden in this container
+            self.descriptor = os.memfd_create(NAME)
+
+    def post(self, place: tuple[int, ...] = (), waits: str = "") -> None:
+        if self.descriptor is not None:
+            os.pwrite(self.descriptor, json.dumps([place, waits[: NOTICE_BYTES // 2]]).ljust(NOTICE_BYTES).encode(), 0)
+
+    def part(self) -> None:
+        """Before this rank aborts the job: one that is stopped does not hear of it, and some launchers wait for it."""
+        self.post(waits=FAREWELL)
+        for other in self.neighbours():
+            if other.stopped and other.process is not None:
+                os.kill(other.process, signal.SIGKILL)
+
+    def read(self) -> str:
+        return "" if self.descriptor is None else notice_in(os.pread(self.descriptor, NOTICE_BYTES, 0))[1]
+
+    def blame(self) -> str:
+        return blame(self.neighbours(), self.size, one_host=self.one_host)
+
+    def neighbours(self) -> list[Neighbour]:
+        """The ranks of this host that can be seen, in their order."""
+        found = list[Neighbour]()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, ValueError):  # it has just ended, or belongs to another user
+                found.extend(self.seen(folder))
+        return sorted(found, key=lambda neighbour: neighbour.rank)
+
+    def seen(self, process: Path) -> Iterator[Neighbour]:
+        """A process, if it is a rank of this job."""
+        state, parent, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+        if int(parent) != self.launcher or state in "ZX":
+            return
+        launch = launch_in(process)
+        if launch.launcher != "none":
+            place, waits = read_notice(process)
+            yield Neighbour(launch.rank, int(process.name), state in "Tt", place, waits)
+
+
+def launch_in(process: Path) -> Launch:
+    """Who started a process, as far as its variables tell."""
+    pairs = (pair.partition("=") for pair in (process / "environ").read_bytes().decode().split("\0"))
+    return launch_of({name: value for name, _, value in pairs})
+
+
+def read_notice(process: Path) -> tuple[tuple[int, ...], str]:
+    """What a process has posted."""
+    for descriptor in (process / "fd").iterdir():
+        if NAME in os.readlink(descriptor):
+            return notice_in(descriptor.read_bytes())
+    return (), ""
+
+
+def notice_in(content: bytes) -> tuple[tuple[int, ...], str]:
+    place, waits = json.loads(content or b'[[], ""]')
+    return tuple(place), waits
+
+
+@cache
+def own_notice() -> Notice:
+    """The notice of this process, which has one as it has a number."""
+    return Notice()
+
+
+def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False) -> str:
+    """Who keeps the others waiting, as far as can be seen.
+
+    >>> blame([Neighbour(0, waits="a message"), Neighbour(1, 7, stopped=True)], 2)
+    'rank 1 (process 7) is stopped'
+    >>> blame([Neighbour(0, place=(5, 2), waits="rank 2"), Neighbour(1, 7)], 3)
+    'rank 1 (process 7) waits for nobody: it computes, sleeps or is elsewhere; rank 2 cannot be seen from here'
+    >>> blame([Neighbour(0, place=(5, 2), waits="rank 1"), Neighbour(1, place=(5, 0), waits="rank 0")], 2)
+    'all wait, rank 1 at the earliest point: for rank 0'
+    >>> blame([Neighbour(0, waits="rank 1")], 2, one_host=True)
+    'rank 1 is gone'
+    """
+    stopped = [f"rank {other.rank} ({other.name}) is stopped" for other in neighbours if other.stopped]
+    idle = [f"rank {other.rank} ({other.name}) {IDLE}" for other in neighbours if not other.waits]
+    unseen = sorted(set(range(size)) - {other.rank for other in neighbours})
+    gone = [f"rank {rank} is gone" for rank in unseen if one_host]
+    said = gone or stopped or idle
+    if neighbours and not said:
+        first = min(neighbours, key=lambda other: other.place)
+        said = [f"all {'in sight ' if unseen else ''}wait, rank {first.rank} at the earliest point: for {first.waits}"]
+    if unseen and not gone:
+        said.append(f"{name_ranks(unseen)} cannot be seen from here")
+    return "; ".join(said)

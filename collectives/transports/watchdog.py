@@ -1,0 +1,82 @@
+"""A watchdog: a thread that says when a rank has waited for too long, for what, and who keeps it waiting.
+
+It looks at the transport's ``Waits`` now and then, and costs those who wait nothing. It never calls MPI but to abort.
+
+What it cannot know: who is late on another host (each host speaks for its own ranks), and which part of a library's own
+collective is missing. Of a lost message it knows the link if all ranks are in sight: the wait at the earliest point.
+"""
+
+import os
+import sys
+import threading
+from typing import Any
+
+from dear_mpi.collectives.transports.transport import Transport
+
+__all__ = ["Watchdog"]
+
+LOOKS = 8  # in the time after which it speaks
+GRACE_S = 2.0  # between a report and the end of the job: other ranks that wait report, too
+ABORT_S = 10.0  # for which an abort may take
+
+
+class Watchdog:
+    """A context manager; watches over one rank in a thread of its own.
+
+    Args:
+        after_s: how long a rank may wait for one thing.
+        abort: whether to end the job then, with an exit code that is not 0.
+    """
+
+    def __init__(self, transport: Transport, after_s: float, *, abort: bool = False) -> None:
+        self.transport, self.waits, self.after_s, self.abort = transport, transport.waits, after_s, abort
+        self.nap_s = min(1.0, after_s / LOOKS)
+        self.over = threading.Event()
+        self.place: Any = None
+        self.waited_s = 0.0
+        self.thread = threading.Thread(target=self.watch, name="watchdog", daemon=True)
+
+    def watch(self) -> None:
+        while not self.over.wait(self.nap_s):
+            self.look()
+
+    def look(self) -> None:
+        """Naps are counted, not the clock: while this process is stopped, no time passes for it."""
+        now, number = self.waits.now, self.waits.number
+        place, what = (None, "") if now is None else ((number, *now.place()), now.waits_for())
+        if place != self.place or not what:
+            if self.waited_s > 0:
+                self.waits.notice.post()
+            if self.waited_s >= self.after_s:
+                self.say(f"goes on after {self.waited_s:.3g} s")
+            self.place, self.waited_s = place, 0.0
+            return
+        before, self.waited_s = self.waited_s, self.waited_s + self.nap_s
+        what = f"{what}, collective {number}"
+        if before == 0:
+            self.waits.notice.post(place or (), what)
+        if before < self.after_s <= self.waited_s:
+            self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.notice.blame()}")
+            if self.abort:
+                self.end()
+
+    def say(self, text: str) -> None:
+        print(f"stall: rank {self.transport.rank} {text}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """End the job; this process at least, if MPI does not come back."""
+        if self.over.wait(GRACE_S):
+            return
+        timer = threading.Timer(ABORT_S, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
+        self.transport.abort(f"rank {self.transport.rank} ends the job after a stall of {self.after_s:g} s, as asked")
+        timer.cancel()
+
+    def __enter__(self) -> "Watchdog":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        self.thread.join()

@@ -1,0 +1,136 @@
+"""A rank that waits for too long says for what, and who keeps it waiting. The tests wait for words, not for a clock."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives import TransportError, all_reduce, make_plan
+from dear_mpi.collectives.launch.neighbours import Neighbour, blame
+from dear_mpi.collectives.transports import watchdog
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.loopback import LoopbackRequest, run_loopback
+from dear_mpi.collectives.transports.watchdog import Watchdog
+
+LIMIT_S = 60  # for what takes a fraction of a second
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What the watchdogs said, as (rank, text)."""
+    texts = []
+    monkeypatch.setattr(Watchdog, "say", lambda dog, text: texts.append((dog.transport.rank, text)))
+    monkeypatch.setattr(watchdog, "GRACE_S", 0.01)
+    return texts
+
+
+def wait_for(said, ranks):
+    """Until these ranks have said something."""
+    while not set(ranks) <= {rank for rank, _ in said}:
+        threading.Event().wait(0.01)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "shared"])
+def test_a_late_rank_is_named(said, algorithm):
+    def body(transport):
+        with make_plan("all_reduce", np.ones(10), transport, algorithm=algorithm) as plan, Watchdog(transport, 0.1):
+            if transport.rank == 1:
+                wait_for(said, [2])
+            plan()
+
+    run_loopback(3, body)
+    first = next(text for rank, text in said if rank == 2)
+    assert first.startswith("has waited 0.1 s for ")
+    assert "receiving from rank 1 in all_reduce (" in first
+    assert first.endswith("rank 1 (a thread) waits for nobody: it computes, sleeps or is elsewhere")
+
+
+def test_a_rank_that_goes_on_says_so(said):
+    def body(transport):
+        with Watchdog(transport, 0.1):
+            if transport.rank == 1:
+                wait_for(said, [0])
+            transport.barrier()
+            if transport.rank == 0:
+                while len(said) < 2:
+                    threading.Event().wait(0.01)
+
+    run_loopback(2, body)
+    assert said[1][1].startswith("goes on after ")
+
+
+def test_waiting_for_an_agreement_names_where(said):
+    def body(transport):
+        with Watchdog(transport, 0.1):
+            if transport.rank == 1:
+                wait_for(said, [0])
+            agree(transport, "weather", dict)
+
+    run_loopback(2, body)
+    assert "for all ranks: barrier, in body (test_watchdog.py:" in said[0][1]
+
+
+def test_a_dead_link_is_named_and_the_job_ended(said, monkeypatch):
+    """Messages from rank 0 to rank 1 are lost, after which all wait."""
+    start = LoopbackRequest.Start
+
+    def lossy(request):
+        if request.key[:2] == (0, 1) and request.queue is request.lane.sends:
+            return
+        start(request)
+
+    monkeypatch.setattr(LoopbackRequest, "Start", lossy)
+
+    def body(transport):
+        with Watchdog(transport, 0.2, abort=True):
+            all_reduce(np.ones(30), transport)
+
+    with pytest.raises(TransportError, match="ends the job after a stall"):
+        run_loopback(3, body)
+    assert any("all wait, rank 1 at the earliest point: for step 0, message" in text for _, text in said)
+    assert any("receiving from rank 0 in all_reduce" in text for _, text in said)
+
+
+def test_repeated_short_waits_are_no_stall(said):
+    """The watchdog looks twice, and sees the same plan at the same place, but in another run."""
+
+    def body(transport):
+        dog = Watchdog(transport, 1e-9)
+        with make_plan("all_reduce", np.ones(10), transport) as plan:
+            for _ in range(3):
+                plan()
+                transport.waits.now = plan
+                dog.look()
+
+    run_loopback(2, body)
+    assert said == []
+
+
+def test_the_rank_that_is_behind_is_blamed_where_all_wait():
+    places = [(7, 3), (7, 1), (8, 0)]
+    ranks = [Neighbour(rank, place=place, waits=f"message {rank}") for rank, place in enumerate(places)]
+    assert blame(ranks, 4) == (
+        "all in sight wait, rank 1 at the earliest point: for message 1; rank 3 cannot be seen from here"
+    )
+
+
+def test_ctrl_c_ends_ranks_that_compute():
+    """It reaches the main thread alone; a rank that computes for ever hears of nothing."""
+    endless = threading.Event()
+
+    def body(transport):
+        if transport.rank == 1:
+            raise KeyboardInterrupt
+        endless.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_loopback(2, body)
+    endless.set()
+
+
+def test_ranks_that_begin_different_things_are_told():
+    def body(transport):
+        with pytest.raises(ValueError, match="the ranks begin different things: job on rank 0; bench on rank 1"):
+            agree(transport, *(("bench", lambda: {"size": 1}) if transport.rank else ("job", dict)))
+
+    run_loopback(2, body)
