@@ -88,4 +88,4 @@ my_ring = ring.all_gather
 
 
 def test_soak():
-    run_loopback(2, lambda transport: lifetime_checks.check_soak(transport, turns=60))
+    run_loopback(2, lambda transport: lifetime_checks.check_soak(transport, turns=30))

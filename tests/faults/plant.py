@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 
-FAULT = json.loads(os.environ["FAULT"])
-FOLDER = pathlib.Path(os.environ["FAULT_FOLDER"])
+FAULT = json.loads(os.environ.get("FAULT", "{}"))  # {} where the module is only looked at
+FOLDER = pathlib.Path(os.environ.get("FAULT_FOLDER", "."))
 ENDLESS_S = 10_000
 BRIEF_S = 0.7
 

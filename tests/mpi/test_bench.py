@@ -270,7 +270,7 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
     rows = json.loads(file.read_text())
     assert [row["bytes"] for row in rows] == [4, 4, 16, 16, 64, 64, 1024, 1024] * 2
     assert all(" ".join(row) == KEYS for row in rows)
-    assert ("time / fastest MPI" in result.stdout) == (comm.rank == 0)
+    assert ("time / fastest MPI" in " ".join(result.stdout.split())) == (comm.rank == 0)
     comm.Barrier()
 
 
@@ -278,7 +278,7 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
 def test_bad_sizes_end_the_command(comm, sizes):
     result = CliRunner().invoke(app, ["bench", "--sizes", sizes])
     assert result.exit_code == 2
-    assert ("error: size" in result.stderr) == (comm.rank == 0)
+    assert ("error: --sizes: size" in result.stderr) == (comm.rank == 0)
 
 
 def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
