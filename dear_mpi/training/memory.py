@@ -16,7 +16,7 @@ from dear_mpi.training.config import Config
 
 __all__ = ["available_bytes", "check_batch", "check_model"]
 
-MEMINFO, GROUP_LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> float:
@@ -25,8 +25,13 @@ def available_bytes() -> float:
     with suppress(OSError, KeyError, ValueError):
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
         found.append(1024 * int(lines["MemAvailable"].removesuffix("kB")))
-    with suppress(OSError, ValueError):  # "max" where there is no limit
-        found.append(int(GROUP_LIMIT.read_text()))
+    with suppress(OSError, KeyError, ValueError):  # "max" where there is no limit
+        limit = int((GROUP / "memory.max").read_text())
+        found.append(limit)
+        used = int((GROUP / "memory.current").read_text())
+        stat = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        cached = int(stat["active_file"]) + int(stat["inactive_file"])  # files, dropped when memory is short
+        found.append(limit - used + cached)
     return min(found)
 
 

@@ -37,22 +37,30 @@ def test_a_batch_beyond_memory_is_refused():
 
 def test_where_nobody_knows_nothing_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "none")
-    monkeypatch.setattr(memory, "GROUP_LIMIT", tmp_path / "none")
+    monkeypatch.setattr(memory, "GROUP", tmp_path / "none")
     assert memory.available_bytes() == math.inf
     assert built() == 3
 
 
+STAT = "anon 400\nactive_file 100\ninactive_file 200\nshmem 0\n"
+
+
 @pytest.mark.parametrize(
-    ("meminfo", "limit", "expected"),
+    ("meminfo", "group", "expected"),
     [
-        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", "max\n", 102400),
-        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", "1000\n", 1000),
-        ("MemTotal: 9 kB\n", "max\n", math.inf),
-        ("nonsense", "", math.inf),
+        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "max\n"}, 102400),
+        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n"}, 1000),
+        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n", "current": "700\n", "stat": STAT}, 600),
+        ("MemTotal: 9 kB\nMemAvailable:   100 kB\n", {"max": "1000\n", "current": "700\n", "stat": "anon 1\n"}, 1000),
+        ("MemTotal: 9 kB\n", {"max": "max\n"}, math.inf),
+        ("nonsense", {"max": ""}, math.inf),
     ],
 )
-def test_what_is_available(meminfo, limit, expected, tmp_path, monkeypatch):
-    for name, text in (("MEMINFO", meminfo), ("GROUP_LIMIT", limit)):
-        (tmp_path / name).write_text(text)
-        monkeypatch.setattr(memory, name, tmp_path / name)
+def test_what_is_available(meminfo, group, expected, tmp_path, monkeypatch):
+    """Files that a group has cached are room: the kernel drops them."""
+    (tmp_path / "meminfo").write_text(meminfo)
+    for name, text in group.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
     assert memory.available_bytes() == expected
