@@ -24,7 +24,7 @@ __all__ = ["FAREWELL", "Neighbour", "Notice", "blame", "own_notice"]
 NAME = "dear-mpi-notice"
 NOTICE_BYTES = 1024
 LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # variables of launchers: ranks on this host
-FAREWELL = "the end of the job, which it aborts"
+FAREWELL = "the end of the job: this rank aborts it"
 IDLE = "waits for nobody: it computes, sleeps or is elsewhere"
 
 
@@ -113,7 +113,7 @@ def notice_in(content: bytes) -> tuple[tuple[int, ...], str]:
 
 @cache
 def own_notice() -> Notice:
-    """The notice of this process, which has one as it has a number."""
+    """The only notice of this process."""
     return Notice()
 
 

@@ -4,8 +4,8 @@ mpi4py starts MPI while it holds the interpreter's lock, and ends it when the in
 stopped before either of them keeps the others waiting there. Beside that the sentinel says when its rank dies without
 a word, which some launchers report by the number of the process alone.
 
-    rank        forks --- MPI starts --- "run" ------------- "end" --- MPI ends --- is gone: end of file
-    sentinel    waits for so long        for ever            for so long            ends
+    rank        forks --- MPI starts --- tells "r" --------- tells "e" --- MPI ends --- is gone: end of file
+    sentinel    waits for so long        for ever            for so long                ends
 """
 
 import atexit

@@ -55,19 +55,14 @@ def make_plan(
 
     Args:
         collective: ``reduce_scatter``, ``all_gather``, ``all_reduce``, ``broadcast`` or ``reduce``.
-        x, out: as in the table at the head of ``dear_mpi.collectives``: plain arrays of NumPy (memory maps as well) or
-            CuPy; contiguous, of any shape.
+        x, out: as in the table at the head of ``dear_mpi.collectives``: contiguous plain arrays of NumPy or CuPy.
         comm: an mpi4py communicator, or a ``Transport``.
         algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for a function of yours; ``auto`` or
             ``auto:FILE`` for what a tuning table says is best; ``native`` for the MPI library's own collective.
-        op: ``sum``, ``prod``, ``min``, ``max``, or MPI's own ``MPI.SUM`` to ``MPI.MAX``; or ``average``, a sum that is
-            scaled once, in fp32 (fp64 for fp64), at its end. In fp16 contributions are first divided by the least power
-            of two that is not below the number of ranks, so that their sum does not overflow.
-            ``min`` and ``max`` give NaN where any rank has NaN; with ``native`` the MPI library may drop it.
+        op: ``sum``, ``prod``, ``min``, ``max``, or MPI's own; or ``average``. ``docs/algorithms.md`` says more.
         segment_bytes: the largest message. If not given, the tuning table decides; without one it is 256 KiB on one
             host and 60 KiB between hosts.
-        weights: a number for each rank, in proportion to which they own parts of the buffer; equal ones if not given.
-            Parts are rounded to whole elements.
+        weights: a number for each rank: it owns a part in proportion, in whole elements. Equal ones if not given.
         counts: the elements that each rank owns, instead of weights; their sum is that of the full buffer.
         root: the rank that has the data of a broadcast, or gets the result of a reduce.
         slab: what the plan's own memory is taken from. If not given, the plan makes a slab of its own.

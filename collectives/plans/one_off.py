@@ -7,8 +7,8 @@ new plan; so whatever they disagree about is found as for any plan.
     small calls      work in memory of the plan's own; arrays are copied into it and out again
     all others       work in the user's array; for another array the plan is bound again, without the other ranks
 
-A plan knows only the address of a user's array, so it does not keep the array alive. It runs for an array that is
-there now: same address, count and type, whoever had the memory before.
+A plan knows only the address of a user's array, so it does not keep the array alive. It runs for whatever array now
+begins at that address, with the same count and type.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""How bytes move between ranks: over MPI, between threads, over an emulated link, through memory of a host."""
+"""How bytes move between ranks: over MPI, between threads, over an emulated link, through memory of a host.
+
+Also what a rank waits for (``waits.py``), and who says when that takes too long (``watchdog.py``).
+"""

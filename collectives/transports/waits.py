@@ -38,7 +38,7 @@ class Waits:
 
 
 class Meeting:
-    """All ranks come together; in ``what``, and called from where this thread is."""
+    """All ranks come together for ``what``. The stack of the thread that waits says who called."""
 
     def __init__(self, what: str) -> None:
         self.what, self.thread = what, threading.get_ident()

@@ -58,7 +58,7 @@ class Form:
     beside: bool = False
 
     def serves(self, case: Case, ranks: int) -> bool:
-        """Whether there is such a call, and it is another one than that without counts, or in place."""
+        """Whether this form is worth a row of its own: see the message of ``native_call``."""
         if self.counts and (case.collective not in ("reduce_scatter", "all_gather") or case.count % ranks):
             return False
         return not self.beside or (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in")
@@ -104,7 +104,8 @@ def native_call(setup: Setup, form: Form) -> Prepared:
     """A call of the library; a plan of ours around it where there is none for these arrays, or this op."""
     case, ranks = setup.case, setup.transport.size
     if not form.serves(case, ranks):
-        raise CannotRun("there is no such call, or it is that of native")
+        what = "-counts only for reduce_scatter and all_gather of equal shards"
+        raise CannotRun(f"{what}, -beside only for reduce_scatter and all_reduce in place")
     plan = setup.plan("native")  # an ArgumentError where the library cannot do it
     if case.device != "cpu" or case.op == "average" or (setup.out is not None and case.collective == "broadcast"):
         if form != FORMS[""]:

@@ -47,8 +47,8 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     """For each of ours, and for the best of them: the geometric mean of its times over those of its peers, per class.
 
-    Rows are of one collective. One whose interval is wider than its median tells nothing, and is left out, a peer, too.
-    None where a class has no size at which both were measured.
+    Rows are of one collective. A row whose interval is wider than its median tells nothing: it is left out, and so are
+    the rows that have it as their peer. None where a class has no size that is left.
     """
     noisy = {(row.algorithm, row.bytes) for row in rows if row.ci_high_us - row.ci_low_us > row.p50_us}
     ratios: dict[str, dict[int, float]] = {}

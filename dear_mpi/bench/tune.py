@@ -23,7 +23,7 @@ from dear_mpi.reporting.files import check_writable, replacing
 __all__ = ["Tuning", "tuned"]
 
 
-def is_ours(name: str) -> bool:
+def may_be_picked(name: str) -> bool:
     """Whether ``auto`` may pick it anywhere; a user's algorithm it may not, because its table is no code."""
     return name in ALGORITHMS and runner_of(name) == "messages"
 
@@ -36,7 +36,7 @@ def tuned(rows: Sequence[Row]) -> list[Rule]:
 
 def of_collective(rows: list[Row]) -> list[Rule]:
     """A border lies between two sizes, in the middle of their logarithms."""
-    ours = sorted((row for row in rows if is_ours(row.algorithm)), key=lambda row: row.bytes)
+    ours = sorted((row for row in rows if may_be_picked(row.algorithm)), key=lambda row: row.bytes)
     if not ours:
         return []
     best: list[Row] = []
@@ -75,7 +75,7 @@ class Tuning:
         agree(world.transport, "tune", lambda: self.check(names))
 
     def check(self, names: Sequence[str]) -> dict[str, object]:
-        if not any(map(is_ours, names)):
+        if not any(map(may_be_picked, names)):
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {', '.join(names)}")
         if self.world.rank == 0:
             check_writable("--tune", self.path)

@@ -42,7 +42,10 @@ UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of the click that thi
 
 
 class Commands(TyperGroup):
-    """Help, the version, and what is wrong with a command line: told by one rank, before MPI starts."""
+    """Help, the version, and flags that cannot be read: told by one rank.
+
+    After a wrong flag, ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
+    """
 
     def main(self, *given: Any, **how: Any) -> Any:
         arguments = given[0] if given else how.get("args")
