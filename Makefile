@@ -57,7 +57,7 @@ demo: install         ## a first look, on 4 ranks
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi demo
 
 test: test-quick test-standin ## all tests: serial, then on 1 to 5 ranks under every MPI installed
-	$(PYTHON) -m pytest -q tests/test_launch.py
+	$(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/test_launch.py
 	$(PYTHON) tests/launch.py --ranks $(RANKS) -- -m pytest $(UNDER_MPI) tests/mpi
 
 test-quick: install   ## the serial tests, without those of the launcher

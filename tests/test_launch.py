@@ -196,12 +196,12 @@ from dear_mpi.training.train import train
 from dear_mpi.ranks.world import run_world
 
 def main(world):
-    forward = Dense.forward
-    def failing(layer, x):
+    backward = Dense.backward
+    def failing(layer, dy):
         if world.rank == 1:
             raise {error}("on purpose")
-        return forward(layer, x)
-    Dense.forward = failing
+        return backward(layer, dy)
+    Dense.backward = failing
     train(Config.of({{"iterations": 5}}), world)
 
 run_world(main)
