@@ -171,7 +171,11 @@ class OneOff:
         buffer = plan.call.x
         if self.private or self.into:
             np.copyto(buffer[self.own] if self.gathers and self.into else buffer, flat)
-        plan()
+        try:
+            plan()
+        except BaseException:
+            plan.result = target  # it lives as long as the plan: messages may still be written there
+            raise
         if self.scatters and not self.into:
             into = target = into[self.own]
         if self.private:
