@@ -97,6 +97,8 @@ def check_hits_and_misses_disagree(transport) -> None:
         said = said_by(transport, odd if last else lambda: all_reduce(np.ones(5), transport))
         assert said.startswith("MismatchError"), said
         assert f"{what} must be the same on all ranks" in said, said
+    said = said_by(transport, lambda: all_reduce(np.ones(5), transport, **{"algoritm": "ring"} if last else {}))
+    assert said.startswith("ArgumentError: all_reduce: argument 'algoritm' is unknown"), said
     read_only = np.ones(5)
     read_only.flags.writeable = False
     said = said_by(transport, lambda: all_reduce(read_only if last else np.ones(5), transport))
