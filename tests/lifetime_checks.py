@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 
 from dear_mpi.collectives import ALGORITHMS, Partition, all_gather, all_reduce, broadcast, make_plan, reduce_scatter
-from dear_mpi.collectives.plans.one_off import MOST_PLANS, OneOffs
+from dear_mpi.collectives.plans.one_off import MOST_BYTES, MOST_PLANS, OneOffs
 from dear_mpi.collectives.program.errors import CollectiveError, MismatchError, TransportError
 from dear_mpi.collectives.transports.transport import Wrapper
 
@@ -125,6 +125,16 @@ def check_kept_plans_are_bounded(transport) -> None:
         assert (x == transport.size**2).all()
     one_offs = OneOffs.of(transport)
     assert len(one_offs.kept) == len(one_offs.numbers) == MOST_PLANS
+
+
+def check_large_plans_are_kept(transport) -> None:
+    """Those that own no large buffer."""
+    x = np.ones(MOST_BYTES // 8 + 1)
+    own = Partition.of(x.size, transport.size).shard(transport.rank)
+    for out in (None, np.ones(x[own].size)):
+        for _ in range(2):
+            reduce_scatter(x, transport, out=out)
+        assert OneOffs.of(transport).made == 1
 
 
 def check_dropped_plans_keep_their_memory(transport) -> None:
