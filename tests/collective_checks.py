@@ -510,8 +510,12 @@ BAD_CALLS = [
      lambda t: all_reduce(InPlaceType(), t)),
     ("timedelta", ValueError, "x must be of an integer type or one of fp64, fp32, fp16, bf16, not timedelta64[s]",
      lambda t: all_reduce(np.ones(3, "m8[s]"), t)),
-    ("name of an argument", ValueError, "argument of all_reduce 'algoritm' is unknown: did you mean 'algorithm'?",
+    ("name of an argument", ValueError, "all_reduce: argument 'algoritm' is unknown: did you mean 'algorithm'?",
      lambda t: all_reduce(np.zeros(5), t, algoritm="ring")),
+    ("name of an argument on one rank", ValueError, "all_reduce: argument 'algoritm' is unknown: did you mean 'algo",
+     lambda t: all_reduce(np.zeros(5), t, **{"algoritm": "ring"} if t.rank == 0 else {})),
+    ("name of an argument of a plan", ValueError, "all_reduce: argument 'rot' is unknown: did you mean 'root'",
+     lambda t: make_plan("all_reduce", np.zeros(5), t, rot=1)),
     ("type of the algorithm", ValueError, "algorithm must be a name such as 'ring', not 3",
      lambda t: all_reduce(np.zeros(5), t, algorithm=3)),
     ("type of the op", ValueError, "op [3] is unknown: Allowed: sum, prod, min, max, average",
@@ -526,6 +530,8 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5), t, counts=[7] * t.size)),
     ("counts of ranks", ValueError, "counts must be the same on all ranks, not (5, 0",
      lambda t: all_reduce(np.zeros(5), t, counts=[5, *[0] * (t.size - 1)][:: 1 if t.rank == 0 else -1])),
+    ("out of ranks", ValueError, "whether out is given must be the same on all ranks, not True on rank 0; False on",
+     lambda t: reduce_scatter(np.zeros(t.size), t, **{} if t.rank else {"out": np.zeros(1)})),
     ("counts and weights", ValueError, "weights or counts must be left out: both say what the ranks own",
      lambda t: all_reduce(np.zeros(t.size), t, counts=[1] * t.size, weights=[1] * t.size)),
     ("served", ValueError, "algorithm 'binomial' serves reduce, broadcast, all_reduce, not all_gather; these do: ",
@@ -557,5 +563,5 @@ BAD_CALLS = [
 ]  # fmt: skip
 NEEDS_PEERS = {
     *("weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"),
-    *("debug of ranks", "slab of ranks", "counts of ranks"),
+    *("debug of ranks", "slab of ranks", "counts of ranks", "out of ranks"),
 }

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 
 from dear_mpi.collectives import ALGORITHMS, Partition, all_gather, all_reduce, broadcast, make_plan, reduce_scatter
-from dear_mpi.collectives.plans.one_off import MOST_PLANS, OneOffs
+from dear_mpi.collectives.plans.one_off import MOST_BYTES, MOST_PLANS, OneOffs
 from dear_mpi.collectives.program.errors import CollectiveError, MismatchError, TransportError
 from dear_mpi.collectives.transports.transport import Wrapper
 
@@ -97,6 +97,8 @@ def check_hits_and_misses_disagree(transport) -> None:
         said = said_by(transport, odd if last else lambda: all_reduce(np.ones(5), transport))
         assert said.startswith("MismatchError"), said
         assert f"{what} must be the same on all ranks" in said, said
+    said = said_by(transport, lambda: all_reduce(np.ones(5), transport, **{"algoritm": "ring"} if last else {}))
+    assert said.startswith("ArgumentError: all_reduce: argument 'algoritm' is unknown"), said
     read_only = np.ones(5)
     read_only.flags.writeable = False
     said = said_by(transport, lambda: all_reduce(read_only if last else np.ones(5), transport))
@@ -123,6 +125,16 @@ def check_kept_plans_are_bounded(transport) -> None:
         assert (x == transport.size**2).all()
     one_offs = OneOffs.of(transport)
     assert len(one_offs.kept) == len(one_offs.numbers) == MOST_PLANS
+
+
+def check_large_plans_are_kept(transport) -> None:
+    """Those that own no large buffer."""
+    x = np.ones(MOST_BYTES // 8 + 1)
+    own = Partition.of(x.size, transport.size).shard(transport.rank)
+    for out in (None, np.ones(x[own].size)):
+        for _ in range(2):
+            reduce_scatter(x, transport, out=out)
+        assert OneOffs.of(transport).made == 1
 
 
 def check_dropped_plans_keep_their_memory(transport) -> None:
@@ -236,7 +248,12 @@ def check_a_one_off_that_was_broken_off_is_made_again(transport, count: int) -> 
             assert (x == transport.size).all()
         except KeyboardInterrupt:
             assert failing.error is not None
+            failing.error.__traceback__ = None  # it holds the arrays, too
+            array = weakref.ref(x)
             transport.barrier()
+    del x
+    gc.collect()
+    assert count <= 5000 or array() is not None, "messages may still be written to it"
     assert OneOffs.of(failing).made == 2
 
 

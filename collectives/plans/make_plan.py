@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.call import Call, plain
@@ -25,6 +25,7 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import Slab
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def make_plan(
     slab: Slab | None = None,
     alike: bool = False,
     debug: bool = False,
+    **unknown: NoReturn,
 ) -> Plan:
     """Prepare a collective for these arrays; the plan is run by calling it, or by start / advance / wait.
 
@@ -83,7 +85,13 @@ def make_plan(
     try:
         tag = transport.next_tag()
         options = {"debug": debug, "alike": alike, "a slab": slab is not None, "number of the plan": tag}
-        agree(transport, collective, lambda: {**check_call(asked, transport), **options})
+
+        def facts() -> dict[str, object]:
+            for name in unknown:
+                lookup("argument", name, make_plan.__kwdefaults__ or {})
+            return {**check_call(asked, transport), **options}
+
+        agree(transport, collective, facts)
         work = workspace_of(asked, transport.rank, transport.size)
         reached = reach_for(asked, work.buffer, transport, slab)
         call = asked.chosen(transport, sharing=reached is not None)

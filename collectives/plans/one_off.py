@@ -14,7 +14,6 @@ begins at that address, with the same count and type.
 from __future__ import annotations
 
 import ctypes
-import inspect
 import os
 from collections import OrderedDict
 from dataclasses import replace
@@ -29,7 +28,6 @@ from dear_mpi.collectives.plans.make_plan import make_plan, workspace_of
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
-from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["OneOffs"]
 
@@ -37,7 +35,6 @@ SMALL_BYTES = 64 * 1024  # up to here, two copies cost little beside the message
 MOST_PLANS = 32
 MOST_BYTES = 64 << 20  # of buffers that kept plans own
 MOST_PLACES = 8  # arrays to which a plan is bound at a time
-ARGUMENTS = dict.fromkeys(inspect.signature(make_plan).parameters)
 Key = tuple[Any, ...]
 
 
@@ -70,8 +67,6 @@ class OneOffs:
         if number and self.vote(number):
             self.kept.move_to_end(number)
             return self.run(self.kept[number], x, out)
-        for name in options:
-            lookup(f"argument of {collective}", name, ARGUMENTS)
         with make_plan(collective, x, self.transport, out=out, **options) as plan:
             kept = self.keep(key, plan, options)
             return plan() if kept is None else self.run(kept, x, out)
@@ -159,7 +154,7 @@ class OneOff:
         self.own = call.partition(transport.size).shard(transport.rank)
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
         nbytes = call.count * call.x.dtype.itemsize
-        self.held = nbytes * self.scatters  # mailboxes and side buffers are small
+        self.held = nbytes * (self.scatters and self.into)  # mailboxes and side buffers are small
         self.private = nbytes <= SMALL_BYTES or (self.scatters and self.into)
         self.plans: dict[int, Plan] = {}  # by address; memory of its own is at 0
 
@@ -171,7 +166,11 @@ class OneOff:
         buffer = plan.call.x
         if self.private or self.into:
             np.copyto(buffer[self.own] if self.gathers and self.into else buffer, flat)
-        plan()
+        try:
+            plan()
+        except BaseException:
+            plan.result = target  # it lives as long as the plan: messages may still be written there
+            raise
         if self.scatters and not self.into:
             into = target = into[self.own]
         if self.private:

@@ -70,6 +70,7 @@ class Plan:
         self.before, self.after = work.before, work.after
         self.algorithm, self.segment_bytes = call.algorithm, call.segment * call.x.dtype.itemsize
         self.running = self.started = self.freed = False
+        self.number = 0  # of its run, among the collectives of this rank
         self.broken: str | None = None
         self.context = copy_context()
         # If NumPy raised on the rank whose sum overflows, the others would wait. (np.errstate takes ten times as long.)
@@ -95,8 +96,11 @@ class Plan:
     def advance(self) -> bool:
         """Do what can be done without blocking; return whether the run is over."""
         self.check_whole("advance")
-        if self.running and self.carry(self.run.advance):
-            self.carry(self.finish)
+        if self.running:
+            if self.carry(self.run.advance):
+                self.carry(self.finish)
+            else:
+                self.waits.now = self
         return not self.running
 
     @alone
@@ -118,7 +122,7 @@ class Plan:
     def begin(self) -> None:
         self.running = self.started = True
         self.transport.under_way.add(self)
-        self.waits.number += 1
+        self.number = self.waits.number = self.waits.number + 1
         self.run.start()
 
     def finish(self) -> None:
@@ -138,7 +142,7 @@ class Plan:
 
     def whole(self) -> None:
         self.running = self.started = True
-        self.waits.number += 1
+        self.number = self.waits.number = self.waits.number + 1
         self.waits.now = self
         self.run.whole()
         self.finish()
@@ -150,6 +154,7 @@ class Plan:
         except BaseException as error:
             self.broken = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
             self.transport.under_way.add(self)  # for good: messages may still use its memory
+            self.waits.now = None
             raise
 
     def check_whole(self, verb: str) -> None:
@@ -166,7 +171,7 @@ class Plan:
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
 
     def place(self) -> tuple[int, ...]:
-        return self.run.place()
+        return (self.number, *self.run.place())
 
     def waits_for(self) -> str:
         message = self.run.waits_for()

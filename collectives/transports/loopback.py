@@ -197,8 +197,9 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: S
             results[rank] = function(LoopbackTransport(hub, rank))
             ended.put(None)
         except BaseException as error:
-            hub.fail(f"rank {rank} failed: {error}")
-            ended.put(error)
+            with hub.changed:  # which others need to hear of it: their errors come behind this one
+                ended.put(error)
+                hub.fail(f"rank {rank} failed: {error}")
 
     # Daemons, so that a rank that goes on computing does not keep the process after an error or Ctrl-C.
     threads = [threading.Thread(target=body, args=(rank,), name=f"rank_{rank}", daemon=True) for rank in range(size)]

@@ -90,7 +90,7 @@ class Transport(Protocol):
     size: int
     hosts: tuple[int, ...]  # the number of the host of each rank, the same on all ranks
     kept: WeakSet[Any]  # what is to be freed before the ranks part
-    under_way: set[object]  # plans whose messages may not be over: dropped by a user, they must keep their memory
+    under_way: set[object]  # plans whose messages may not be over: dropped by a user, they stay here for good
     one_thread: OneThread
     waits: Waits  # what this rank waits for at present
 

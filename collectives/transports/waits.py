@@ -13,7 +13,10 @@ class Awaited(Protocol):
     """What can be waited for."""
 
     def place(self) -> tuple[int, ...]:
-        """How far it has come; the same from look to look means that nothing moves."""
+        """The number of its collective, and how far that has come; empty if it is the last one that was begun.
+
+        The same from look to look means that nothing moves.
+        """
 
     def waits_for(self) -> str:
         """What it waits for, for a reader; "" while it does something itself."""

@@ -9,7 +9,6 @@ collective is missing. Of a lost message it knows the link if all ranks are in s
 import os
 import sys
 import threading
-from typing import Any
 
 from dear_mpi.collectives.transports.transport import Transport
 
@@ -32,7 +31,7 @@ class Watchdog:
         self.transport, self.waits, self.after_s, self.abort = transport, transport.waits, after_s, abort
         self.nap_s = min(1.0, after_s / LOOKS)
         self.over = threading.Event()
-        self.place: Any = None
+        self.place: tuple[int, ...] = ()
         self.waited_s = 0.0
         self.thread = threading.Thread(target=self.watch, name="watchdog", daemon=True)
 
@@ -43,7 +42,7 @@ class Watchdog:
     def look(self) -> None:
         """Naps are counted, not the clock: while this process is stopped, no time passes for it."""
         now, number = self.waits.now, self.waits.number
-        place, what = (None, "") if now is None else ((number, *now.place()), now.waits_for())
+        place, what = ((), "") if now is None else (now.place() or (number,), now.waits_for())
         if place != self.place or not what:
             if self.waited_s > 0:
                 self.waits.notice.post()
@@ -52,9 +51,9 @@ class Watchdog:
             self.place, self.waited_s = place, 0.0
             return
         before, self.waited_s = self.waited_s, self.waited_s + self.nap_s
-        what = f"{what}, collective {number}"
+        what = f"{what}, collective {place[0]}"
         if before == 0:
-            self.waits.notice.post(place or (), what)
+            self.waits.notice.post(place, what)
         if before < self.after_s <= self.waited_s:
             self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.notice.blame()}")
             if self.abort:

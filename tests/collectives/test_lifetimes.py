@@ -24,6 +24,7 @@ def test_one_offs_are_kept(size, count):
 
 @pytest.mark.parametrize("check", [
     lifetime_checks.check_kept_plans_are_bounded,
+    lifetime_checks.check_large_plans_are_kept,
     lifetime_checks.check_a_plan_meets_a_one_off,
     lifetime_checks.check_dropped_plans_keep_their_memory,
     lifetime_checks.check_an_error_in_with_keeps_the_memory,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce, make_plan
 from dear_mpi.collectives.plans import reach
-from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.loopback import Hub, run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.dtypes import DTYPES
 from tests import collective_checks as checks
@@ -206,6 +206,20 @@ def test_a_rank_that_fails_releases_the_others():
     with pytest.raises(KeyError, match="rank 1 gives up"):
         run_loopback(3, body)
     assert threading.active_count() == before
+
+
+def test_the_first_error_is_raised_though_others_hear_of_it(monkeypatch):
+    """Its thread is held up once it has told the others."""
+    fail = Hub.fail
+
+    def slowly(hub, message):
+        first = hub.failure is None
+        fail(hub, message)
+        if first:
+            time.sleep(0.2)
+
+    monkeypatch.setattr(Hub, "fail", slowly)
+    test_a_rank_that_fails_releases_the_others()
 
 
 def test_messages_of_another_length_are_refused():

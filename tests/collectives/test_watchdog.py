@@ -11,6 +11,7 @@ from dear_mpi.collectives.transports import watchdog
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.loopback import LoopbackRequest, run_loopback
 from dear_mpi.collectives.transports.watchdog import Watchdog
+from tests import lifetime_checks
 
 LIMIT_S = 60  # for what takes a fraction of a second
 
@@ -43,6 +44,40 @@ def test_a_late_rank_is_named(said, algorithm):
     assert first.startswith("has waited 0.1 s for ")
     assert "receiving from rank 1 in all_reduce (" in first
     assert first.endswith("rank 1 (a thread) waits for nobody: it computes, sleeps or is elsewhere")
+
+
+def test_a_rank_that_polls_is_watched(said):
+    """It waits for the first of two plans; the number is that of this one."""
+
+    def body(transport):
+        plans = [make_plan("all_reduce", np.ones(10), transport) for _ in range(2)]
+        transport.barrier()
+        begun = transport.waits.number
+        if transport.rank == 0:
+            for plan in plans:
+                plan.start()
+            with Watchdog(transport, 0.1):
+                while not said:
+                    plans[0].advance()
+            assert f", collective {begun + 1}; " in said[0][1]
+        else:
+            wait_for(said, [0])
+        for plan in plans:
+            plan.wait() if plan.running else plan()
+
+    run_loopback(2, body)
+    assert "receiving from rank 1 in all_reduce (" in said[0][1]
+
+
+def test_after_an_error_a_rank_waits_for_nothing():
+    def body(transport):
+        failing = lifetime_checks.Failing(transport)
+        failing.error = TransportError("gone")
+        with pytest.raises(TransportError, match="gone"):
+            all_reduce(np.ones(10), failing)
+        assert transport.waits.now is None
+
+    run_loopback(2, body)
 
 
 def test_a_rank_that_goes_on_says_so(said):
