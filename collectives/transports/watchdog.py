@@ -43,7 +43,10 @@ class Watchdog:
     def look(self) -> None:
         """Naps are counted, not the clock: while this process is stopped, no time passes for it."""
         now, number = self.waits.now, self.waits.number
-        place, what = (None, "") if now is None else ((number, *now.place()), now.waits_for())
+        try:
+            place, what = (None, "") if now is None else ((number, *now.place()), now.waits_for())
+        except Exception:  # it has moved while it was read
+            place, what = None, ""
         if place != self.place or not what:
             if self.waited_s > 0:
                 self.waits.notice.post()
