@@ -42,33 +42,41 @@ class Neighbour:
     def name(self) -> str:
         return "a thread" if self.process is None else f"process {self.process}"
 
+    def kill(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(OSError):  # it has just ended
+                os.kill(self.process, signal.SIGKILL)
+
 
 class Notice:
     """Where this process says what it waits for."""
 
     def __init__(self) -> None:
         self.launcher, self.size = os.getppid(), launch_of(os.environ).size
+        self.process = os.getpid()  # the rank's, also in its sentinel, which shares the notice
         self.descriptor: int | None = None
         self.one_host = False  # with all ranks in sight
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             in_between = launch_in(Path(f"/proc/{self.launcher}")).launcher != "none"
             self.one_host = not in_between and str(self.size) in map(os.environ.get, LOCAL_SIZES)
         with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden in this container
             self.descriptor = os.memfd_create(NAME)
+            self.post()
 
     def post(self, place: tuple[int, ...] = (), waits: str = "") -> None:
         if self.descriptor is not None:
-            os.pwrite(self.descriptor, json.dumps([place, waits[: NOTICE_BYTES // 2]]).ljust(NOTICE_BYTES).encode(), 0)
+            notice = f"{json.dumps([self.process, place])}\n{waits}".encode(errors="replace")
+            os.pwrite(self.descriptor, notice[:NOTICE_BYTES].ljust(NOTICE_BYTES), 0)
 
     def part(self) -> None:
         """Before this rank aborts the job: one that is stopped does not hear of it, and some launchers wait for it."""
         self.post(waits=FAREWELL)
         for other in self.neighbours():
-            if other.stopped and other.process is not None:
-                os.kill(other.process, signal.SIGKILL)
+            if other.stopped:
+                other.kill()
 
     def read(self) -> str:
-        return "" if self.descriptor is None else notice_in(os.pread(self.descriptor, NOTICE_BYTES, 0))[1]
+        return "" if self.descriptor is None else notice_in(os.pread(self.descriptor, NOTICE_BYTES, 0))[2]
 
     def blame(self) -> str:
         return blame(self.neighbours(), self.size, one_host=self.one_host)
@@ -88,27 +96,30 @@ class Notice:
             return
         launch = launch_in(process)
         if launch.launcher != "none":
-            place, waits = read_notice(process)
+            writer, place, waits = read_notice(process)
+            if writer not in (None, int(process.name)):
+                return  # the sentinel of a rank that is gone, adopted by the launcher
             yield Neighbour(launch.rank, int(process.name), state in "Tt", place, waits)
 
 
 def launch_in(process: Path) -> Launch:
     """Who started a process, as far as its variables tell."""
-    pairs = (pair.partition("=") for pair in (process / "environ").read_bytes().decode().split("\0"))
+    pairs = (os.fsdecode(pair).partition("=") for pair in (process / "environ").read_bytes().split(b"\0"))
     return launch_of({name: value for name, _, value in pairs})
 
 
-def read_notice(process: Path) -> tuple[tuple[int, ...], str]:
-    """What a process has posted."""
+def read_notice(process: Path) -> tuple[int | None, tuple[int, ...], str]:
+    """Which rank's notice a process has, by number (None: it has none), and what it says."""
     for descriptor in (process / "fd").iterdir():
         if NAME in os.readlink(descriptor):
             return notice_in(descriptor.read_bytes())
-    return (), ""
+    return None, (), ""
 
 
-def notice_in(content: bytes) -> tuple[tuple[int, ...], str]:
-    place, waits = json.loads(content or b'[[], ""]')
-    return tuple(place), waits
+def notice_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
+    head, _, waits = content.decode(errors="ignore").partition("\n")  # the last character may be cut
+    process, place = json.loads(head or "[null, []]")
+    return process, tuple(place), waits.rstrip()
 
 
 @cache

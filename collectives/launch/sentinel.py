@@ -67,15 +67,14 @@ class Sentinel:
             say(f"stall: rank {self.rank} has waited {after_s:g} s for {WAITS[state]}; {notice.blame()}")
             if abort:
                 notice.part()
-                os.kill(self.pid, signal.SIGTERM)
+                with contextlib.suppress(OSError):  # it has just ended
+                    os.kill(self.pid, signal.SIGTERM)
         # All die when one does, and launchers need a moment: who has died first is to blame, if it did not mean to.
         seen = notice.neighbours()
         gone = known - {other.rank for other in seen}
         meant = before == b"e" or FAREWELL in (notice.read(), *(other.waits for other in seen))
         if not meant and gone == {self.rank}:
             say(f"rank {self.rank} (process {self.pid}) has died without a word: was it killed?")
-        elif not meant and len(gone) == 2:
-            say(f"rank {min(gone - {self.rank})} is gone, and rank {self.rank} with it")
         if notice.read() == FAREWELL:
             end_the_others(notice)
 
@@ -89,8 +88,7 @@ def end_the_others(notice: Notice) -> None:
             return
         time.sleep(NAP_S)
     for other in notice.neighbours():
-        if other.process is not None:
-            os.kill(other.process, signal.SIGKILL)
+        other.kill()
 
 
 def say(text: str) -> None:

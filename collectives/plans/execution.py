@@ -97,9 +97,10 @@ class InstructionRun:
 
     def place(self) -> tuple[int, ...]:
         """How far it has come: instructions, and calls of the next one."""
-        if self.left is None:
+        left, calls = self.left, self.calls  # read once: a watchdog asks from another thread
+        if left is None:
             return self.position, self.waited
-        done = len(self.calls) - length_hint(self.left) - 1
+        done = len(calls) - length_hint(left) - 1
         for position, instruction in enumerate(self.instructions):
             length = len(straight([instruction]))
             if done < length:
@@ -109,8 +110,8 @@ class InstructionRun:
 
     def waits_for(self) -> str:
         """Which message it waits for; nothing where it copies or combines."""
-        position, waited = self.place()
-        awaited = self.instructions[min(position, len(self.instructions) - 1)].awaited
+        (position, waited), instructions = self.place(), self.instructions
+        awaited = instructions[min(position, len(instructions) - 1)].awaited if instructions else ()
         return awaited[waited] if waited < len(awaited) else ""
 
     def finish(self, instruction: BoundInstruction) -> None:

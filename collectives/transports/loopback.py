@@ -128,12 +128,14 @@ class LoopbackTransport:
 
     def barrier(self, *, asleep: bool = False) -> None:
         """Threads that wait always sleep."""
-        self.waits.meet("barrier")
+        if not asleep:
+            self.waits.meet("barrier")
         try:
             self.hub.barrier.wait()
         except threading.BrokenBarrierError:
             raise TransportError(self.hub.failure or "a rank ended early") from None
-        self.waits.now = None
+        finally:
+            self.waits.now = None
 
     def abort(self, message: str) -> None:
         if self.hub.failure is None:  # later ones are its consequences

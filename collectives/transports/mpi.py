@@ -90,34 +90,41 @@ class MpiTransport:
 
     def gather_values(self, value: Any) -> list[Any]:
         self.waits.meet("values of all ranks")
-        values = self.native.allgather(value)
-        self.waits.now = None
-        return values
+        try:
+            return self.native.allgather(value)
+        finally:
+            self.waits.now = None
 
     def same(self, number: int) -> bool:
         ballot = self.ballot
         ballot[0], ballot[1] = number, -number
         self.waits.number += 1
         self.waits.now = self.comparison
-        self.native.Allreduce(MPI.IN_PLACE, [ballot, 2, MPI.INT64_T], MPI.MIN)
-        self.waits.now = None
+        try:
+            self.native.Allreduce(MPI.IN_PLACE, [ballot, 2, MPI.INT64_T], MPI.MIN)
+        finally:
+            self.waits.now = None
         return ballot[0] == -ballot[1]
 
     def barrier(self, *, asleep: bool = False) -> None:
-        self.waits.meet("barrier")
-        if not asleep:
-            self.native.Barrier()
-        else:
+        if asleep:  # not among the waits, which are watched
             over, nap_s = self.native.Ibarrier(), NAPS_S[0]
             while not over.Test():
                 time.sleep(nap_s)
                 nap_s = min(1.3 * nap_s, NAPS_S[1])
-        self.waits.now = None
+            return
+        self.waits.meet("barrier")
+        try:
+            self.native.Barrier()
+        finally:
+            self.waits.now = None
 
     def abort(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)
-        own_notice().part()
-        self.native.Abort(1)
+        try:
+            own_notice().part()
+        finally:
+            self.native.Abort(1)
 
     def free(self) -> None:
         """Collective: give the duplicate back, and first what plans have kept."""

@@ -125,7 +125,10 @@ class Transport(Protocol):
         """Collective, and quick: whether all ranks have given the same number, below 2^63."""
 
     def barrier(self, *, asleep: bool = False) -> None:
-        """Collective: return when all ranks have come. If ``asleep``, a rank that waits leaves its core to others."""
+        """Collective: return when all ranks have come.
+
+        If ``asleep``, one of them does something long. Those that wait leave their cores to others; that is no stall.
+        """
 
     def abort(self, message: str) -> None:
         """End all ranks, because this one cannot go on."""

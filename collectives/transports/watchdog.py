@@ -42,7 +42,10 @@ class Watchdog:
     def look(self) -> None:
         """Naps are counted, not the clock: while this process is stopped, no time passes for it."""
         now, number = self.waits.now, self.waits.number
-        place, what = ((), "") if now is None else (now.place() or (number,), now.waits_for())
+        try:
+            place, what = ((), "") if now is None else (now.place() or (number,), now.waits_for())
+        except Exception:  # it has moved while it was read
+            place, what = (), ""
         if place != self.place or not what:
             if self.waited_s > 0:
                 self.waits.notice.post()

@@ -43,11 +43,11 @@ def doctor(
         return as_object(facts, found)
 
     with complaining(mpi=False):
+        alone = look(launch, device)  # collective: before an error of this rank, which is told to the others
         lookup("device", device or "cpu", STREAMS)
         lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
         nbytes = parsed("--size", parse_bytes, size)
         if nbytes < 1:
             raise ValueError(f"--size must be at least 1 B, not {size}")
-        alone = look(launch, device)
         report = run_ranks(command, json_file if launch.rank == 0 else None, threads=None if alone.usable else 1)
     raise typer.Exit(int(any(finding["severity"] == "broken" for finding in report["findings"])))

@@ -36,7 +36,8 @@ FUSION = "Which layers share a bucket: none (each has its own), layers:4 (4 at a
 MEMORY = "How GPU memory gets to MPI: direct, staged (copied to the host), or auto (direct if a trial succeeds)."
 
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
-JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write the result to a file, as JSON.")]
+JSON = "Write the result to a file, as JSON. An older one becomes FILE.old when the work begins."
+JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help=JSON)]
 LINK = Option(help="Emulate a link: slow messages down to it, e.g. 10gbit,50us.", show_default="the real one")
 THREADS = Option(min=1, help="Run this many ranks as threads of one process, without MPI.", show_default="an MPI job")
 Link = Annotated[str | None, LINK]

@@ -34,7 +34,8 @@ def complaining(*, mpi: bool) -> Iterator[None]:
     try:
         yield
     except (ValueError, AgreedError, ProgramError) as error:
-        agreed = agreed_on(error) if mpi and not isinstance(error, AgreedError) else error
+        told = (mpi or launch_of(os.environ).size > 1) and not isinstance(error, AgreedError)
+        agreed = agreed_on(error) if told else error
         complain(str(agreed), launched_rank() if mpi else launch_of(os.environ).rank)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
@@ -49,9 +50,11 @@ def agreed_on(error: Exception) -> Exception:
         raise error
 
     try:
-        run_world(lambda world: None, facts=complain)
-    except ValueError as agreed:
+        run_world(lambda world: None, facts=complain, stall_after_s=parse_seconds(STALL_AFTER))
+    except AgreedError as agreed:
         return error if str(agreed) == f"input: {error}" else agreed  # all ranks alike: in its own words
+    except ValueError:
+        pass  # no MPI can be used, so nobody waits in it
     return error
 
 
@@ -72,13 +75,14 @@ def run_ranks(
     json_file: Path | None = None,
     *,
     device: str = "cpu",
-    stall_after: str = "0s",
+    stall_after: str = STALL_AFTER,
+    stall_abort: bool = False,
     **how: Any,
 ) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
     ``stall_after`` is a time, such as 30s. Before the work it is checked that the file can be written, and an older
-    one is removed: where all processes of a host die, a launcher may return 0, and then no report must be there.
+    one becomes FILE.old: where all processes of a host die, a launcher may return 0, and then no report must be there.
     """
 
     def facts(rank: int) -> Mapping[str, Any]:
@@ -93,14 +97,18 @@ def run_ranks(
 
     def on_each_rank(world: World) -> Any:
         if json_file is not None and world.rank == 0 and json_file.is_file():
-            json_file.unlink()
+            older = json_file.resolve()  # a link stays one
+            older.rename(older.with_name(f"{older.name}.old"))
         result = command(world)
         agree(world.transport, "output", lambda: write(world, result))
         return result
 
+    how |= {"stall_after_s": parsed("--stall-after", parse_seconds, stall_after), "stall_abort": stall_abort}
+    if stall_abort and not how["stall_after_s"]:
+        raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
     select_gpu(device)
     try:
-        return run_world(on_each_rank, facts=facts, stall_after_s=parse_seconds(stall_after), **how)
+        return run_world(on_each_rank, facts=facts, **how)
     except TransportError:
         raise typer.Exit(1) from None  # the rank that failed has said why
 
@@ -118,7 +126,7 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
         config = config_of(flags)
         link = parsed("--link", parse_link, flags["link"]) if "link" in flags else None
         if config.device == "cpu" and "device_memory" in flags:
-            raise ValueError("device_memory does not apply to the device 'cpu'")
+            raise ValueError("--device-memory does not apply to the device 'cpu'")
         how = {name: flags[name] for name in ("device_memory", "stall_abort", "json_file") if name in flags}
         how |= {"device": config.device, "stall_after": flags.get("stall_after", STALL_AFTER), "link": link}
         run_ranks(lambda world: command(world, config), threads=threads, **how)

@@ -120,18 +120,21 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
     Raises:
         ValueError: there is no MPI library, or it cannot be called from two threads.
     """
+    communicator = None
     try:
         communicator = started()
         from dear_mpi.collectives.transports.mpi import MpiTransport
 
         transport = MpiTransport(communicator, device_memory=device_memory)
-    except ValueError:
-        raise
     except BaseException as error:  # Ctrl-C, say: MPI runs, and at its end this rank would wait for the others
+        if communicator is None and isinstance(error, ValueError):
+            raise  # there is no MPI to wait in
         print(said(launch_of(os.environ).rank, error), file=sys.stderr, flush=True)
-        own_notice().part()
-        if "mpi4py.MPI" in sys.modules:
-            sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(1)
+        try:
+            own_notice().part()
+        finally:
+            if "mpi4py.MPI" in sys.modules:
+                sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(1)
         raise
     try:
         yield transport

@@ -1,0 +1,104 @@
+"""What ranks of a host see of each other."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dear_mpi.collectives.launch import neighbours
+from dear_mpi.collectives.launch.neighbours import NOTICE_BYTES, Neighbour, Notice, launch_in
+from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.watchdog import Watchdog
+
+WAITING = "import sys; print(flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def child():
+    """A process that waits, as a rank of this launcher, with a byte in its environment that is no text."""
+    environment = os.environb | {b"PMI_SIZE": b"2", b"PMI_RANK": b"1", b"TITLE": b"\xff"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", WAITING], env=environment, close_fds=False, **pipes) as process:
+        process.stdout.readline()
+        yield process
+        process.communicate()
+
+
+def test_environments_may_hold_any_bytes(child):
+    assert launch_in(neighbours.Path(f"/proc/{child.pid}")).rank == 1
+
+
+def test_a_process_with_the_notice_of_another_is_no_rank(child):
+    notice = Notice()
+    notice.launcher = os.getpid()
+    assert [other.process for other in notice.neighbours()] == [child.pid]
+    os.set_inheritable(notice.descriptor, True)
+    environment = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "0"}
+    command = [sys.executable, "-c", WAITING]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, close_fds=False, **pipes) as sentinel:
+        sentinel.stdout.readline()
+        assert [other.process for other in notice.neighbours()] == [child.pid]
+        sentinel.communicate()
+
+
+@pytest.mark.parametrize("text", ["rank 1", "é" * NOTICE_BYTES, '"\n' * NOTICE_BYTES, "\udcff"], ids=range(4))
+def test_a_notice_keeps_to_its_room(text):
+    notice = Notice()
+    notice.post((3, 4), text)
+    assert os.fstat(notice.descriptor).st_size == NOTICE_BYTES
+    assert notice.read()[:100] == text.replace("\udcff", "?")[:100]
+    notice.post((), "short")
+    assert notice.read() == "short"
+
+
+def test_a_rank_that_has_just_ended_is_not_killed(child):
+    child.communicate()
+    Neighbour(1, child.pid).kill()
+
+
+def test_a_plan_that_was_given_back_waits_for_nothing():
+    run = InstructionRun(0, [BoundInstruction((), (), (), ())], [])
+    run.free()
+    assert (run.place(), run.waits_for()) == ((0, 0), "")
+
+
+def test_a_watchdog_outlives_a_wait_that_it_could_not_read():
+    class Moving:
+        def place(self):
+            raise TypeError
+
+    def body(transport):
+        dog = Watchdog(transport, 1.0)
+        dog.waited_s = 0.5
+        transport.waits.now = Moving()
+        dog.look()
+        return dog.waited_s
+
+    assert run_loopback(1, body) == [0.0]
+
+
+def test_nothing_is_waited_for_after_an_error():
+    waits = {}
+
+    def body(transport):
+        waits[transport.rank] = transport.waits
+        if transport.rank:
+            raise ValueError("rank 1 fails")
+        transport.barrier()
+
+    with pytest.raises(ValueError, match="rank 1 fails"):
+        run_loopback(2, body)
+    assert waits[0].now is None
+
+
+def test_sleepers_do_not_stall():
+    def body(transport):
+        seen = []
+        transport.hub.barrier.wait = lambda: seen.append(transport.waits.now)
+        transport.barrier(asleep=True)
+        return seen
+
+    assert run_loopback(1, body) == [[None]]
