@@ -4,8 +4,8 @@ import os
 import sys
 import traceback
 
+from dear_mpi.collectives.launch.abort import abort_job
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.launch.mpi_facts import abort_job
 
 
 def main() -> None:
@@ -27,8 +27,7 @@ def join_the_others(rank: int, error: BaseException) -> None:
     """Tell the other ranks, who wait for this one in the start of MPI: not every launcher ends a job because of it."""
     if not isinstance(error, SystemExit):
         traceback.print_exception(type(error), error, error.__traceback__)
-        print(f"rank {rank} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        abort_job()
+        abort_job(f"rank {rank} failed: {type(error).__name__}: {error}")
     elif error.code:
         from dear_mpi.cli.run import agreed_on
 

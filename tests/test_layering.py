@@ -11,7 +11,7 @@ from tests.rooms import LAYERS, ROOMS, ROOT, SOURCES, may_import, place, room_of
 STARTS_MPI = {"dear_mpi.collectives.transports.mpi"}  # when it is imported: so it is imported where it is needed
 MPI4PY_FILES = STARTS_MPI | {
     f"dear_mpi.collectives.{name}"
-    for name in ("plans.runners.native", *(f"launch.{x}" for x in ("cuda_aware", "probe_device", "mpi_facts")))
+    for name in ("plans.runners.native", *(f"launch.{x}" for x in ("cuda_aware", "probe_device", "mpi_facts", "abort")))
 }
 CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.probe_device"}  # and the kernels
 # importlib could load what no import statement names. The facade and two tables of optional libraries need it.

@@ -18,7 +18,7 @@ from dear_mpi.collectives.launch.launcher import child_environment
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["MpiFacts", "abort_job", "loaded", "mpi_facts", "queries", "without_pmix"]
+__all__ = ["MpiFacts", "loaded", "mpi_facts", "queries", "without_pmix"]
 
 CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
@@ -133,10 +133,3 @@ def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> list[str]:
         return sorted(set(re.findall(rf"/.*/{re.escape(name)}(?:[-_]\w+)?\.so\S*", maps.read_text())))
     except OSError:
         return []
-
-
-def abort_job() -> None:
-    """End all ranks of this job. MPI is started if it has not been: the others may wait for it there."""
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Abort(1)

@@ -7,7 +7,6 @@ they are; nothing is copied here.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from array import array
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from weakref import WeakSet
 
 from mpi4py import MPI
 
+from dear_mpi.collectives.launch.abort import abort_job
 from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.neighbours import own_notice
@@ -120,11 +120,7 @@ class MpiTransport:
             self.waits.now = None
 
     def abort(self, message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
-        try:
-            own_notice().part()
-        finally:
-            self.native.Abort(1)
+        abort_job(message)
 
     def free(self) -> None:
         """Collective: give the duplicate back, and first what plans have kept."""

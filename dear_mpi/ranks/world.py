@@ -1,7 +1,6 @@
 """The ranks of a job, seen from one of them, and the transport between them. A world is an argument, never global."""
 
 import os
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -9,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dear_mpi.collectives.launch.abort import abort_job
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.launch.neighbours import own_notice
 from dear_mpi.collectives.launch.sentinel import sentinel
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.agree import agree
@@ -129,12 +128,7 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
     except BaseException as error:  # Ctrl-C, say: MPI runs, and at its end this rank would wait for the others
         if communicator is None and isinstance(error, ValueError):
             raise  # there is no MPI to wait in
-        print(said(launch_of(os.environ).rank, error), file=sys.stderr, flush=True)
-        try:
-            own_notice().part()
-        finally:
-            if "mpi4py.MPI" in sys.modules:
-                sys.modules["mpi4py.MPI"].COMM_WORLD.Abort(1)
+        abort_job(said(launch_of(os.environ).rank, error))
         raise
     try:
         yield transport

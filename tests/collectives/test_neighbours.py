@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from dear_mpi.collectives.launch.neighbours import NOTICE_BYTES, Neighbour, Noti
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.watchdog import Watchdog
+from dear_mpi.ranks import world
 
 WAITING = "import sys; print(flush=True); sys.stdin.read()"
 
@@ -102,3 +104,20 @@ def test_sleepers_do_not_stall():
         return seen
 
     assert run_loopback(1, body) == [[None]]
+
+
+def test_only_a_missing_library_is_an_error_that_does_not_end_the_job(monkeypatch):
+    """A ValueError behind the start of MPI leaves the others waiting."""
+
+    def broken(*arguments, **options):
+        raise ValueError("broken")
+
+    aborts = []
+    monkeypatch.setattr(world, "abort_job", aborts.append)
+    monkeypatch.setitem(sys.modules, "dear_mpi.collectives.transports.mpi", SimpleNamespace(MpiTransport=broken))
+    monkeypatch.setattr(world, "started", object)
+    for count in (1, 1):
+        with pytest.raises(ValueError, match="broken"), world.world_transport("auto"):
+            pass
+        assert len(aborts) == count
+        monkeypatch.setattr(world, "started", broken)
