@@ -357,7 +357,7 @@ def check_one_thread_at_a_time(transport) -> None:
     """While another thread uses the transport, all calls are refused at once, and change nothing."""
     x = np.ones(4)
     with make_plan("all_reduce", x, transport) as plan:
-        transport.one_thread.enter()  # as a thread that runs another plan
+        transport.one_thread.tokens.pop()  # as a thread that runs another plan
         for call in (plan, plan.start, plan.advance, plan.wait, lambda: all_reduce(x, transport)):
             try:
                 call()
@@ -365,7 +365,7 @@ def check_one_thread_at_a_time(transport) -> None:
                 assert "two threads use one communicator at once: give each its own" in str(error)  # noqa: PT017
             else:
                 raise AssertionError("two threads got in")
-        transport.one_thread.leave()
+        transport.one_thread.tokens.append(None)
         assert (plan() == transport.size).all()
 
 

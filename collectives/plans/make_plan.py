@@ -81,25 +81,28 @@ def make_plan(
     """
     transport = transport_of(comm)
     asked = Call(collective, x, out, algorithm, plain(op), plain(segment_bytes), weights, plain(root), alike, counts)
-    transport.one_thread.enter()
-    try:
-        tag = transport.next_tag()
-        options = {"debug": debug, "alike": alike, "a slab": slab is not None, "number of the plan": tag}
+    options = {"debug": debug, "alike": alike, "a slab": slab is not None}
+    return transport.one_thread.run(prepare, asked, transport, slab, options, [*unknown])
 
-        def facts() -> dict[str, object]:
-            for name in unknown:
-                lookup("argument", name, make_plan.__kwdefaults__ or {})
-            return {**check_call(asked, transport), **options}
 
-        agree(transport, collective, facts)
-        work = workspace_of(asked, transport.rank, transport.size)
-        reached = reach_for(asked, work.buffer, transport, slab)
-        call = asked.chosen(transport, sharing=reached is not None)
-        run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
-    finally:
-        transport.one_thread.leave()
-    if debug:
-        work = replace(work, before=[run_checker(transport, f"{collective} number {tag}"), *work.before])
+def prepare(
+    asked: Call, transport: Transport, slab: Slab | None, options: dict[str, bool], unknown: Sequence[str]
+) -> Plan:
+    """Collective: the plan of a call; ``unknown`` are arguments that do not exist."""
+    tag = transport.next_tag()
+
+    def facts() -> dict[str, object]:
+        for name in unknown:
+            lookup("argument", name, make_plan.__kwdefaults__ or {})
+        return {**check_call(asked, transport), **options, "number of the plan": tag}
+
+    agree(transport, asked.collective, facts)
+    work = workspace_of(asked, transport.rank, transport.size)
+    reached = reach_for(asked, work.buffer, transport, slab)
+    call = asked.chosen(transport, sharing=reached is not None)
+    run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
+    if options["debug"]:
+        work = replace(work, before=[run_checker(transport, f"{call.collective} number {tag}"), *work.before])
     return Plan(run, work, call, transport)
 
 

@@ -64,20 +64,19 @@ class OneOffs:
             number = self.numbers.get(key, 0)
         except TypeError:  # there is something in it that has no hash
             key, number = (), 0
-        if number and self.vote(number):
-            self.kept.move_to_end(number)
-            return self.run(self.kept[number], x, out)
+        exclusively = self.transport.one_thread.run
+        if number and (target := exclusively(self.again, number, x, out)) is not None:
+            return target
         with make_plan(collective, x, self.transport, out=out, **options) as plan:
             kept = self.keep(key, plan, options)
-            return plan() if kept is None else self.run(kept, x, out)
+            return plan() if kept is None else exclusively(self.run, kept, x, out)
 
-    def vote(self, number: int) -> bool:
-        """Collective: whether all ranks mean the same plan."""
-        self.transport.one_thread.enter()
-        try:
-            return self.transport.same(number)
-        finally:
-            self.transport.one_thread.leave()
+    def again(self, number: int, x: Array, out: Array | None) -> Array | None:
+        """Collective: run a plan that was kept, if all ranks mean the same one; else None."""
+        if not self.transport.same(number):
+            return None
+        self.kept.move_to_end(number)
+        return self.run(self.kept[number], x, out)
 
     def run(self, kept: OneOff, x: Array, out: Array | None) -> Array:
         try:
@@ -167,7 +166,7 @@ class OneOff:
         if self.private or self.into:
             np.copyto(buffer[self.own] if self.gathers and self.into else buffer, flat)
         try:
-            plan()
+            plan.once()
         except BaseException:
             plan.result = target  # it lives as long as the plan: messages may still be written there
             raise

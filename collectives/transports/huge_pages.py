@@ -41,7 +41,11 @@ def map_aligned(descriptor: int, nbytes: int) -> Array:
     base = mapped(libc().mmap(None, reserved, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0))
     start = -(-base // HUGE_BYTES) * HUGE_BYTES
     access = mmap.PROT_READ | mmap.PROT_WRITE
-    mapped(libc().mmap(start, nbytes, access, mmap.MAP_SHARED | MAP_FIXED, descriptor, 0))
+    try:
+        mapped(libc().mmap(start, nbytes, access, mmap.MAP_SHARED | MAP_FIXED, descriptor, 0))
+    except OSError:
+        libc().munmap(base, reserved)
+        raise
     memory = (ctypes.c_uint8 * nbytes).from_address(start)
     # Not when Python ends: then arrays may still be in use, and the system takes the memory back anyhow.
     weakref.finalize(memory, libc().munmap, base, reserved).atexit = False

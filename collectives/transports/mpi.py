@@ -64,12 +64,15 @@ class MpiTransport:
         found = comm.Get_attr(keyval())
         if isinstance(found, cls):
             return found
-        MAKING.setdefault(comm.handle, OneThread()).enter()
-        try:
-            if comm.Get_attr(keyval()) is None:  # another thread may just have made it
-                comm.Set_attr(keyval(), cls(comm))
-        finally:
-            del MAKING[comm.handle]
+
+        def make() -> None:
+            try:
+                if comm.Get_attr(keyval()) is None:  # another thread may just have made it
+                    comm.Set_attr(keyval(), cls(comm))
+            finally:
+                del MAKING[comm.handle]
+
+        MAKING.setdefault(comm.handle, OneThread()).run(make)
         return cls.of(comm)
 
     @property

@@ -15,8 +15,6 @@ import threading
 from contextlib import ExitStack
 from queue import SimpleQueue
 
-import numpy as np
-
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
@@ -80,7 +78,6 @@ class Engine:
         """Run what comes, in order; after a failure nothing on the wire can be relied on, and nothing is run."""
         failure: str | None = None
         with ExitStack() as stack:
-            stack.enter_context(np.errstate(all="ignore"))  # a sum that overflows is an infinity, and is found there
             try:
                 stack.enter_context(self.streams.communication.use())
             except Exception as error:

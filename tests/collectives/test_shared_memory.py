@@ -99,6 +99,14 @@ def test_large_blocks_are_where_huge_pages_can_hold_them(memory):
     assert view[-1] == 1
 
 
+def test_what_cannot_be_mapped_leaves_nothing_behind(monkeypatch):
+    returned = []
+    monkeypatch.setattr(huge_pages.libc(), "munmap", lambda *call: returned.append(call))
+    with pytest.raises(OSError, match="mmap"):
+        huge_pages.map_aligned(-1, HUGE_BYTES)
+    assert [nbytes for _, nbytes in returned] == [2 * HUGE_BYTES]
+
+
 def test_without_huge_pages_a_block_is_what_it_was(memory, monkeypatch):
     advice = []
     monkeypatch.setattr(huge_pages.libc(), "madvise", lambda *call: advice.append(call[2]) or -1)
