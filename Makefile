@@ -12,7 +12,6 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed-$(MPI)
 endif
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
-RANKS := 1 2 3 4 5
 PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist loadfile')
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
@@ -56,9 +55,10 @@ endif
 demo: install         ## a first look, on 4 ranks
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi demo
 
-test: test-quick test-standin ## all tests: serial, then on 1 to 5 ranks under every MPI installed
+test: test-quick test-standin ## all tests: serial, then on 2, 3 and 5 ranks under every MPI installed, on 1 and 4 under one
 	$(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/test_launch.py
-	$(PYTHON) tests/launch.py --ranks $(RANKS) -- -m pytest $(UNDER_MPI) tests/mpi
+	$(PYTHON) tests/launch.py --ranks 2 3 5 -- -m pytest $(UNDER_MPI) tests/mpi
+	$(PYTHON) tests/launch.py --ranks 1 4 --first -- -m pytest $(UNDER_MPI) tests/mpi
 
 test-quick: install   ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi

@@ -84,6 +84,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--mpi", help="only the MPI of this name, such as MPICH")
+    parser.add_argument("--first", action="store_true", help="only the first MPI at hand")
     parser.add_argument("--mpirun", help="start ranks with this command, such as hostfiles/wheels-cuda.sh")
     parser.add_argument("--limit", type=int, default=1800, help="seconds for one launch")
     parser.add_argument("--keep-going", action="store_true", help="do the launches that remain after a failure")
@@ -93,6 +94,7 @@ def main() -> int:
 
     given = [Mpi("the given MPI", tuple(shlex.split(options.mpirun)))] if options.mpirun else None
     mpis = given or [mpi for mpi in mpis_at_hand() if options.mpi in (None, mpi.name)]
+    mpis = mpis[: 1 if options.first else None]
     if not mpis:
         print(f"no mpirun for {options.mpi or 'any MPI'}: run `make install`, or load the MPI of your cluster and use"
               " `make MPI=system`", file=sys.stderr)  # fmt: skip

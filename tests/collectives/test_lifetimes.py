@@ -89,4 +89,4 @@ my_ring = ring.all_gather
 
 
 def test_soak():
-    run_loopback(2, lambda transport: lifetime_checks.check_soak(transport, turns=30))
+    run_loopback(2, lambda transport: lifetime_checks.check_soak(transport, turns=20))

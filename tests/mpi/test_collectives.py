@@ -81,7 +81,7 @@ def test_shared_memory_gives_the_same_bits_as_messages(transport, dtype):
     checks.check_shared_has_the_bits_of_ordered(transport, dtype)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(case=checks.cases(checks.SHARED, counts=("large",), dtypes=("fp32", "bf16", "fp64")))
 def test_large_calls_in_shared_memory_are_exact(transport, case):
     checks.check_case(transport, case, checks.shareable(transport))

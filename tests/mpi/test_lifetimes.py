@@ -90,4 +90,4 @@ def test_soak(comm, transport):
                 assert (all_reduce(np.ones(count), part) == part.size).all()
         part.Free()
 
-    lifetime_checks.check_soak(transport, 12, beside)
+    lifetime_checks.check_soak(transport, 6, beside)
