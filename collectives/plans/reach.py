@@ -19,6 +19,7 @@ __all__ = ["Reach", "reach_for", "wants_shared"]
 MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
 SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
 BLOCK_BYTES = 256 * 1024  # stays in a second-level cache; see docs/benchmarks
+MAILBOXES_BYTES = 2 * 1024 * 1024  # up to here, mailboxes beat messages between ranks of a host, warm or cold
 MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; with many ranks they are smaller
 
 
@@ -55,7 +56,8 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
     needed = runner_of(call.algorithm) == "shared"
     if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
         return None
-    reached = reach(buffer, transport, slab, share_of(call, transport))
+    most_bytes = math.inf if needed else MAILBOXES_BYTES
+    reached = reach(buffer, transport, slab, share_of(call, transport), most_bytes=most_bytes)
     if needed and reached is None:
         which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
         raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
@@ -70,13 +72,15 @@ def share_of(call: Call, transport: Transport) -> Share:
     return Share(call.partition(transport.size), transport.rank, block, at_once)
 
 
-def reach(buffer: Array, transport: Transport, slab: Slab | None, share: Share) -> Reach | None:
-    """Collective: how ranks can read and write each other's data, if they can: in their buffers, or by mailboxes."""
+def reach(buffer: Array, transport: Transport, slab: Slab | None, share: Share, *, most_bytes: float) -> Reach | None:
+    """Collective: how ranks reach all data, if they can: in the buffers, or by mailboxes up to ``most_bytes``."""
     memory, dtype = transport.memory, buffer.dtype
     if library_of(buffer) != "numpy":
         return None
     if buffer.nbytes > SMALL_BYTES and (arrays := memory.reach(buffer)) is not None:
         return Reach(share, arrays, mailboxes=False)
+    if buffer.nbytes > most_bytes:
+        return None
     count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
     arrays = None if slab is None else memory.reach(slab.empty(count, dtype))
     if arrays is None:
