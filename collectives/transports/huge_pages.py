@@ -15,7 +15,7 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["HUGE_BYTES", "collapse", "map_aligned"]
+__all__ = ["HUGE_BYTES", "collapse", "file_in_memory", "map_aligned"]
 
 HUGE_BYTES = 2 << 20
 MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux; Python does not name the first and the last
@@ -50,6 +50,17 @@ def map_aligned(descriptor: int, nbytes: int) -> Array:
     # Not when Python ends: then arrays may still be in use, and the system takes the memory back anyhow.
     weakref.finalize(memory, libc().munmap, base, reserved).atexit = False
     return np.frombuffer(memoryview(memory), np.uint8)
+
+
+def file_in_memory(name: str, nbytes: int) -> tuple[int, Array]:
+    """The descriptor and the bytes of a new file; raises OSError or (not on Linux) AttributeError if there is none."""
+    descriptor = os.memfd_create(name)
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)  # fails here and now if there is not so much memory
+        return descriptor, map_aligned(descriptor, nbytes)
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def mapped(address: int | None) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, map_aligned
+from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, file_in_memory, map_aligned
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["Region", "SharedMemory"]
@@ -55,14 +55,8 @@ class SharedMemory:
         """A block of zero bytes in shared memory; if the system gives none, in memory that peers cannot reach."""
         try:
             name = f"dear-mpi-{secrets.token_hex(8)}"
-            descriptor = os.memfd_create(name)
-        except (AttributeError, OSError):  # not Linux, or forbidden in this container
-            return np.zeros(nbytes, np.uint8)
-        try:
-            os.posix_fallocate(descriptor, 0, nbytes)  # fails here and now if there is not so much memory
-            block = map_aligned(descriptor, nbytes)
-        except OSError:  # or no byte was asked for
-            os.close(descriptor)
+            descriptor, block = file_in_memory(name, nbytes)
+        except (AttributeError, OSError):  # not Linux, forbidden in this container, or no byte was asked for
             return np.zeros(nbytes, np.uint8)
         if nbytes >= HUGE_BYTES:
             collapse(block)

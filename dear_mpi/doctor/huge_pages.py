@@ -6,7 +6,7 @@ Messages from shared memory with pages of 4 KiB take up to twice as long, where 
 import os
 from pathlib import Path
 
-from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, map_aligned
+from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, file_in_memory
 
 __all__ = ["shared_huge_pages"]
 
@@ -36,13 +36,8 @@ def chosen(file: Path) -> str:
 def trial() -> str:
     """Why shared memory, made as plans make it, gets no huge page; empty if it does."""
     try:
-        descriptor = os.memfd_create("dear-mpi-doctor")
+        descriptor, block = file_in_memory("dear-mpi-doctor", HUGE_BYTES)
     except (OSError, AttributeError) as error:
         return f"none: {error}"
-    try:
-        os.posix_fallocate(descriptor, 0, HUGE_BYTES)
-        return collapse(map_aligned(descriptor, HUGE_BYTES))
-    except OSError as error:
-        return f"none: {error.strerror}"
-    finally:
-        os.close(descriptor)
+    os.close(descriptor)
+    return collapse(block)
