@@ -304,7 +304,9 @@ def check_soak(transport, turns: int, beside=lambda seed: None) -> None:
         OneOffs.of(transport).free()
         gc.collect()
         transport.barrier()
-        return tracemalloc.get_traced_memory()[0], len(os.listdir("/proc/self/fd"))
+        used = tracemalloc.get_traced_memory()[0], len(os.listdir("/proc/self/fd"))
+        transport.barrier()  # ranks that are threads count each other's memory: no one may go on before
+        return used
 
     tracemalloc.start()
     try:

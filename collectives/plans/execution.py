@@ -6,8 +6,10 @@ advance. A run then only starts, waits and calls. It slices no array and allocat
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import length_hint
 
 from dear_mpi.collectives.program.errors import TransportError
@@ -49,6 +51,8 @@ class InstructionRun:
     def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
         self.rank, self.instructions, self.requests = rank, instructions, requests
         self.calls = straight(instructions)
+        # Where in the calls an instruction begins; at last, their number.
+        self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
         self.position = self.waited = 0
         self.left: Iterator[Action] | None = None
 
@@ -78,8 +82,7 @@ class InstructionRun:
         Raises:
             TransportError: a message did not get through; it names the step and the peer.
         """
-        done = sum(len(straight([instruction])) for instruction in self.instructions[: self.position])
-        self.go(self.calls[done + self.waited :])
+        self.go(self.calls[self.starts[self.position] + self.waited :])
 
     def whole(self) -> None:
         """A whole run, call by call, which takes small collectives a third less time; raises as ``wait``."""
@@ -100,13 +103,9 @@ class InstructionRun:
         left, calls = self.left, self.calls  # read once: a watchdog asks from another thread
         if left is None:
             return self.position, self.waited
-        done = len(calls) - length_hint(left) - 1
-        for position, instruction in enumerate(self.instructions):
-            length = len(straight([instruction]))
-            if done < length:
-                return position, done
-            done -= length
-        return len(self.instructions), 0
+        done = max(len(calls) - length_hint(left) - 1, 0)
+        position = bisect_right(self.starts, done) - 1
+        return position, done - self.starts[position]
 
     def waits_for(self) -> str:
         """Which message it waits for; nothing where it copies or combines."""

@@ -36,7 +36,7 @@ def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nby
     """Whether a buffer belongs into memory that the ranks share, because plans would then work in the buffer itself.
 
     ``shared`` does, and ``auto`` where its table has a rule for it (without a collective: any such rule). All other
-    buffers belong into private memory, where MPI libraries are faster; from there, mailboxes serve any size.
+    buffers belong into private memory, where MPI libraries are faster.
     """
     if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
         return False

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.ranks.streams import STREAMS
@@ -99,6 +102,15 @@ class Config:
             if value is not None and not 0 <= value <= MOST_SECONDS:
                 raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value}")
         self.new_optimizer()
+
+    @property
+    def wire_type(self) -> np.dtype[Any]:
+        """The type in which gradients travel.
+
+        Raises:
+            ValueError: it is unknown.
+        """
+        return lookup("wire", self.wire or self.dtype, DTYPES)
 
     def new_optimizer(self) -> Optimizer:
         """The optimiser, with what was chosen for it.

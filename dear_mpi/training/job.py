@@ -17,7 +17,6 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, to_host
-from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.pack_plan import CHUNK_BYTES, PackPlan
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
@@ -195,7 +194,7 @@ def make_slab(parameters: Sequence[Parameter], config: Config, transport: Transp
     The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because MPI
     libraries are slower in shared memory.
     """
-    one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], wire_of(config), transport.size)
+    one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], config.wire_type, transport.size)
     padding = len(parameters) * (transport.size * CHUNK_BYTES + ALIGNMENT)
     nbytes = one_bucket.nbytes + padding + PLANS_BYTES
     if config.device == "cpu" and wants_shared(config.algorithm, transport.hosts):
@@ -203,14 +202,9 @@ def make_slab(parameters: Sequence[Parameter], config: Config, transport: Transp
     return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
 
 
-def wire_of(config: Config) -> np.dtype[Any]:
-    """The type in which gradients travel."""
-    return lookup("wire", config.wire or config.dtype, DTYPES)
-
-
 def make_buckets(layers: list[Layer], config: Config, ranks: int, slab: Slab) -> list[Bucket]:
     """Fuse the layers' gradients, in the memory of the slab."""
-    wire, optimizer = wire_of(config), config.new_optimizer()
+    wire, optimizer = config.wire_type, config.new_optimizer()
     nbytes = [sum(parameter.value.size for parameter in layer.parameters) * wire.itemsize for layer in layers]
     buckets = []
     for index, group in enumerate(fuse(config.fusion, nbytes)):

@@ -272,7 +272,16 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
     rows = json.loads(file.read_text())
     assert [row["bytes"] for row in rows] == [4, 4, 16, 16, 64, 64, 1024, 1024] * 2
     assert all(" ".join(row) == KEYS for row in rows)
-    assert ("all_gather, " in result.stdout) == (comm.rank == 0)
+    told = {
+        (row["collective"], row["algorithm"], row["bytes"])
+        for row in rows
+        if row["ci_high_us"] - row["ci_low_us"] <= row["p50_us"]
+    }
+    kinds = [(row["collective"], (row["algorithm"], row["peer"]), row["bytes"]) for row in rows]
+    summed = any(pair[0] == "auto" and {(kind, name, size) for name in pair} <= told for kind, pair, size in kinds)
+    text = " ".join(result.stdout.split())
+    assert ("all_gather, " in text) == (comm.rank == 0)
+    assert ("time / fastest MPI" in text) == (comm.rank == 0 and summed)
     comm.Barrier()
 
 
