@@ -24,11 +24,11 @@ OPTIONS = ["--std=c++17", "--fmad=false"]  # those of kernels/cuda_sources.py
 
 
 def architectures():
-    """The oldest and the newest generation from Volta to Blackwell that nvcc knows; with EVERY_ARCHITECTURE=1 all."""
+    """The newest generation from Volta to Blackwell that nvcc knows; with EVERY_ARCHITECTURE=1 all."""
     listed = subprocess.run([NVCC, "--list-gpu-arch"], capture_output=True, text=True, check=True, timeout=600).stdout
     known = set(map(int, re.findall(r"compute_(\d+)$", listed, re.MULTILINE)))
     found = sorted(known & {70, 75, 80, 90, 100})  # 86 to 89 run the code of 80
-    return found if os.environ.get("EVERY_ARCHITECTURE") else sorted({*found[:1], *found[-1:]})
+    return found if os.environ.get("EVERY_ARCHITECTURE") else found[-1:]
 
 
 def unit_of(file, folder, names):
