@@ -2,6 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
+
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.optimizers import SGD
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.training.line.arena import Arena, layout_of, line_dtype
+
 README = str(Path(__file__).parent.parent / "README.md")
 
 SCHEDULE_CASES = [
@@ -17,3 +24,11 @@ SCHEDULE_CASES = [
 def settings(**choices):
     """A run of a second."""
     return {"model": "mlp", "data": "digits", "fusion": "none", "batch": 32, "iterations": 8, "seed": 3} | choices
+
+
+def arena_of(layers, *, wire="fp64", ranks=1, optimizer=None):
+    """The memory of a model's line, on the host."""
+    wire = DTYPES[wire]
+    layout = layout_of(layers, wire, ranks)
+    slab = Slab.beside(np.zeros(1), Arena.nbytes(layout, line_dtype(layers), wire))
+    return Arena(layers, layout, wire=wire, optimizer=optimizer or SGD(), slab=slab)

@@ -6,6 +6,7 @@ one that only takes time: it is enough that it has these three members.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,22 +14,30 @@ from typing import Protocol
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.launch_tables import address
 
-__all__ = ["Layer", "Loss", "Parameter", "check_untied"]
+__all__ = ["Layer", "Loss", "Parameter", "in_order"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Parameter:
-    """A tensor that is trained, and the place where its gradient is written.
+    """A tensor of a layer, and the place where its gradient is written.
 
-    ``grad`` has the shape and dtype of ``value``. A bucket rebinds ``grad`` to a view into its buffer where it can, so
-    that packing costs nothing; a layer therefore writes *into* it (``grad[...] = g`` or ``out=grad``), never over it.
+    ``grad`` has the shape and dtype of ``value``. When training begins both become views into the memory of the line:
+    a gradient is then where it travels from, and an update is one pass. A layer therefore reads ``parameter.value``
+    each time, and writes *into* the gradient (``grad[...] = g`` or ``out=grad``), never over it. Layers are **tied** by
+    having the same parameter, or parameters of the same memory.
+
+    Attributes:
+        trained: whether it is; a frozen one is never changed, and its gradient not looked at.
+        rebind: whether it may become a view. Otherwise it stays in its own contiguous memory, at the price of a copy of
+            the gradient and of the value in each iteration.
     """
 
     name: str
     value: Array
     grad: Array
+    trained: bool = True
+    rebind: bool = True
 
     @classmethod
     def of(cls, name: str, value: Array) -> Parameter:
@@ -60,21 +69,17 @@ class Loss(Protocol):
         """The gradient of ``scale`` times that sum."""
 
 
-def check_untied(layers: Sequence[Layer]) -> None:
-    """See that no two parameters share memory: each would be updated with a part of its gradient.
+def in_order(layers: Sequence[Layer], order: Sequence[int] | None = None) -> list[Layer]:
+    """The layers as they run; where one runs again it is a copy, which has the same parameters and its own memory.
 
     Raises:
-        ValueError: two do; the message names both.
+        ValueError: ``order`` names a layer that does not exist.
     """
-    spans = sorted(
-        (address(array), array.nbytes, f"{parameter.name} of layer {number} ({type(layer).__name__})")
-        for number, layer in enumerate(layers)
-        for parameter in layer.parameters
-        for array in (parameter.value, parameter.grad)
-        if array.flags.c_contiguous and array.size  # a bucket refuses others
-    )
-    end, owner = 0, ""
-    for start, nbytes, name in spans:
-        if start < end:
-            raise ValueError(f"{owner} and {name} share memory: tied parameters cannot be trained, give each its own")
-        end, owner = start + nbytes, name
+    found: list[Layer] = []
+    for number in range(len(layers)) if order is None else order:
+        if not 0 <= number < len(layers):
+            raise ValueError(f"order must be of numbers below {len(layers)}, the layers of the model, not {number}")
+        layer = layers[number]
+        seen = any(layer is other for other in found)
+        found.append(copy.deepcopy(layer, {id(each): each for each in layer.parameters}) if seen else layer)
+    return found

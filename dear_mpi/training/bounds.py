@@ -10,51 +10,50 @@ from collections.abc import Iterable
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.fabric.live import LiveFabric
 
 __all__ = ["communication"]
 
 REPEATS = 3
 
 
-def communication(exchange: Exchange, collectives: Iterable[str]) -> dict[str, float]:
+def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
     """Collective: seconds of each of these collectives, for all buckets one after the other, with no compute beside.
 
     On an emulated link the cost model says it. There steps do not overlap: that is right for the ring, and pessimistic
     if many ranks send to one. On a real network it is measured, the best of three. Call this before training, because
     it leaves nothing but zeros in the buckets.
     """
-    times = modelled if exchange.world.link is not None else measured
-    return {collective: times(exchange, collective) for collective in collectives}
+    times = modelled if fabric.world.link is not None else measured
+    return {collective: times(fabric, collective) for collective in collectives}
 
 
-def modelled(exchange: Exchange, collective: str) -> float:
+def modelled(fabric: LiveFabric, collective: str) -> float:
     """By the cost model, on the emulated link."""
-    link = exchange.world.link
+    link = fabric.world.link
     assert link is not None, "only an emulated link has known parameters"
-    network, size = Network(alpha=link.latency_s, beta=1 / link.bandwidth), exchange.world.size
-    exchange.prepare([collective])
+    network, size = Network(alpha=link.latency_s, beta=1 / link.bandwidth), fabric.world.size
+    fabric.prepare([collective])
     total_s, written = 0.0, dict[tuple[str, int], list[Program]]()
-    for bucket in exchange.buckets:
-        plan = exchange.plans[collective, bucket.index]
-        key = plan.algorithm, -(-bucket.pack_plan.nbytes // plan.segment_bytes)  # auto may choose several
+    for bucket in fabric.buckets:
+        plan = fabric.plans[collective, bucket]
+        key = plan.algorithm, -(-bucket.nbytes // plan.segment_bytes)  # auto may choose several
         if key not in written:
-            written[key] = programs(key[0], collective, size, hosts=exchange.world.transport.hosts, pieces=key[1])
-        total_s += cost(written[key], bucket.pack_plan.padded, bucket.pack_plan.dtype.itemsize, network).time_s
+            written[key] = programs(key[0], collective, size, hosts=fabric.world.transport.hosts, pieces=key[1])
+        total_s += cost(written[key], bucket.count, bucket.nbytes // bucket.count, network).time_s
     return total_s
 
 
-def measured(exchange: Exchange, collective: str) -> float:
+def measured(fabric: LiveFabric, collective: str) -> float:
     """The best of a few runs of all buckets, each run as long as its slowest rank."""
-    exchange.prepare([collective])
-    compute, best_s = exchange.compute, float("inf")
+    fabric.prepare([collective])
+    best_s = float("inf")
     for _ in range(REPEATS):
-        exchange.world.transport.gather_values(None)
-        begin = compute.mark()
-        for handle in [exchange.start(collective, bucket) for bucket in exchange.buckets]:
+        fabric.world.transport.gather_values(None)
+        begin = fabric.now()
+        for handle in [fabric.start(collective, bucket) for bucket in fabric.buckets]:
             handle.wait()
-        elapsed_s = compute.seconds(begin, compute.mark())
-        best_s = min(best_s, max(exchange.world.transport.gather_values(elapsed_s)))
-    for bucket in exchange.buckets:
-        bucket.buffer.view("u1")[...] = 0
+        elapsed_s = fabric.seconds(begin, fabric.now())
+        best_s = min(best_s, max(fabric.world.transport.gather_values(elapsed_s)))
+    fabric.arena.wire.view("u1")[...] = 0
     return best_s

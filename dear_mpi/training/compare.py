@@ -41,7 +41,7 @@ def compare(
     """
     with Job(config, world, schedules) as job:
         started = dict.fromkeys(collective for name in schedules for collective in SCHEDULES[name].collectives)
-        network = communication(job.exchange, started)
+        network = communication(job.fabric, started)
         losses: dict[str, list[float]] = {name: [] for name in schedules}
         blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
         for count in turns(config.iterations):

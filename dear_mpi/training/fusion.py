@@ -1,16 +1,38 @@
-"""Tensor fusion: which layers share a bucket. Pure functions from the layers' sizes to groups of layers.
+"""Tensor fusion: where the line is cut into buckets. Pure functions from the layout.
 
-Groups hold whole layers that follow each other in forward order. Layers without parameters belong to no group.
+Most policies fuse whole layers: they are functions from the layers' sizes to groups of layers that follow each other in
+forward order, where layers without parameters belong to no group. ``cut:SIZE`` looks at no tensor.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
 
 from dear_mpi.reporting.units import parse_bytes
+from dear_mpi.training.line.layout import Layout
 
-__all__ = ["by_bytes", "by_layers", "equal_buckets", "fuse"]
+__all__ = ["borders", "by_bytes", "by_layers", "equal_buckets", "fuse"]
 
 Groups = list[list[int]]
+
+
+def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
+    """Where a policy cuts the line, in elements; an element has ``itemsize`` bytes on the wire.
+
+    Args:
+        policy: as for ``fuse``, or ``cut:SIZE``: buckets of that size, wherever tensors begin and end.
+
+    Raises:
+        ValueError: the policy cannot be read, or asks for more buckets than there are layers.
+
+    >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
+    >>> borders("layers:2", layout, 4), borders("cut:384B", layout, 4)
+    ([0, 128], [0, 96])
+    """
+    kind, _, argument = policy.partition(":")
+    if kind == "cut":
+        return list(range(0, layout.count, max(1, size_of(policy, argument) // itemsize)))
+    groups = fuse(policy, [owned * itemsize for owned in layout.owned])
+    return [layout.begin(group[0]) for group in groups]
 
 
 def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
@@ -33,13 +55,22 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
         if not argument.isdecimal() or int(argument) < 1:
             raise ValueError(f"fusion {policy!r} needs a whole number above zero after the colon, as in {kind}:4")
         return (by_layers if kind == "layers" else equal_buckets)(int(argument), nbytes)
+    return by_bytes(size_of(policy, policy), nbytes)
+
+
+def size_of(policy: str, size: str) -> int:
+    """The bytes that a policy names.
+
+    Raises:
+        ValueError: they cannot be read, or are none.
+    """
     try:
-        limit = parse_bytes(policy)
-        if limit < 1:
-            raise ValueError(f"size {policy!r} must be above zero")
-        return by_bytes(limit, nbytes)
+        if (nbytes := parse_bytes(size)) < 1:
+            raise ValueError(f"size {size!r} must be above zero")
     except ValueError as error:
-        raise ValueError(f"fusion {policy!r}: {error}. Allowed: none, layers:K, buckets:N, or a size") from None
+        allowed = "none, layers:K, buckets:N, a size, or cut:SIZE"
+        raise ValueError(f"fusion {policy!r}: {error}. Allowed: {allowed}") from None
+    return nbytes
 
 
 def trained(nbytes: Sequence[int]) -> list[int]:

@@ -18,18 +18,19 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.pack_plan import CHUNK_BYTES, PackPlan
-from dear_mpi.kernels.slab import ALIGNMENT, Slab
+from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.data import Batches
-from dear_mpi.models.layer import Layer, Parameter, check_untied
+from dear_mpi.models.layer import Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.training.bucket import Bucket
 from dear_mpi.training.config import Config
-from dear_mpi.training.engine import Engine
-from dear_mpi.training.exchange import Exchange
-from dear_mpi.training.fusion import fuse
+from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fusion import borders
+from dear_mpi.training.line.arena import Arena, layout_of, line_dtype
+from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.step import steps_of
 from dear_mpi.training.trainer import LossMeter, Trainer
 from dear_mpi.training.workload import make_workload
 
@@ -66,9 +67,9 @@ class Job:
                 "debug": config.debug,
                 "slab": self.slab,
             }
-            self.exchange = Exchange(self.buckets, world, engine, **options)
-            self.plans.callback(self.exchange.free)
-            self.meter = LossMeter(self.exchange, self.slab)
+            self.fabric = LiveFabric(self.buckets, self.arena, world, engine, **options)
+            self.plans.callback(self.fabric.free)
+            self.meter = LossMeter(self.fabric, self.slab)
             self.plans.callback(self.meter.free)
             self.trainers = {name: self.trainer(name) for name in schedules}
             self.stack = stack.pop_all()
@@ -97,18 +98,22 @@ class Job:
             raise ValueError(f"schedules must be different ones, not {', '.join(self.schedules)}")
         self.streams = open_streams(config.device)
         self.workload = make_workload(config, world)
-        check_untied(self.workload.layers)  # before they are copied to a GPU, each by itself
         facts = asdict(config) | {"parameters": self.parameters_sha256()}
         self.batches = None
         if self.workload.dataset is not None:
             examples = self.workload.dataset.train
             self.batches = Batches(examples, config.batch, rank=world.rank, size=world.size, seed=config.seed)
             facts["examples"] = sha256(examples.arrays)  # a rank that reads another file is noticed
+        layers, wire = in_order(self.workload.layers), config.wire_type
+        layout = layout_of(layers, wire, world.size)
+        self.buckets = cut(layout, borders(config.fusion, layout, wire.itemsize), wire.itemsize)
         with self.streams.compute.use():
-            for parameter in self.parameters:
-                parameter.value, parameter.grad = map(self.streams.put, (parameter.value, parameter.grad))
-            self.slab = make_slab(self.parameters, config, world.transport)
-            self.buckets = make_buckets(self.workload.layers, config, world.size, self.slab)
+            nbytes = Arena.nbytes(layout, line_dtype(layers), wire)
+            self.slab = make_slab(self.streams.put(np.zeros(1)), nbytes, config, world.transport)
+            self.arena = Arena(
+                layers, layout, wire=wire, optimizer=config.new_optimizer(), slab=self.slab, put=self.streams.put
+            )
+        self.steps = steps_of(layers, self.arena)
         return facts
 
     @property
@@ -117,9 +122,9 @@ class Job:
 
     def trainer(self, schedule: str) -> Trainer:
         """A trainer with this schedule."""
-        hooks = SCHEDULES[schedule](self.exchange)
-        self.exchange.prepare(hooks.collectives)
-        return Trainer(self.workload.layers, self.workload.loss, self.meter, hooks, debug=self.config.debug)
+        hooks = SCHEDULES[schedule](self.fabric)
+        self.fabric.prepare(hooks.collectives)
+        return Trainer(self.steps, self.workload.loss, self.meter, hooks, debug=self.config.debug)
 
     def batch(self, iteration: int) -> tuple[Array, Array, float]:
         """This rank's inputs and targets, and 1 / number of targets in the whole batch."""
@@ -157,8 +162,8 @@ class Job:
         right = total = 0
         for start in range(0, len(numbers), 256):
             x, targets = map(self.streams.put, tests.take(numbers[start : start + 256]))
-            for layer in self.workload.layers:
-                x = layer.forward(x)
+            for step in self.steps:
+                x = step.layer.forward(x)
             right += int((x.argmax(-1) == targets).sum())
             total += targets.size
         counts = self.world.transport.gather_values((right, total))
@@ -188,26 +193,12 @@ def sha256(arrays: Any) -> str:
     return digest.hexdigest()
 
 
-def make_slab(parameters: Sequence[Parameter], config: Config, transport: Transport) -> Slab:
-    """Memory for the buckets and the plans: one allocation for any fusion, unless plans need more than usual.
+def make_slab(beside: Array, nbytes: int, config: Config, transport: Transport) -> Slab:
+    """Memory for the arena and the plans: one allocation for any fusion, unless plans need more than usual.
 
     The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because MPI
-    libraries are slower in shared memory.
+    libraries are slower in shared memory; it is then on the device of the array ``beside``.
     """
-    one_bucket = PackPlan.of([parameter.value.shape for parameter in parameters], config.wire_type, transport.size)
-    padding = len(parameters) * (transport.size * CHUNK_BYTES + ALIGNMENT)
-    nbytes = one_bucket.nbytes + padding + PLANS_BYTES
     if config.device == "cpu" and wants_shared(config.algorithm, transport.hosts):
-        return Slab(transport.memory.allocate, nbytes, growth=PLANS_BYTES)
-    return Slab.beside(parameters[0].value, nbytes, growth=PLANS_BYTES)
-
-
-def make_buckets(layers: list[Layer], config: Config, ranks: int, slab: Slab) -> list[Bucket]:
-    """Fuse the layers' gradients, in the memory of the slab."""
-    wire, optimizer = config.wire_type, config.new_optimizer()
-    nbytes = [sum(parameter.value.size for parameter in layer.parameters) * wire.itemsize for layer in layers]
-    buckets = []
-    for index, group in enumerate(fuse(config.fusion, nbytes)):
-        parameters = [parameter for layer in group for parameter in layers[layer].parameters]
-        buckets.append(Bucket(index, group, parameters, wire=wire, chunks=ranks, optimizer=optimizer, slab=slab))
-    return buckets
+        return Slab(transport.memory.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
+    return Slab.beside(beside, nbytes + PLANS_BYTES, growth=PLANS_BYTES)

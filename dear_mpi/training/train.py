@@ -30,7 +30,7 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
         TrainingError: the loss or a gradient is infinite or not a number.
     """
     with Job(config, world, [config.schedule]) as job:
-        network = communication(job.exchange, SCHEDULES[config.schedule].collectives)
+        network = communication(job.fabric, SCHEDULES[config.schedule].collectives)
         trainer = job.trainers[config.schedule]
         losses: list[float] = []
         times: list[Times] = []

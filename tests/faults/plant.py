@@ -27,7 +27,7 @@ IMPORTS = {"imports": "dear_mpi.cli.app", "set-up": "dear_mpi.collectives.transp
 CALLS = {
     "MPI start": "dear_mpi.ranks.world:sentinel",
     "agreement": "dear_mpi.ranks.world:agree",
-    "plans": "dear_mpi.training.exchange:make_plan",
+    "plans": "dear_mpi.training.fabric.live:make_plan",
     "first iteration": "dear_mpi.models.layers.dense:Dense.backward",
     "collective": "dear_mpi.collectives.plans.plan:Plan.__call__",
     "mid run": "dear_mpi.models.layers.dense:Dense.forward",

@@ -6,7 +6,7 @@ import pytest
 
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import host_streams
-from dear_mpi.training.engine import Engine
+from dear_mpi.training.fabric.engine import Engine
 
 
 def test_plans_run_in_order_on_another_thread():

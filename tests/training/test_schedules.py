@@ -9,17 +9,13 @@ import pytest
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.optimizers import SGD
-from dear_mpi.models.layer import Parameter
-from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.bounds import communication
-from dear_mpi.training.bucket import Bucket
 from dear_mpi.training.config import Config
-from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.job import Job
+from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from dear_mpi.training.trainer import TrainingError
@@ -68,8 +64,8 @@ def test_a_bound_needs_what_its_schedule_starts_and_no_more():
 
     def prepared(world, schedule):
         with Job(Config.of(settings()), world, [schedule]) as job:
-            network = communication(job.exchange, SCHEDULES[schedule].collectives)
-            return set(network), {collective for collective, _ in job.exchange.plans}
+            network = communication(job.fabric, SCHEDULES[schedule].collectives)
+            return set(network), {collective for collective, _ in job.fabric.plans}
 
     for name, schedule in SCHEDULES.items():
         wanted = set(schedule.collectives)
@@ -100,45 +96,40 @@ def test_the_number_of_ranks_does_not_change_what_is_computed(threads, model, sc
 
 
 class Recorder:
-    """An engine that only writes down what it is given, and for which of it somebody waits."""
+    """A fabric that only writes down what it is asked for, and for which of it somebody waits."""
 
-    streams = host_streams()
-
-    def __init__(self):
+    def __init__(self, *uses):
         self.log = []
+        self.buckets = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, group, 128) for i, group in enumerate(uses)))
 
-    def start(self, plan, label):
-        self.log.append(plan)
-        waits = iter([f"wait for {plan}"])  # one: a handle of the last iteration is over
-        return SimpleNamespace(wait=lambda: self.log.append(next(waits, f"wait for {plan} once more")))
+    def start(self, collective, bucket):
+        self.log.append(f"{collective} {bucket.index}")
+        waits = iter([f"wait for {self.log[-1]}"])  # one: a handle of the last iteration is over
+        return SimpleNamespace(log=lambda: self.log.append(next(waits, "wait once more")))
+
+    def wait(self, handle):
+        handle.log()
+
+    def update(self, bucket):
+        self.log.append(f"update {bucket.index}")
 
 
 def recorded(schedule):
     """What a schedule does with three buckets of layers 0, (1, 2), 3 in two iterations and a flush."""
-    engine = Recorder()
-    parameters = [Parameter.of(str(layer), np.zeros(4)) for layer in range(4)]
-    groups = [[0], [1, 2], [3]]
-    buckets = [
-        Bucket(i, group, [parameters[layer] for layer in group], wire=DTYPES["fp64"], chunks=1, optimizer=SGD())
-        for i, group in enumerate(groups)
-    ]
-    for bucket in buckets:
-        bucket.update = lambda index=bucket.index: engine.log.append(f"update {index}")
-    exchange = Exchange(buckets, None, engine)
-    exchange.plans = {
-        (c, b.index): f"{c} {b.index}" for c in ("all_reduce", "reduce_scatter", "all_gather") for b in buckets
-    }
-    hooks = SCHEDULES[schedule](exchange)
+    fabric = Recorder((0,), (1, 2), (3,))
+    hooks = SCHEDULES[schedule](fabric)
     for _ in range(2):
         for layer in range(4):
             hooks.before_forward(layer)
-            engine.log.append(f"forward {layer}")
+            fabric.log.append(f"forward {layer}")
+            hooks.after_forward(layer)
         for layer in reversed(range(4)):
-            engine.log.append(f"backward {layer}")
+            hooks.before_backward(layer)
+            fabric.log.append(f"backward {layer}")
             hooks.after_backward(layer)
         hooks.end_backward()
     hooks.flush()
-    return engine.log
+    return fabric.log
 
 
 FORWARD = ["forward 0", "forward 1", "forward 2", "forward 3"]
@@ -167,16 +158,12 @@ def test_dear_reduces_during_backward_and_gathers_during_forward():
 
 def test_dear_gathers_in_the_order_of_first_use():
     """Where the forward pass needs its buckets in another order than the model lists them, that order counts."""
-    engine = Recorder()
-    parameters = [Parameter.of(str(layer), np.zeros(4)) for layer in range(2)]
-    buckets = [Bucket(i, [i], [parameters[i]], wire=DTYPES["fp64"], chunks=1, optimizer=SGD()) for i in range(2)]
-    exchange = Exchange(buckets, None, engine)
-    exchange.plans = {(c, i): f"{c} {i}" for c in ("reduce_scatter", "all_gather") for i in range(2)}
-    hooks = SCHEDULES["dear"](exchange)
+    fabric = Recorder((0,), (1,))
+    hooks = SCHEDULES["dear"](fabric)
     for layer in (1, 0):
         hooks.before_forward(layer)
     hooks.end_backward()
-    assert engine.log == ["all_gather 1", "all_gather 0"]
+    assert fabric.log == ["all_gather 1", "all_gather 0"]
 
 
 def test_gpt_learns_a_text():
@@ -197,13 +184,13 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     """The clock moves only while the main thread waits for a handle."""
     now = SimpleNamespace(s=0.0)
     clock = SimpleNamespace(mark=lambda: now.s, seconds=lambda begin, end: end - begin)
-    exchange = Exchange([], None, SimpleNamespace(streams=SimpleNamespace(compute=clock)))
+    fabric = LiveFabric(Cut(()), None, None, SimpleNamespace(streams=SimpleNamespace(compute=clock)))
     handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25))
-    exchange.wait(handle)
+    fabric.wait(handle)
     now.s += 10
-    exchange.wait(handle)
-    assert exchange.exposed_s() == 0.5
-    assert exchange.exposed_s() == 0, "it was told already"
+    fabric.wait(handle)
+    assert fabric.exposed_s() == 0.5
+    assert fabric.exposed_s() == 0, "it was told already"
 
 
 @pytest.mark.parametrize("choices", [{}, {"optimizer": "sgd", "lr": 1e30, "iterations": 50}], ids=["good", "diverges"])

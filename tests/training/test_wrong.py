@@ -7,16 +7,14 @@ import pytest
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import World
-from dear_mpi.training.bucket import Bucket
 from dear_mpi.training.compare import compare
 from dear_mpi.training.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
-from tests.training_checks import settings
+from tests.training_checks import arena_of, settings
 
 RANKS = 3
 
@@ -149,6 +147,39 @@ def test_one_rank_alone_does_wrong(model):
     assert "layer 2 (OnOneRank), parameter dense1.weight: its grad was bound to another array" in complaint()
 
 
+class Keeps(Dense):
+    """It computes with the array that it was made of."""
+
+    def __init__(self, name, weight):
+        super().__init__(name, weight)
+        self.mine = weight
+
+    def forward(self, x):
+        self._rows = x
+        return x @ self.mine + self.bias.value
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_layer_that_does_not_read_its_values_is_named(schedule, model):
+    model(Keeps)
+    said = complaint(schedule=schedule)
+    assert "layer 2 (Keeps), parameter dense1.weight: the layer computes with an array of its own; read param" in said
+
+
+def test_arrays_that_others_hold_have_their_values_after_the_first_iteration(monkeypatch):
+    """A script may keep what it made a model of."""
+    kept = []
+
+    def build(shape, classes, rng, dtype):
+        weight = rng.standard_normal((64, classes)).astype(dtype)
+        kept.append((weight, weight.copy()))
+        return [Reshape((64,)), Dense("head", weight)]
+
+    monkeypatch.setitem(MODELS, "mlp", build)
+    assert complaints(iterations=3) == [None] * RANKS
+    assert all((weight == before).all() for weight, before in kept)
+
+
 def test_a_right_layer_is_left_alone(model):
     model(Dense)
     assert complaints(debug=True) == [None] * RANKS
@@ -167,7 +198,7 @@ def test_an_overflow_on_the_wire_is_found_in_its_iteration(schedule, model):
     model(Large)
     choices = {"optimizer": "sgd", "lr": 1e-9, "schedule": schedule, "fusion": "none"}
     said = complaint(wire="fp16", **choices)
-    assert "bucket 1 (layers 2..2, " in said
+    assert "bucket 0 (layers 1..2, " in said, "the borders of buckets are rounded up"
     assert "summed in float16, are infinite or not a number in iteration 2" in said
     assert "--wire bf16 or fp32" in said
     assert complaints(wire="bf16", **choices) == [None] * RANKS
@@ -200,31 +231,33 @@ def test_numpy_does_not_warn_before_the_error(schedule):
     assert caught == []
 
 
-@pytest.mark.parametrize("overlap", [slice(None), slice(5, None)])
-def test_tied_parameters_are_refused(overlap, monkeypatch):
+def test_parameters_that_share_a_part_of_their_memory_are_refused(monkeypatch):
     def build(shape, classes, rng, dtype):
         weight = np.zeros((69, 64), dtype)
-        first, second = Dense("first", weight[:64]), Dense("second", weight[overlap][:64])
+        first, second = Dense("first", weight[:64]), Dense("second", weight[5:])
         return [Reshape((64,)), first, second, Dense("head", np.zeros((64, classes), dtype))]
 
     monkeypatch.setitem(MODELS, "mlp", build)
     said = complaint()
     assert "first.weight of layer 1 (Dense)" in said
-    assert "second.weight of layer 2 (Dense) share memory: tied parameters" in said
-
-
-def test_a_layer_that_is_there_twice_is_refused(monkeypatch):
-    def build(shape, classes, rng, dtype):
-        dense = Dense("dense", np.zeros((64, 64), dtype))
-        return [Reshape((64,)), dense, dense, Dense("head", np.zeros((64, classes), dtype))]
-
-    monkeypatch.setitem(MODELS, "mlp", build)
-    said = complaint()
-    assert "dense." in said
-    assert "of layer 1 (Dense) and dense." in said
+    assert "second.weight of layer 2 (Dense) share a part of their memory: tied" in said
 
 
 def test_a_parameter_that_must_not_be_copied_is_refused():
-    value = np.zeros((3, 4)).T
-    with pytest.raises(ValueError, match="parameter weight must be contiguous"):
-        Bucket(0, [0], [Parameter.of("weight", value)], wire=value.dtype, chunks=1, optimizer=None)
+    layer = Dense("dense", np.zeros((3, 4)).T)
+    layer.weight.rebind = False
+    with pytest.raises(ValueError, match=r"parameter dense\.weight must be contiguous"):
+        arena_of([layer])
+
+
+def test_a_frozen_parameter_shares_no_memory_with_a_trained_one():
+    weight = np.zeros((4, 4))
+    first, second = Dense("first", weight), Dense("second", weight)
+    second.weight.trained = False
+    with pytest.raises(ValueError, match=r"first\.weight .* share .* memory"):
+        arena_of([first, second])
+
+
+def test_a_model_has_something_to_train():
+    with pytest.raises(ValueError, match="a model must have a parameter that is trained"):
+        arena_of([Reshape((3,))])

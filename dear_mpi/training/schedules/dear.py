@@ -16,9 +16,8 @@ Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from dear_mpi.training.bucket import Bucket
-from dear_mpi.training.engine import Handle
-from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.fabric import Fabric, Handle
+from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.schedule import Schedule
 
 __all__ = ["Dear"]
@@ -33,33 +32,31 @@ class Dear(Schedule):
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
         return max(ff, network["all_gather"]) + max(bp, network["reduce_scatter"])
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange)
-        self.forward_order: dict[int, Bucket] = {}  # by index, in the order of first use
-        self.gathering: dict[int, Handle] = {}
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.forward_order: dict[Bucket, None] = {}  # in the order of first use
+        self.gathering: dict[Bucket, Handle] = {}
 
-    def before_forward(self, layer: int) -> None:
-        bucket = self.exchange.bucket_of(layer)
-        if bucket is not None:
-            self.forward_order.setdefault(bucket.index, bucket)
+    def before_forward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(use):
+            self.forward_order.setdefault(bucket)
             self.finish(bucket)
 
-    def after_backward(self, layer: int) -> None:
-        bucket = self.exchange.completed_by(layer)
-        if bucket is not None:
-            self.exchange.start("reduce_scatter", bucket)
+    def after_backward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.fabric.start("reduce_scatter", bucket)
 
     def end_backward(self) -> None:
-        for bucket in self.forward_order.values():
-            self.gathering[bucket.index] = self.exchange.start("all_gather", bucket)
+        for bucket in self.forward_order:
+            self.gathering[bucket] = self.fabric.start("all_gather", bucket)
 
     def finish(self, bucket: Bucket) -> None:
         """Wait for a bucket's all-gather, if it is under way, and update its parameters."""
-        handle = self.gathering.pop(bucket.index, None)
+        handle = self.gathering.pop(bucket, None)
         if handle is not None:
-            self.exchange.wait(handle)
-            bucket.update()
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)
 
     def flush(self) -> None:
-        for bucket in self.forward_order.values():
+        for bucket in self.forward_order:
             self.finish(bucket)

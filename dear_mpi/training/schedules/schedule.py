@@ -1,14 +1,17 @@
 """What a schedule is: four hooks around the layers, which start collectives, wait for them, and update.
 
-forward   before_forward(0) layer 0 . before_forward(1) layer 1 ...
-backward  ... layer 1 after_backward(1) . layer 0 after_backward(0) . end_backward()
-at a point where the parameters are looked at (evaluation, checkpoint, the end):  flush()
+forward    before_forward(0) layer 0 after_forward(0), before_forward(1) layer 1 after_forward(1), ...
+backward   before_backward(1) layer 1 after_backward(1), before_backward(0) layer 0 after_backward(0), end_backward()
+where parameters are looked at (evaluation, checkpoint, the end)   flush()
+
+A schedule sees buckets and uses of layers, by number, and drives a ``Fabric``: it knows neither arrays nor MPI. All
+ranks must start the same collectives in the same order.
 """
 
 from collections.abc import Mapping
 from typing import ClassVar
 
-from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.fabric import Fabric
 
 __all__ = ["Schedule"]
 
@@ -32,14 +35,20 @@ class Schedule:
         """
         raise NotImplementedError("a schedule must say its bound")
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
 
-    def before_forward(self, layer: int) -> None:
-        """Layer ``layer`` is about to run: its parameters must be up to date when this returns."""
+    def before_forward(self, use: int) -> None:
+        """A layer is about to run: its parameters must be up to date when this returns."""
 
-    def after_backward(self, layer: int) -> None:
-        """The gradients of layer ``layer`` have been written."""
+    def after_forward(self, use: int) -> None:
+        """It has run."""
+
+    def before_backward(self, use: int) -> None:
+        """It is about to run backward."""
+
+    def after_backward(self, use: int) -> None:
+        """Its gradients have been written."""
 
     def end_backward(self) -> None:
         """All gradients have been written."""

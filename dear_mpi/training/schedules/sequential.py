@@ -21,7 +21,7 @@ class Sequential(Schedule):
         return ff + bp + network["all_reduce"]
 
     def end_backward(self) -> None:
-        handles = [self.exchange.start("all_reduce", bucket) for bucket in reversed(self.exchange.buckets)]
-        for bucket, handle in zip(reversed(self.exchange.buckets), handles, strict=True):
-            self.exchange.wait(handle)
-            bucket.update()
+        handles = [(bucket, self.fabric.start("all_reduce", bucket)) for bucket in reversed(self.fabric.buckets)]
+        for bucket, handle in handles:
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)

@@ -11,9 +11,8 @@ Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1; with fused tensors
 from collections.abc import Mapping
 from typing import ClassVar
 
-from dear_mpi.training.bucket import Bucket
-from dear_mpi.training.engine import Handle
-from dear_mpi.training.exchange import Exchange
+from dear_mpi.training.fabric import Fabric, Handle
+from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.schedule import Schedule
 
 __all__ = ["Wfbp"]
@@ -28,17 +27,16 @@ class Wfbp(Schedule):
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
         return ff + max(bp, network["all_reduce"])
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
         self.reducing: list[tuple[Bucket, Handle]] = []
 
-    def after_backward(self, layer: int) -> None:
-        bucket = self.exchange.completed_by(layer)
-        if bucket is not None:
-            self.reducing.append((bucket, self.exchange.start("all_reduce", bucket)))
+    def after_backward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.reducing.append((bucket, self.fabric.start("all_reduce", bucket)))
 
     def end_backward(self) -> None:
         for bucket, handle in self.reducing:
-            self.exchange.wait(handle)
-            bucket.update()
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)
         self.reducing.clear()

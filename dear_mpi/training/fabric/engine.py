@@ -19,12 +19,12 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 
-__all__ = ["Engine", "Handle"]
+__all__ = ["Engine", "PlanHandle"]
 
 GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; after one on a single rank, they may not
 
 
-class Handle:
+class PlanHandle:
     """A plan under way: the buffer is the plan's until ``wait`` has returned.
 
     ``ready`` is the mark behind what wrote the buffer, ``done`` the one behind the plan.
@@ -63,14 +63,14 @@ class Engine:
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
-        self.queue: SimpleQueue[Handle | None] = SimpleQueue()
+        self.queue: SimpleQueue[PlanHandle | None] = SimpleQueue()
         # A daemon, so that a rank that failed elsewhere ends (and with it the job) though the engine still waits.
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
 
-    def start(self, plan: Plan, label: str) -> Handle:
+    def start(self, plan: Plan, label: str) -> PlanHandle:
         """Run a plan after those that were started before; ``label`` names it in errors."""
-        handle = Handle(plan, label, self.streams)
+        handle = PlanHandle(plan, label, self.streams)
         self.queue.put(handle)
         return handle
 

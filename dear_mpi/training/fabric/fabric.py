@@ -1,0 +1,44 @@
+"""The protocol between schedules and what carries their collectives out."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from dear_mpi.training.line.bucket import Bucket, Cut
+
+__all__ = ["Fabric", "Handle"]
+
+
+class Handle(Protocol):
+    """A collective under way."""
+
+    def wait(self) -> None:
+        """Block until it is over. Schedules wait through their fabric, which takes the time."""
+
+
+class Fabric(Protocol):
+    """Starts and awaits collectives of buckets, and updates their parameters.
+
+    Attributes:
+        buckets: in the order of the line.
+    """
+
+    buckets: Cut
+
+    def start(self, collective: str, bucket: Bucket) -> Handle:
+        """Begin a collective. If it reduces, the gradients of the bucket must be there."""
+
+    def wait(self, handle: Handle) -> None:
+        """Wait for it, and count the time as exposed communication."""
+
+    def update(self, bucket: Bucket) -> None:
+        """Update the parameters of a bucket by its gradients, which must be reduced, and whole on this rank."""
+
+    def now(self) -> Any:
+        """A mark of the time."""
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """From one mark to another."""
+
+    def exposed_s(self) -> float:
+        """Seconds of waiting since this was asked last."""

@@ -1,0 +1,111 @@
+"""A bucket: an interval of the line, which travels as one. It need not begin or end where a tensor does.
+
+    line     | embedding            | block 1 | block 2      | head |..|
+    buckets  |    0     |    1      :   |  2          |  3          :  |
+                                    ^ a border is put on the next point of the grid
+
+All gradients of a bucket are there when the first of its uses has run backward, since backward goes from the last use
+to the first; and that same use is the first to need it in the next forward pass. A border between two layers is rounded
+up to the grid, so a layer's first few elements may travel with the layer before it. That one is needed earlier and
+ready later anyway, so nothing waits for anything new.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.training.line.layout import Layout
+
+__all__ = ["Bucket", "Cut", "cut"]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Elements ``start`` to ``stop`` of the line.
+
+    Attributes:
+        index: its number on the line.
+        uses: the uses that touch it, ascending; all its gradients are there when ``uses[0]`` has run backward.
+        nbytes: what travels.
+    """
+
+    index: int
+    start: int
+    stop: int
+    uses: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def count(self) -> int:
+        """Its elements."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"bucket {self.index} (layers {self.uses[0]}..{self.uses[-1]}, {self.nbytes} bytes)"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The buckets of a line, in its order."""
+
+    buckets: tuple[Bucket, ...]
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return iter(self.buckets)
+
+    def __reversed__(self) -> Iterator[Bucket]:
+        return reversed(self.buckets)
+
+    def __len__(self) -> int:
+        return len(self.buckets)
+
+    def needed_by(self, use: int) -> tuple[Bucket, ...]:
+        """The buckets with parameters of a use."""
+        return self.tables[0].get(use, ())
+
+    def completed_by(self, use: int) -> tuple[Bucket, ...]:
+        """The buckets whose gradients are all there when a use has run backward; what ends the line comes first."""
+        return self.tables[1].get(use, ())
+
+    @cached_property
+    def tables(self) -> tuple[dict[int, tuple[Bucket, ...]], dict[int, tuple[Bucket, ...]]]:
+        needed = defaultdict[int, list[Bucket]](list)
+        completed = defaultdict[int, list[Bucket]](list)
+        for bucket in self.buckets:
+            completed[bucket.uses[0]].insert(0, bucket)
+            for use in bucket.uses:
+                needed[use].append(bucket)
+        return {use: tuple(found) for use, found in needed.items()}, {
+            use: tuple(found) for use, found in completed.items()
+        }
+
+
+def cut(layout: Layout, borders: Iterable[int], itemsize: int) -> Cut:
+    """The buckets between borders, of which each is rounded up to the grid.
+
+    Args:
+        borders: elements of the line, in any order; its beginning and its end are borders anyway.
+        itemsize: bytes of an element on the wire.
+
+    >>> layout = Layout.of([[("a", (9,))], [("b", (100,))]], itemsize=4, ranks=2)
+    >>> [str(bucket) for bucket in cut(layout, [layout.begin(1)], 4)]
+    ['bucket 0 (layers 0..1, 256 bytes)', 'bucket 1 (layers 1..1, 256 bytes)']
+    """
+    points = sorted({0, layout.count, *(min(round_up(border, layout.grid), layout.count) for border in borders)})
+    return Cut(
+        tuple(
+            Bucket(index, start, stop, uses_of(layout, start, stop), (stop - start) * itemsize)
+            for index, (start, stop) in enumerate(pairwise(points))
+        )
+    )
+
+
+def uses_of(layout: Layout, start: int, stop: int) -> tuple[int, ...]:
+    """The uses that touch an interval."""
+    inside = set(layout.tensors(start, stop))
+    return tuple(use for use, tensors in enumerate(layout.uses) if inside.intersection(tensors))

@@ -1,0 +1,106 @@
+"""The line: all trained parameters, one after the other, in the order in which the forward pass first uses them.
+
+    uses    0: embedding         1: block           2: head, tied to the embedding
+    line    | tokens | positions |.| weight | bias |................|
+              ^ offsets: each tensor begins on 16 bytes              ^ count: a multiple of the grid
+
+A **use** is a run of a layer in the forward pass; backward goes through the uses in reverse. What several uses share
+is on the line once, where the first of them needs it. Buckets are cut on a **grid** of size x 128 bytes, so that the
+shards of every bucket are equal, and no two of them share a cache line. This is a pure map: it knows no memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from dear_mpi.kernels.pack_plan import CHUNK_BYTES, TENSOR_BYTES, round_up
+
+__all__ = ["Layout", "Shape"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each trained tensor lies; offsets, counts and the grid are in elements.
+
+    Attributes:
+        shapes, offsets: of each tensor, in the order of the line.
+        uses: the numbers of the tensors that each use touches, in the order of the forward pass.
+        grid: where buckets may begin and end.
+    """
+
+    shapes: tuple[Shape, ...]
+    offsets: tuple[int, ...]
+    uses: tuple[tuple[int, ...], ...]
+    grid: int
+
+    @classmethod
+    def of(cls, uses: Iterable[Sequence[tuple[Hashable, Shape]]], *, itemsize: int, ranks: int) -> Layout:
+        """Put the tensors of all uses on a line.
+
+        Args:
+            uses: for each use the tensors that it touches: a key, equal for tensors that are one and the same, and a
+                shape.
+            itemsize: bytes of an element, in the smallest type that any flat array of the line has.
+            ranks: the number of ranks.
+
+        >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
+        >>> layout.offsets, layout.uses, layout.grid, layout.count
+        ((0, 4), ((0,), (), (1, 0)), 64, 64)
+        """
+        numbers: dict[Hashable, int] = {}
+        shapes: list[Shape] = []
+        touched = []
+        for tensors in uses:
+            for key, shape in tensors:
+                if numbers.setdefault(key, len(numbers)) == len(shapes):
+                    shapes.append(tuple(shape))
+            touched.append(tuple(numbers[key] for key, _ in tensors))
+        aligned = max(1, TENSOR_BYTES // itemsize)
+        offsets, end = [], 0
+        for shape in shapes:
+            offsets.append(end)
+            end += round_up(math.prod(shape), aligned)
+        return cls(tuple(shapes), tuple(offsets), tuple(touched), ranks * (CHUNK_BYTES // itemsize))
+
+    @property
+    def count(self) -> int:
+        """Elements of the line, with the padding at its end."""
+        return round_up(self.end(len(self.shapes) - 1), self.grid) if self.shapes else 0
+
+    def size(self, tensor: int) -> int:
+        """Elements of a tensor."""
+        return math.prod(self.shapes[tensor])
+
+    def end(self, tensor: int) -> int:
+        """The element behind the last one of a tensor."""
+        return self.offsets[tensor] + self.size(tensor)
+
+    @cached_property
+    def first_uses(self) -> tuple[int, ...]:
+        """The first use of each tensor."""
+        first: dict[int, int] = {}
+        for use, tensors in enumerate(self.uses):
+            for tensor in tensors:
+                first.setdefault(tensor, use)
+        return tuple(first[tensor] for tensor in range(len(self.shapes)))
+
+    @cached_property
+    def owned(self) -> tuple[int, ...]:
+        """How many elements of the line each use owns: those of the tensors that it is the first to use."""
+        counts = [0] * len(self.uses)
+        for tensor, use in enumerate(self.first_uses):
+            counts[use] += self.size(tensor)
+        return tuple(counts)
+
+    def begin(self, use: int) -> int:
+        """Where on the line the tensors begin that a use owns."""
+        return self.offsets[self.first_uses.index(use)]
+
+    def tensors(self, start: int, stop: int) -> list[int]:
+        """The tensors that lie, at least in part, between two elements."""
+        return [tensor for tensor, offset in enumerate(self.offsets) if offset < stop and start < self.end(tensor)]

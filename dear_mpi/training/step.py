@@ -1,0 +1,87 @@
+"""One use of a layer, as the trainer runs it: its gradients are put in their places, and looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.models.layer import Layer
+from dear_mpi.training.line.arena import Arena, Place
+
+__all__ = ["Step", "steps_of"]
+
+WRITE = "write all of it (grad[...] = g)"
+
+
+@dataclass(eq=False)
+class Step:
+    """A layer at one position of the forward pass.
+
+    Attributes:
+        number: its position.
+        places: where it writes its gradients.
+        complaints: what it did wrong; all steps of a model share the list.
+    """
+
+    number: int
+    layer: Layer
+    arena: Arena
+    complaints: list[str]
+    filled: bool = field(default=False, init=False)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        return self.arena.places[self.number]
+
+    def forward(self, x: Array, *, inspect: bool) -> Array:
+        """Run the layer.
+
+        If it is to be inspected, the memory that its values were moved from is full of NaN meanwhile: a layer that
+        kept an array, and computes with that instead of ``parameter.value``, would never see an update.
+        """
+        left = [(place, place.left) for place in self.places if place.left is not None] if inspect else []
+        if not left:
+            return self.layer.forward(x)
+        for _, array in left:
+            array[...] = math.nan
+        y = self.layer.forward(x)
+        wrong = bool(array_module(y).isnan(y).any()) and not bool(array_module(x).isnan(x).any())
+        for place, array in left:
+            array[...] = place.parameter.value
+            place.left = None
+            if wrong:
+                self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
+        return y
+
+    def before_backward(self, dy: Array, *, inspect: bool) -> None:
+        """Let the layer's gradients go where this use has its own; fill them with NaN if they are to be inspected."""
+        for place in self.places:
+            place.parameter.grad = place.grad
+        wanted = inspect and bool(self.places)
+        self.filled = wanted and not bool(array_module(dy).isnan(dy).any())  # not where NaN is what comes in
+        if self.filled:
+            for place in self.places:
+                place.grad[...] = math.nan
+
+    def after_backward(self) -> None:
+        """Note which gradients have not been written to their places, and add those of tied parameters."""
+        for place in self.places:
+            if place.parameter.grad is not place.grad:
+                place.grad[...] = math.nan  # so that all ranks hear of it
+                self.complain(place, f"its grad was bound to another array (grad = g); {WRITE}")
+            elif self.filled and bool(array_module(place.grad).isnan(place.grad).any()):
+                what = "the layer left part of it out, added to it (grad += g), or computed NaN"
+                self.complain(place, f"its gradient has NaN: {what}; {WRITE}")
+        self.arena.add_tied(self.number)
+
+    def complain(self, place: Place, what: str) -> None:
+        layer = f"layer {self.number} ({type(self.layer).__name__})"
+        self.complaints.append(f"{layer}, parameter {place.parameter.name}: {what}")
+
+
+def steps_of(uses: Sequence[Layer], arena: Arena) -> list[Step]:
+    """The steps of a model, whose complaints are in one list."""
+    complaints: list[str] = []
+    return [Step(number, layer, arena, complaints) for number, layer in enumerate(uses)]
