@@ -17,7 +17,7 @@ CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.probe_devic
 # importlib could load what no import statement names. The facade and two tables of optional libraries need it.
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",
-    "dear_mpi.collectives.algorithms.user_algorithm",
+    "dear_mpi.collectives.program.user_file",
     "dear_mpi.bench.gloo",
     "dear_mpi.kernels.array",
     "dear_mpi.kernels.dispatch",

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
-from dear_mpi.collectives.algorithms.user_algorithm import Source, load_algorithm, source_of
+from dear_mpi.collectives.algorithms.user_algorithm import algorithm_source, load_algorithm
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.user_file import Source
 from dear_mpi.collectives.program.verify import verify
 
 __all__ = ["Proof", "proven", "serves"]
@@ -29,7 +30,7 @@ def proven(name: str, collective: str, size: int, hosts: tuple[int, ...], pieces
         ProgramError: it is wrong.
         ValueError: it cannot be loaded, or does not serve the collective.
     """
-    return proof(source_of(name), name, collective, size, hosts=hosts, pieces=pieces)
+    return proof(algorithm_source(name), name, collective, size, hosts=hosts, pieces=pieces)
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import Timing, describe, timing
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.trainer import Times
 
 __all__ = ["compare", "turns"]
@@ -40,7 +40,7 @@ def compare(
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
     """
     with Job(config, world, schedules) as job:
-        started = dict.fromkeys(collective for name in schedules for collective in SCHEDULES[name].collectives)
+        started = dict.fromkeys(collective for name in schedules for collective in find_schedule(name).collectives)
         network = communication(job.fabric, started)
         losses: dict[str, list[float]] = {name: [] for name in schedules}
         blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
@@ -72,7 +72,7 @@ def turns(iterations: int) -> list[int]:
 def ideal_speedup(name: str, first: str, baseline: Timing, network: Mapping[str, float]) -> float:
     """How many times a schedule's bound is better than the first one's, for equal compute."""
     first_s, own_s = (
-        SCHEDULES[schedule].bound(baseline.forward_s, baseline.backward_s, network) for schedule in (first, name)
+        find_schedule(schedule).bound(baseline.forward_s, baseline.backward_s, network) for schedule in (first, name)
     )
     return first_s / own_s if own_s else 1.0
 

@@ -17,7 +17,6 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, to_host
-from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.data import Batches
 from dear_mpi.models.layer import Parameter, in_order
@@ -29,9 +28,11 @@ from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.arena import Arena, layout_of, line_dtype
 from dear_mpi.training.line.bucket import cut
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.loss_meter import LossMeter
+from dear_mpi.training.rehearse import rehearse
+from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.step import steps_of
-from dear_mpi.training.trainer import LossMeter, Trainer
+from dear_mpi.training.trainer import Trainer
 from dear_mpi.training.workload import make_workload
 
 __all__ = ["Job"]
@@ -89,7 +90,7 @@ class Job:
         """Make everything that needs no communication; return what must be equal on all ranks."""
         config, world = self.config, self.world
         for name in self.schedules:
-            schedule = lookup("schedule", name, SCHEDULES)
+            schedule = find_schedule(name)
             try:
                 check_algorithm(config.algorithm, world.transport, *schedule.collectives)
             except ValueError as error:
@@ -107,6 +108,8 @@ class Job:
         layers, wire = in_order(self.workload.layers), config.wire_type
         layout = layout_of(layers, wire, world.size)
         self.buckets = cut(layout, borders(config.fusion, layout, wire.itemsize), wire.itemsize)
+        for name in self.schedules:
+            rehearse(name, find_schedule(name), self.buckets, len(layers))
         with self.streams.compute.use():
             nbytes = Arena.nbytes(layout, line_dtype(layers), wire)
             self.slab = make_slab(self.streams.put(np.zeros(1)), nbytes, config, world.transport)
@@ -122,7 +125,7 @@ class Job:
 
     def trainer(self, schedule: str) -> Trainer:
         """A trainer with this schedule."""
-        hooks = SCHEDULES[schedule](self.fabric)
+        hooks = find_schedule(schedule)(self.fabric)
         self.fabric.prepare(hooks.collectives)
         return Trainer(self.steps, self.workload.loss, self.meter, hooks, debug=self.config.debug)
 

@@ -14,7 +14,7 @@ import numpy as np
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.job import Job
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.trainer import Times
 
 __all__ = ["Timing", "describe", "timing"]
@@ -49,7 +49,7 @@ def timing(
         forward_s=forward_s,
         backward_s=backward_s,
         exposed_comm_s=exposed_s,
-        bound_s=SCHEDULES[schedule].bound(forward_s, backward_s, network),
+        bound_s=find_schedule(schedule).bound(forward_s, backward_s, network),
         steady_s=steady[:, 0].tolist(),
     )
 

@@ -55,6 +55,10 @@ class Step:
                 self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
         return y
 
+    def backward(self, dy: Array) -> Array:
+        """Let the layer write its gradients; the gradient of its input."""
+        return self.layer.backward(dy)
+
     def before_backward(self, dy: Array, *, inspect: bool) -> None:
         """Let the layer's gradients go where this use has its own; fill them with NaN if they are to be inspected."""
         for place in self.places:

@@ -8,7 +8,7 @@ from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import describe, timing
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.trainer import Times
 
 __all__ = ["train"]
@@ -30,7 +30,7 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
         TrainingError: the loss or a gradient is infinite or not a number.
     """
     with Job(config, world, [config.schedule]) as job:
-        network = communication(job.fabric, SCHEDULES[config.schedule].collectives)
+        network = communication(job.fabric, find_schedule(config.schedule).collectives)
         trainer = job.trainers[config.schedule]
         losses: list[float] = []
         times: list[Times] = []

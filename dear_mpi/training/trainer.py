@@ -1,4 +1,4 @@
-"""The trainer: one iteration of any model under any schedule. It knows neither MPI nor derivatives.
+"""The trainer: one iteration of any model under any schedule. It knows neither MPI nor derivatives, nor what is live.
 
 The path of a gradient: ``layer.backward`` writes it into its bucket, ``schedule.after_backward`` hands the bucket to
 the ``Fabric``, whose ``Engine`` runs the collective's ``Plan``; when the schedule says so the fabric updates the
@@ -7,20 +7,15 @@ parameters, at the latest in ``schedule.before_forward`` of the layer that needs
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Loss
-from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.step import Step
 
-__all__ = ["LossMeter", "Times", "Trainer", "TrainingError"]
+__all__ = ["Times", "Trainer", "TrainingError"]
 
 
 class TrainingError(AgreedError):
@@ -39,28 +34,29 @@ class Times(NamedTuple):
     exposed_s: float
 
 
-class LossMeter:
-    """Sums the ranks' losses, hidden under the backward pass: started before it, read after it.
+class Meter(Protocol):
+    """Sums the losses of all ranks."""
 
-    Constructing is collective. ``slab`` is memory where the model is: a GPU's host does not wait for the loss.
-    """
-
-    def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
-        self.fabric, self.value = fabric, slab.zeros(1, DTYPES["fp64"])
-        self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
-        self.plan.name = "all_reduce of the loss"
+    @property
+    def fabric(self) -> Fabric: ...
 
     def start(self, loss: Array | float, scale: float) -> None:
-        self.value[...] = loss
-        self.value *= scale
-        self.handle = self.fabric.engine.start(self.plan, self.plan.name)
+        """Begin the sum of ``scale`` times the losses."""
 
     def read(self) -> float:
-        self.fabric.wait(self.handle)
-        return float(self.value[0])
+        """The sum; backward is over."""
 
-    def free(self) -> None:
-        self.plan.free()
+
+class Runs(Protocol):
+    """One use of a layer: ``Step`` on the live fabric, ``VirtualStep`` on the virtual one."""
+
+    @property
+    def complaints(self) -> Sequence[str]: ...
+
+    def forward(self, x: Array, *, inspect: bool) -> Array: ...
+    def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
+    def backward(self, dy: Array) -> Array: ...
+    def after_backward(self) -> None: ...
 
 
 class Trainer:
@@ -70,7 +66,7 @@ class Trainer:
     """
 
     def __init__(
-        self, steps: Sequence[Step], loss: Loss, meter: LossMeter, schedule: Schedule, *, debug: bool = False
+        self, steps: Sequence[Runs], loss: Loss, meter: Meter, schedule: Schedule, *, debug: bool = False
     ) -> None:
         self.steps, self.loss, self.meter, self.schedule = tuple(steps), loss, meter, schedule
         self.fabric = meter.fabric
@@ -92,6 +88,7 @@ class Trainer:
             ArgumentError: a layer of some rank has not written its gradients where they travel.
         """
         fabric = self.fabric
+        fabric.follow(self.schedule.order)
         fabric.exposed_s()  # leave out the waiting between iterations
         begin = fabric.now()
         x, forward = self.forward(x)
@@ -128,7 +125,7 @@ class Trainer:
             self.schedule.before_backward(number)
             step.before_backward(dy, inspect=self.debug or not self.done)
             begin = self.fabric.now()
-            dy = step.layer.backward(dy)
+            dy = step.backward(dy)
             pairs.append((begin, self.fabric.now()))
             step.after_backward()
             self.schedule.after_backward(number)
@@ -145,7 +142,7 @@ class Trainer:
             wrong.append(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")
         if wrong:
             self.schedule.flush()
-            agree(self.fabric.world.transport, f"iteration {self.done}", self.complain)
+            self.fabric.agree(f"iteration {self.done}", self.complain)
             raise TrainingError("; ".join(wrong))
 
     def complain(self) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def test_a_job_gives_its_communicator_back():
     assert kept == [MPI.COMM_NULL] * 2
 
 
-# A thousand runs of each take long where ranks share cores: all algorithms on few ranks, three of them on more.
+# Hundreds of runs of each take long where ranks share cores: all algorithms on few ranks, three of them on more.
 @pytest.mark.parametrize("algorithm", ALGORITHMS if MPI.COMM_WORLD.size <= 2 else ["ring", "bruck", "shared"])
 def test_runs_allocate_nothing(transport, algorithm):
     checks.check_runs_allocate_nothing(transport, algorithm)

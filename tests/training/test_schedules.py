@@ -167,10 +167,10 @@ def test_dear_gathers_in_the_order_of_first_use():
 
 
 def test_gpt_learns_a_text():
-    """The decoder learns the project's own README by heart: below 1.5 nats per byte, from 5.5 = log 256."""
-    config = Config.of({"model": "gpt", "data": README, "fusion": "layers:2", "iterations": 500})
+    """The decoder learns to guess the project's own README: below 2.2 nats per byte, from 5.5 = log 256."""
+    config = Config.of({"model": "gpt", "data": README, "fusion": "layers:2", "context": 32, "iterations": 300})
     loss = run_world(lambda world: train(config, world), threads=1)["loss"]
-    assert loss[0] > 5 > 1.5 > loss[-1]
+    assert loss[0] > 5 > 2.2 > loss[-1]
 
 
 @pytest.mark.parametrize("wire", ["fp16", "bf16", "fp64"])

@@ -1,8 +1,8 @@
 """The engine: one thread that carries out all communication of training while the main thread computes.
 
 MPI moves nothing while Python is busy elsewhere, so overlap needs a thread that sits inside MPI. It runs plans one
-after the other, in the order in which they were started; as all ranks start the same plans in the same order, the
-order on the wire is the same everywhere by construction. While it waits the interpreter lock is free.
+after the other, in the order in which they were started or in one that was decided in advance (``order.py``): so the
+order on the wire is the same on all ranks by construction. While it waits the interpreter lock is free.
 
 On a GPU the engine has a stream of its own. A plan begins behind what the main thread had launched on the compute
 stream when it was started, and the compute stream goes on behind the plan: neither waits for anything else. The
@@ -12,12 +12,14 @@ engine's thread does block, in the plan, until the device has reached what MPI i
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
 
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
+from dear_mpi.training.fabric.order import Key, Order
 
 __all__ = ["Engine", "PlanHandle"]
 
@@ -30,8 +32,8 @@ class PlanHandle:
     ``ready`` is the mark behind what wrote the buffer, ``done`` the one behind the plan.
     """
 
-    def __init__(self, plan: Plan, label: str, streams: Streams) -> None:
-        self.plan, self.label, self.streams = plan, label, streams
+    def __init__(self, plan: Plan, label: str, key: Key, streams: Streams) -> None:
+        self.plan, self.label, self.key, self.streams = plan, label, key, streams
         self.ready, self.done = streams.compute.mark(), None
         self.over = threading.Event()
         self.error: CollectiveError | None = None
@@ -63,19 +65,29 @@ class Engine:
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
+        self.order: Order[PlanHandle] = Order()
         self.queue: SimpleQueue[PlanHandle | None] = SimpleQueue()
         # A daemon, so that a rank that failed elsewhere ends (and with it the job) though the engine still waits.
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
 
-    def start(self, plan: Plan, label: str) -> PlanHandle:
-        """Run a plan after those that were started before; ``label`` names it in errors."""
-        handle = PlanHandle(plan, label, self.streams)
-        self.queue.put(handle)
+    def start(self, plan: Plan, label: str, key: Key = ("plan", 0)) -> PlanHandle:
+        """Run a plan when its turn has come, which ``key`` says; ``label`` names it in errors."""
+        handle = PlanHandle(plan, label, key, self.streams)
+        for next_one in self.order.submit(key, handle):
+            self.queue.put(next_one)
         return handle
 
+    def follow(self, keys: Sequence[Key] | None) -> None:
+        """From now on run plans in this order, again and again; None for first in, first out.
+
+        Raises:
+            ValueError: an iteration of another order is not over.
+        """
+        self.order = self.order.replaced(keys)
+
     def serve(self) -> None:
-        """Run what comes, in order; after a failure nothing on the wire can be relied on, and nothing is run."""
+        """Run what comes; after a failure nothing on the wire can be relied on, and nothing is run."""
         failure: str | None = None
         with ExitStack() as stack:
             try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
 
 __all__ = ["Fabric", "Handle"]
@@ -25,10 +27,13 @@ class Fabric(Protocol):
 
     buckets: Cut
 
+    def follow(self, order: Sequence[Key] | None) -> None:
+        """Let the collectives of each iteration go onto the wire in this order; None for first in, first out."""
+
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a collective. If it reduces, the gradients of the bucket must be there."""
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Any) -> None:
         """Wait for it, and count the time as exposed communication."""
 
     def update(self, bucket: Bucket) -> None:
@@ -42,3 +47,9 @@ class Fabric(Protocol):
 
     def exposed_s(self) -> float:
         """Seconds of waiting since this was asked last."""
+
+    def complaints(self) -> list[str]:
+        """What was wrong with summed gradients, the same on all ranks."""
+
+    def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Raise on all ranks what any of them raises in ``facts``."""

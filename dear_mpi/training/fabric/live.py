@@ -1,19 +1,23 @@
 """The live fabric: buckets bound to memory, the plans of their collectives, and the engine that runs these."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Handle
+from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 
-__all__ = ["LiveFabric"]
+__all__ = ["LOSS", "LiveFabric"]
+
+LOSS: Key = ("loss", 0)  # its sum over the ranks is started behind the forward pass
 
 
 class LiveFabric:
@@ -52,7 +56,11 @@ class LiveFabric:
         if collective != "all_gather":
             self.bound[bucket].pack()
         plan = self.plans[collective, bucket]
-        return self.engine.start(plan, plan.name)
+        return self.engine.start(plan, plan.name, (collective, bucket.index))
+
+    def follow(self, order: Sequence[Key] | None) -> None:
+        """Let collectives go onto the wire in this order; that of the loss comes first."""
+        self.engine.follow(None if order is None else [LOSS, *order])
 
     def wait(self, handle: Handle) -> None:
         """Wait, and count the time as exposed communication."""
@@ -67,6 +75,10 @@ class LiveFabric:
     def complaints(self) -> list[str]:
         """What was wrong with summed gradients, the same on all ranks."""
         return [text for bound in self.bound.values() if (text := bound.complaint())]
+
+    def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Collective: raise on all ranks what any of them raises in ``facts``."""
+        agree(self.world.transport, what, facts)
 
     def now(self) -> Any:
         """A mark of the compute stream."""

@@ -137,7 +137,7 @@ class Arena:
         self.updates = 0  # of every bucket, whenever buckets are cut
         self.owners: dict[int, Parameter] = {}  # of tensors that stay where they are
         self.further: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
-        self.put = put
+        self.put, self.bound = put, set[Parameter]()
         for parameter in (parameter for layer in uses for parameter in layer.parameters if not parameter.trained):
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
         self.places = [
@@ -170,7 +170,9 @@ class Arena:
             grad = array_module(grad).zeros_like(grad)
             self.further[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
-        return Place(parameter, grad, left if left is not value and held(left) else None)
+        kept = parameter not in self.bound and held(left)
+        self.bound.add(parameter)
+        return Place(parameter, grad, left if kept else None)
 
     def part(self, array: Array, tensor: int) -> Array:
         """A tensor's part of a flat array, in its shape."""

@@ -8,10 +8,11 @@ A schedule sees buckets and uses of layers, by number, and drives a ``Fabric``: 
 ranks must start the same collectives in the same order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric
+from dear_mpi.training.fabric.order import Key
 
 __all__ = ["Schedule"]
 
@@ -21,9 +22,12 @@ class Schedule:
 
     Attributes:
         collectives: those that it starts, so that their plans can be made before training.
+        order: in which the collectives of an iteration go onto the wire, from the first of its backward pass to the
+            last before that of the next one; None for the order in which they are started.
     """
 
     collectives: ClassVar[tuple[str, ...]] = ()
+    order: Sequence[Key] | None = None
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:

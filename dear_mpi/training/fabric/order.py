@@ -1,0 +1,73 @@
+"""In which order the collectives of an iteration go onto the wire: as they are started, or as was decided in advance.
+
+All ranks must put the same collectives onto the wire in the same order, or they wait for each other for ever. First
+in, first out is such an order as long as all ranks start alike, which schedules do. An order decided in advance lets
+what is needed soonest go first, though it is ready last.
+
+Why nobody can deadlock: a rank begins the k-th collective of the order when those before it are over there and its
+schedule has started it. Suppose that all ranks are stuck, and take one that has come least far, to the k-th. No other
+rank keeps it waiting, since all have come as far. So its schedule has not started the k-th collective, and waits for a
+later one. That depends on the schedule alone, not on time: the virtual fabric meets it too, and refuses the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+__all__ = ["Key", "Order"]
+
+Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
+T = TypeVar("T")
+
+
+class Order(Generic[T]):
+    """Says whose turn it is.
+
+    Args:
+        keys: the collectives of an iteration, again and again; None for first in, first out.
+
+    >>> order = Order([("all_gather", 0), ("all_gather", 1)])
+    >>> order.submit(("all_gather", 1), "early"), order.submit(("all_gather", 0), "late")
+    ([], ['late', 'early'])
+    """
+
+    def __init__(self, keys: Sequence[Key] | None = None) -> None:
+        self.keys = None if keys is None else tuple(keys)
+        self.position = 0
+        self.waiting: dict[Key, T] = {}
+
+    @property
+    def next(self) -> str:
+        """The collective whose turn it is."""
+        return "any" if not self.keys else "the {} of bucket {}".format(*self.keys[self.position])
+
+    def submit(self, key: Key, item: T) -> list[T]:
+        """Take an item; those whose turn has come with it, in order.
+
+        Raises:
+            ValueError: the order has no such collective, or one that is under way.
+        """
+        if self.keys is None:
+            return [item]
+        if key not in self.keys or key in self.waiting:
+            what = "is waiting for its turn" if key in self.waiting else "is not in the order of the iteration"
+            raise ValueError("the {} of bucket {} was started, but {}".format(*key, what))
+        self.waiting[key] = item
+        turn = []
+        while (key := self.keys[self.position]) in self.waiting:
+            turn.append(self.waiting.pop(key))
+            self.position = (self.position + 1) % len(self.keys)
+        return turn
+
+    def replaced(self, keys: Sequence[Key] | None) -> Order[T]:
+        """This order, or another one, which begins anew.
+
+        Raises:
+            ValueError: an iteration is not over.
+        """
+        if keys == self.keys or (keys is not None and tuple(keys) == self.keys):
+            return self
+        if self.waiting or self.position:
+            raise ValueError(f"the order cannot be changed within an iteration: it is the turn of {self.next}")
+        return Order(keys)

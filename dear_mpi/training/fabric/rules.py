@@ -1,0 +1,114 @@
+"""What a schedule may do, and when: a book of every bucket, which refuses what breaks a rule.
+
+    a bucket's gradients   written -> under way -> reduced, in shards or whole -> updated -> written ...
+
+A schedule that keeps the rules in this book gives the same parameters as any other one. Whoever breaks one is told the
+bucket, and the point of the iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from dear_mpi.training.line.bucket import Bucket, Cut
+
+__all__ = ["Rules", "ScheduleError"]
+
+
+class ScheduleError(ValueError):
+    """A schedule does what would train wrongly, or hang."""
+
+
+@dataclass
+class Entry:
+    """What has happened to a bucket since its gradients were written last."""
+
+    missing: set[int] = field(default_factory=set)  # uses that have not run backward
+    started: list[str] = field(default_factory=list)
+    awaited: list[str] = field(default_factory=list)
+    updated: bool = True
+
+
+class Rules:
+    """The book of one schedule.
+
+    Args:
+        name: of the schedule, for messages.
+        collectives: those that it says it starts.
+    """
+
+    def __init__(self, name: str, buckets: Cut, collectives: Sequence[str]) -> None:
+        self.name, self.buckets, self.collectives = name, buckets, collectives
+        self.entries = {bucket: Entry() for bucket in buckets}
+        self.iteration, self.point = 0, "the start"
+
+    def refuse(self, what: str) -> NoReturn:
+        """
+        Raises:
+            ScheduleError: always.
+        """
+        raise ScheduleError(f"schedule {self.name!r} {what} (in {self.point} of iteration {self.iteration})")
+
+    def before_layer(self, use: int) -> None:
+        """A layer runs forward: its parameters must have been updated."""
+        for bucket in self.buckets.needed_by(use):
+            entry = self.entries[bucket]
+            if not entry.updated:
+                lacks = "has not been updated" if entry.awaited else "was not waited for"
+                self.refuse(f"lets layer {use} run though {bucket} {lacks}")
+
+    def wrote(self, use: int) -> None:
+        """A layer has run backward, and written its gradients."""
+        for bucket in self.buckets.needed_by(use):
+            if self.entries[bucket].updated:
+                self.entries[bucket] = Entry(missing=set(bucket.uses), updated=False)
+            entry = self.entries[bucket]
+            if entry.started:
+                self.refuse(f"has started the {entry.started[0]} of {bucket} before layer {use} wrote its gradients")
+            entry.missing.discard(use)
+
+    def start(self, collective: str, bucket: Bucket) -> None:
+        """A collective is started."""
+        entry = self.entries.get(bucket)
+        if collective not in self.collectives:
+            allowed = ", ".join(self.collectives) or "none"
+            self.refuse(f"starts the {collective} of {bucket}, which is not among its collectives, {allowed}")
+        if entry is None:
+            self.refuse(f"starts the {collective} of {bucket}, which is none of the model's buckets")
+        if collective in entry.started or (collective != "all_gather" and entry.started):
+            self.refuse(f"starts the {collective} of {bucket} behind its {entry.started[-1]}, once too often")
+        if collective == "all_gather" and entry.started != ["reduce_scatter"]:
+            self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
+        if entry.updated or entry.missing:
+            missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
+            self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
+        entry.started.append(collective)
+
+    def awaited(self, collective: str, bucket: Bucket) -> None:
+        """A collective was waited for."""
+        if collective in self.entries[bucket].started:
+            self.entries[bucket].awaited.append(collective)
+
+    def update(self, bucket: Bucket) -> None:
+        """A bucket is updated: its gradients must be whole."""
+        entry = self.entries.get(bucket)
+        if entry is None or entry.updated:
+            self.refuse(f"updates {bucket}, which has no new gradients")
+        if not {"all_reduce", "all_gather"}.intersection(entry.awaited):
+            found = f"its {entry.started[-1]} was waited for" if entry.started else "its gradients were reduced"
+            self.refuse(f"updates {bucket} before {found}")
+        entry.updated = True
+
+    def end_backward(self) -> None:
+        """Backward is over: all buckets must be on their way."""
+        for bucket, entry in self.entries.items():
+            if not entry.updated and not entry.started:
+                self.refuse(f"forgets {bucket}: it has started no collective for it")
+
+    def flushed(self) -> None:
+        """The parameters are looked at."""
+        for bucket, entry in self.entries.items():
+            if not entry.updated:
+                self.refuse(f"forgets {bucket}: it has not updated it")

@@ -1,0 +1,280 @@
+"""A schedule that would train wrongly, or wait for ever, is refused before the first byte moves."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.layers.synthetic import NoLoss
+from dear_mpi.ranks.streams import host_streams
+from dear_mpi.ranks.world import World
+from dear_mpi.training.config import Config
+from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.rules import ScheduleError
+from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualStep
+from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.rehearse import NoMeter, rehearse
+from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
+from dear_mpi.training.train import train
+from dear_mpi.training.trainer import Trainer
+from tests import training_checks
+
+USES = 5
+# Layer 2 is in two buckets, bucket 1 has two layers, and layer 4 shares a parameter with layer 0.
+BUCKETS = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, uses, 128) for i, uses in enumerate([(0, 4), (1, 2), (2,), (3, 4)])))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_our_schedules_keep_the_rules(schedule):
+    rehearse(schedule, SCHEDULES[schedule], BUCKETS, USES)
+
+
+class NeverWaits(Dear):
+    def finish(self, bucket):
+        if self.gathering.pop(bucket, None) is not None:
+            self.fabric.update(bucket)
+
+
+class StartsTwice(Dear):
+    def after_backward(self, use):
+        super().after_backward(use)
+        if use == 1:
+            self.fabric.start("reduce_scatter", self.fabric.buckets.completed_by(1)[0])
+
+
+class Forgets(Wfbp):
+    def after_backward(self, use):
+        if use != 2:
+            super().after_backward(use)
+
+
+class UpdatesEarly(Wfbp):
+    def after_backward(self, use):
+        super().after_backward(use)
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.fabric.update(bucket)
+
+
+class NeverUpdates(Wfbp):
+    def end_backward(self):
+        self.reducing.clear()
+
+
+class StartsEarly(Wfbp):
+    """As soon as any layer of a bucket has written its gradient."""
+
+    def after_backward(self, use):
+        for bucket in self.fabric.buckets.needed_by(use):
+            self.reducing.append((bucket, self.fabric.start("all_reduce", bucket)))
+
+
+class UpdatesShards(Dear):
+    def end_backward(self):
+        for bucket in self.forward_order:
+            self.fabric.wait(self.fabric.start("all_gather", bucket))
+            self.fabric.update(bucket)
+            self.fabric.update(bucket)
+
+
+class GathersAlone(Dear):
+    def after_backward(self, use): ...
+
+
+class Undeclared(Wfbp):
+    collectives = ("reduce_scatter",)
+
+
+class FlushesNothing(Dear):
+    def flush(self): ...
+
+
+class Fails(Dear):
+    def after_forward(self, use):
+        raise KeyError(use)
+
+
+class Deadlocks(Wfbp):
+    """The collective that is first on the wire is started last, behind the wait for another one."""
+
+    order = tuple(("all_reduce", index) for index in (0, 1, 2, 3))
+
+    def after_backward(self, use):
+        super().after_backward(use)
+        if use == 3:
+            self.fabric.wait(self.reducing[0][1])
+
+
+class Disordered(Wfbp):
+    order = tuple(("all_reduce", index) for index in (0, 1, 2))
+
+
+WRONG = {
+    NeverWaits: "updates bucket 0 (layers 0..4, 128 bytes) before its all_gather was waited for (in before_forward(0)",
+    StartsTwice: "starts the reduce_scatter of bucket 1 (layers 1..2, 128 bytes) behind its reduce_scatter, once too",
+    Forgets: "forgets bucket 2 (layers 2..2, 128 bytes): it has started no collective for it (in end_backward()",
+    UpdatesEarly: "updates bucket 3 (layers 3..4, 128 bytes) before its all_reduce was waited for (in after_back",
+    NeverUpdates: "lets layer 0 run though bucket 0 (layers 0..4, 128 bytes) was not waited for (in before_forward(0)",
+    StartsEarly: "starts the all_reduce of bucket 0 (layers 0..4, 128 bytes) before layer 0 wrote gradients",
+    UpdatesShards: "updates bucket 0 (layers 0..4, 128 bytes), which has no new gradients",
+    GathersAlone: "starts the all_gather of bucket 0 (layers 0..4, 128 bytes) without a reduce_scatter before it",
+    Undeclared: "which is not among its collectives, reduce_scatter (in after_backward(3) of iteration 0)",
+    FlushesNothing: "forgets bucket 0 (layers 0..4, 128 bytes): it has not updated it (in flush()",
+    Fails: "fails in after_forward(0): KeyError: 0",
+    Deadlocks: "it has not started what comes before, the all_reduce of bucket 0: it would wait for ever",
+    Disordered: "fails in after_backward(3): ValueError: the all_reduce of bucket 3 was started, but is not in the",
+}
+
+
+@pytest.mark.parametrize("schedule", WRONG, ids=lambda schedule: schedule.__name__)
+def test_wrong_ones_are_refused_with_the_layer_and_the_bucket(schedule):
+    with pytest.raises(ScheduleError) as error:
+        rehearse("mine.py:Mine", schedule, BUCKETS, USES)
+    assert str(error.value).startswith("schedule 'mine.py:Mine' ")
+    assert WRONG[schedule] in str(error.value)
+
+
+MINE = """
+from dear_mpi.training.schedules import Schedule, Wfbp
+
+class Mine(Wfbp):
+    pass
+
+class Forgets(Wfbp):
+    def after_backward(self, use): ...
+
+def function(): ...
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    return file
+
+
+def trained(schedule, ranks=3, **choices):
+    def body(transport):
+        try:
+            return train(Config.of(training_checks.settings(schedule=schedule, **choices)), World(transport))
+        except AgreedError as error:
+            return str(error)
+
+    return run_loopback(ranks, body)
+
+
+def test_a_schedule_of_a_file_trains(mine):
+    (first, *_), (ours, *_) = trained(f"{mine}:Mine"), trained("wfbp")
+    assert first["params_sha256"] == ours["params_sha256"]
+    assert first["schedule"] == f"{mine}:Mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Forgets", "forgets bucket 0 (layers 1..3, "),
+        ("Nobody", "schedule file mine.py has no function 'Nobody'; it has Mine, Forgets, function"),
+        ("function", "must be a class derived from Schedule, not <function function"),
+    ],
+)
+def test_a_wrong_one_of_a_file_is_refused_on_all_ranks(mine, name, said):
+    answers = trained(f"{mine}:{name}")
+    assert answers == answers[:1] * 3
+    assert said in answers[0]
+
+
+def test_a_file_that_is_not_there_is_named():
+    assert "schedule file" in trained("nowhere.py:Mine")[0]
+    assert "did you mean 'dear'? Allowed: sequential, wfbp, dear" in trained("daer")[0]
+
+
+def timed(schedule, price, *, forward_s=1.0, backward_s=2.0, iterations=4):
+    """Seconds of the last iteration, and of waiting in it."""
+    fabric = VirtualFabric("test", BUCKETS, collectives=schedule.collectives, price=price)
+    steps = [VirtualStep(fabric, number, forward_s / USES, backward_s / USES) for number in range(USES)]
+    trainer = Trainer(steps, NoLoss(), NoMeter(fabric), schedule(fabric))
+    return [trainer.iteration(np.zeros(0), np.zeros(0), 1.0)[1] for _ in range(iterations)][-1]
+
+
+def test_the_clock_of_the_virtual_fabric():
+    """Sequential adds all up; WFBP and DeAR come near to their bounds, and never below them."""
+    price = {"all_reduce": 0.8, "reduce_scatter": 0.4, "all_gather": 0.4}
+    network = {collective: len(BUCKETS) * each for collective, each in price.items()}
+    times = {name: timed(SCHEDULES[name], lambda collective, bucket: price[collective]) for name in SCHEDULES}
+    assert times["sequential"].iteration_s == pytest.approx(3 + 3.2)
+    assert times["sequential"].exposed_s == pytest.approx(3.2)
+    for name, schedule in SCHEDULES.items():
+        bound = schedule.bound(1, 2, network)
+        assert bound - 1e-9 <= times[name].iteration_s <= bound + 1.2, name
+        assert times[name].forward_s == pytest.approx(1)
+        assert times[name].backward_s == pytest.approx(2)
+    assert times["dear"].iteration_s < times["wfbp"].iteration_s < times["sequential"].iteration_s
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_order_is_kept_on_all_ranks_however_late_they_come(seed):
+    """Each rank starts plans with delays of its own; on the wire they have one order, and nobody deadlocks."""
+    keys, ran = [("all_gather", index) for index in (2, 0, 3, 1)], {}
+
+    def body(transport):
+        delays, log = random.Random(100 * seed + transport.rank), []
+
+        def plan(key):
+            def run():
+                time.sleep(delays.random() * 0.002)
+                assert set(transport.gather_values(key)) == {key}, "ranks meet in the same collective"
+                log.append(key)
+
+            return run
+
+        with Engine(host_streams()) as engine:
+            engine.follow(keys)
+            for _ in range(5):
+                handles = []
+                for index in delays.sample(range(4), 4):  # each rank in an order of its own
+                    time.sleep(delays.random() * 0.002)
+                    key = "all_gather", index
+                    handles.append(engine.start(plan(key), str(key), key))
+                for handle in handles:
+                    handle.wait()
+        ran[transport.rank] = log
+
+    run_loopback(3, body)
+    assert list(ran.values()) == [keys * 5] * 3
+
+
+def test_same_bits_with_an_order(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dear_mpi.training.schedules import Wfbp\n\nclass Mine(Wfbp):\n"
+        "    @property\n    def order(self):\n"
+        "        return [('all_reduce', bucket.index) for bucket in self.fabric.buckets]\n"
+    )
+    (first, *_), (ours, *_) = trained(f"{file}:Mine"), trained("wfbp")
+    assert first["params_sha256"] == ours["params_sha256"]
+
+
+def test_the_order_is_not_changed_within_an_iteration():
+    with Engine(host_streams()) as engine:
+        engine.follow([("all_gather", 0), ("all_gather", 1)])
+        engine.start(lambda: None, "first", ("all_gather", 0)).wait()
+        with pytest.raises(ValueError, match="within an iteration: it is the turn of the all_gather of bucket 1"):
+            engine.follow(None)
+        engine.start(lambda: None, "second", ("all_gather", 1)).wait()
+        engine.follow(None)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_any_cut_keeps_the_rules_of_our_schedules(data):
+    """Buckets of any uses: what is tied may be far apart."""
+    uses = data.draw(st.integers(1, 6))
+    groups = data.draw(st.lists(st.sets(st.integers(0, uses - 1), min_size=1), min_size=1, max_size=6))
+    buckets = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, tuple(sorted(group)), 128) for i, group in enumerate(groups)))
+    for name, schedule in SCHEDULES.items():
+        rehearse(name, schedule, buckets, uses)

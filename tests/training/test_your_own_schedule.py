@@ -1,0 +1,54 @@
+"""The page docs/your-own-schedule.md: its schedule trains, with the bits of ours, and its commands run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.ranks.world import World
+from dear_mpi.training.config import Config
+from dear_mpi.training.train import train
+from tests.training_checks import settings
+
+PAGE = (Path(__file__).parents[2] / "docs" / "your-own-schedule.md").read_text("utf-8")
+CODE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+COMMANDS = re.findall(r"^    mpirun -n (\d) dear-mpi (.*)$", PAGE, re.MULTILINE)
+
+
+@pytest.fixture
+def lazy(tmp_path, monkeypatch):
+    (tmp_path / "lazy.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    return "lazy.py:Lazy"
+
+
+def test_it_has_the_bits_of_ours(lazy):
+    digests = {
+        run_loopback(3, lambda transport, s=schedule: train(Config.of(settings(schedule=s)), World(transport)))[0][
+            "params_sha256"
+        ]
+        for schedule in (lazy, "sequential", "dear")
+    }
+    assert len(digests) == 1
+
+
+def test_without_its_wait_it_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "lazy.py").write_text(CODE.replace("    def before_forward", "    def unused"))
+    monkeypatch.chdir(tmp_path)
+    config = Config.of({"schedule": "lazy.py:Lazy"})
+    with pytest.raises(AgreedError) as error:
+        run_loopback(4, lambda transport: train(config, World(transport)))
+    assert " ".join(str(error.value).split()) in " ".join(PAGE.split())
+
+
+@pytest.mark.parametrize(("ranks", "command"), COMMANDS)
+def test_its_commands_run(lazy, ranks, command):
+    words = [sys.executable, "-m", "dear_mpi", *shlex.split(command), "--threads", ranks]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "lazy" in done.stdout
