@@ -1,5 +1,6 @@
 /* The loop of osu_allreduce (OSU micro-benchmarks 7.4), written anew: each call is timed by itself, a barrier after
- * each is not, the first ones do not count; a mean per rank, of which mean, least and most over ranks are printed.
+ * each is not, the first ones do not count; a mean per rank, of which mean, least and most over ranks are printed. Its
+ * buffers are where those of dear-mpi bench are, so that the two differ in the loop alone.
  *
  *     osu_like BYTES...      fp32, sum, out of place
  */
@@ -7,6 +8,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* At the border of a page, and in huge pages from 4 MiB up: as the arrays of dear-mpi bench, which are NumPy's. */
+static void *allocate(size_t nbytes)
+{
+    void *memory = NULL;
+    if (posix_memalign(&memory, 4096, nbytes + 1))
+        abort();
+#ifdef MADV_HUGEPAGE
+    if (nbytes >= 4 << 20)
+        madvise(memory, nbytes, MADV_HUGEPAGE);
+#endif
+    return memory;
+}
 
 int main(int argc, char **argv)
 {
@@ -18,7 +33,7 @@ int main(int argc, char **argv)
         long nbytes = atol(argv[number]);
         int calls = nbytes > 8192 ? 100 : 1000, skipped = calls / 10;
         int count = (int)(nbytes / (long)sizeof(float));
-        float *from = malloc((size_t)count * sizeof(float)), *to = malloc((size_t)count * sizeof(float));
+        float *from = allocate((size_t)count * sizeof(float)), *to = allocate((size_t)count * sizeof(float));
         memset(from, 1, (size_t)count * sizeof(float)); /* else all its pages are the one page of zeros */
         memset(to, 1, (size_t)count * sizeof(float));
         double elapsed_s = 0, least, most, sum;

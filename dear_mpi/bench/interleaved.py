@@ -11,16 +11,15 @@ where they make use of it, as in training, unless they are told otherwise; all o
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-
-import numpy as np
 
 from dear_mpi.bench.backends import BACKENDS, open_backend
 from dear_mpi.bench.case import CannotRun, Case, Samples
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.prepared import Prepared, Setup
 from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.kernels import reference
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.streams import Streams
@@ -52,10 +51,16 @@ class Interleaved:
             self.backends[name, prepared.segment_bytes or segment_bytes] = prepared, memory
 
     def new_data(self, world: World, streams: Streams, memory: str) -> Data:
-        allocate: Callable[[int], Array] = partial(np.zeros, dtype=np.uint8)
-        if memory not in ("private", "device"):
-            allocate = world.transport.memory.allocate
-        return Data(self.case, world.rank, world.size, streams.put, lambda nbytes: streams.put(allocate(nbytes)))
+        """The arrays of a memory. They begin at the border of a page: MPI libraries copy from one to the other, and
+        memcpy is slow where NumPy often puts the second one (see ``SLOW_TO_COPY`` in kernels/reference.py)."""
+        allocate = reference.allocate if memory in ("private", "device") else world.transport.memory.allocate
+
+        def zeros(nbytes: int) -> Array:
+            array = allocate(nbytes)
+            array[...] = 0
+            return streams.put(array)
+
+        return Data(self.case, world.rank, world.size, streams.put, zeros)
 
     def memory_of(self, name: str) -> str:
         """Collective: where the buffers of a backend are."""
@@ -108,9 +113,12 @@ class Interleaved:
         """The mean over calls in a row."""
         data.clear()
         elapsed_s, calls = 0.0, CALLS[data.x.nbytes > SMALL_BYTES]
+        barrier, run, mark, seconds = self.transport.barrier, prepared.run, self.stream.mark, self.stream.seconds
         for _ in range(calls):
-            self.transport.barrier()
-            elapsed_s += self.call_s(prepared)
+            barrier()
+            begin = mark()
+            run()
+            elapsed_s += seconds(begin, mark())
         return elapsed_s / calls
 
     def groups(self) -> list[list[Key]]:
