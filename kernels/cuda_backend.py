@@ -78,14 +78,17 @@ def updater(
     state: Sequence[list[Array]],
     optimizer: Optimizer,
     *,
-    scale: float,
     finite: Array | None,
-) -> Callable[[int], object]:
+) -> Callable[[Optimizer, int, float], object]:
     """A bound call that updates every parameter from its gradient in the bucket's views: one launch."""
     name, numbers = optimizer.kernel(1)
     function = kernel("update.cu", f"update<{', '.join([c_type(views), name, *['double'] * len(numbers)])}>")
     tables, flag = Tables.of(values, views, *state_columns(state)), 0 if finite is None else finite
-    return lambda iteration: tables.launch(function, float(scale), flag, *map(float, optimizer.kernel(iteration)[1]))
+
+    def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
+        tables.launch(function, float(scale), flag, *map(float, optimizer.kernel(iteration)[1]))
+
+    return update
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:

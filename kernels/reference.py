@@ -54,12 +54,11 @@ def updater(
     state: Sequence[list[Array]],
     optimizer: Optimizer,
     *,
-    scale: float,
     finite: Array | None,
-) -> Callable[[int], object]:
+) -> Callable[[Optimizer, int, float], object]:
     """A bound call that updates every parameter from its gradient; sets ``finite`` to False if one is not finite."""
 
-    def unpack_update(iteration: int) -> None:
+    def unpack_update(optimizer: Optimizer, iteration: int, scale: float) -> None:
         for value, grad, arrays in zip(values, views, state, strict=True):
             if not update(value, grad, arrays, partial(optimizer.update, iteration), scale) and finite is not None:
                 finite[...] = False

@@ -20,12 +20,12 @@ def updater(
     state: Sequence[list[Array]],
     optimizer: Optimizer,
     *,
-    scale: float = 1.0,
     finite: Array | None = None,
-) -> Callable[[int], object]:
-    """A bound call that updates ``values`` with the gradients in ``bucket``, cast and multiplied by ``scale``.
+) -> Callable[[Optimizer, int, float], object]:
+    """A bound call that updates ``values`` with the gradients in ``bucket``.
 
-    The call takes the number of the iteration, which counts from 1.
+    The call takes the optimiser, which may have other constants each time, the number of the iteration, which counts
+    from 1, and a factor for the gradients.
 
     Args:
         bucket: the reduced gradients, flat, laid out by ``plan``; only read.
@@ -39,5 +39,5 @@ def updater(
     """
     plan.check(values)
     kernels, views = kernels_for(bucket), plan.views(bucket)
-    call: Callable[[int], object] = kernels.updater(views, values, state, optimizer, scale=scale, finite=finite)
+    call: Callable[[Optimizer, int, float], object] = kernels.updater(views, values, state, optimizer, finite=finite)
     return call

@@ -1,5 +1,6 @@
 """Small training runs that the tests over threads and under mpirun share."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,13 @@ SCHEDULE_CASES = [
 def settings(**choices):
     """A run of a second."""
     return {"model": "mlp", "data": "digits", "fusion": "none", "batch": 32, "iterations": 8, "seed": 3} | choices
+
+
+def readme_script():
+    """The script of the README for a model of one's own, and how many lines of code it has."""
+    blocks = re.findall(r"```python\n(.*?)```", Path(README).read_text("utf-8"), re.DOTALL)
+    (script,) = (block for block in blocks if "Session(" in block)
+    return script, sum(bool(line.strip()) for line in script.splitlines())
 
 
 def arena_of(layers, *, wire="fp64", ranks=1, optimizer=None):

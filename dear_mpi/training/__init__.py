@@ -1,1 +1,11 @@
-"""How a model is trained on many ranks: buckets, the engine, schedules, the trainer, and the runs of a command."""
+"""Training: a line of parameters, buckets cut from it, a fabric that carries them, and the schedules that drive it.
+
+``Session`` is the front door for a model of your own; ``Job`` (``job.py``) is that of the command line.
+"""
+
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
+from dear_mpi.models.layer import Parameter
+from dear_mpi.ranks.world import run_world
+from dear_mpi.training.session import Session
+
+__all__ = ["SGD", "Adam", "AdamW", "Parameter", "Session", "run_world"]

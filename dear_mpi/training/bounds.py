@@ -36,7 +36,7 @@ def modelled(fabric: LiveFabric, collective: str) -> float:
     fabric.prepare([collective])
     total_s, written = 0.0, dict[tuple[str, int], list[Program]]()
     for bucket in fabric.buckets:
-        plan = fabric.plans[collective, bucket]
+        plan = fabric.plan(collective, bucket)
         key = plan.algorithm, -(-bucket.nbytes // plan.segment_bytes)  # auto may choose several
         if key not in written:
             written[key] = programs(key[0], collective, size, hosts=fabric.world.transport.hosts, pieces=key[1])

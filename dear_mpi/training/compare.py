@@ -46,7 +46,7 @@ def compare(
         blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
         for count in turns(config.iterations):
             for name, trainer in job.trainers.items():
-                done = [trainer.iteration(*job.batch(trainer.done)) for _ in range(1 + count)]
+                done = [job.iterate(name, *job.batch(trainer.done)) for _ in range(1 + count)]
                 trainer.schedule.flush()
                 losses[name].extend(loss for loss, _ in done[1:])
                 blocks[name].append([times for _, times in done])

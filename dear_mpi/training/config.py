@@ -11,7 +11,7 @@ import numpy as np
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
-from dear_mpi.ranks.streams import STREAMS
+from dear_mpi.training.options import Options
 
 __all__ = ["PRESETS", "Config"]
 
@@ -37,7 +37,10 @@ MOST_SECONDS = 86400.0  # of compute in an iteration; the system's clocks cannot
 class Config:
     """One training run.
 
-    ``batch`` is the number of examples per iteration of the whole job. ``forward_time`` and ``backward_time`` are
+    ``batch`` is the number of examples per iteration of the whole job; they pass in ``accumulate`` parts, one after the
+    other, and gradients travel behind the last. ``clip`` is the largest norm of all gradients together. With the
+    ``loss_scale`` ``dynamic``, gradients are scaled while they travel, and an iteration in which they overflow is
+    skipped. ``forward_time`` and ``backward_time`` are
     the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
     ``debug`` lets the ranks compare before every collective which one it is, and inspects all gradients.
     ``wire`` is the type in which gradients travel, that of the model unless it is given.
@@ -62,6 +65,9 @@ class Config:
     beta2: float | None = None
     epsilon: float | None = None
     batch: int
+    accumulate: int = 1
+    clip: float | None = None
+    loss_scale: str = "none"
     iterations: int
     seed: int = 0
     debug: bool = False
@@ -91,7 +97,6 @@ class Config:
 
     def check(self) -> None:
         """See that the device and the optimiser exist, and that numbers are in range."""
-        lookup("device", self.device, STREAMS)
         for name in ("batch", "iterations", "context"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -101,7 +106,13 @@ class Config:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MOST_SECONDS:
                 raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value}")
-        self.new_optimizer()
+        lookup("dtype", self.dtype, DTYPES)
+        Options(**self.options()).check()
+
+    def options(self) -> dict[str, Any]:
+        """The options of a session."""
+        shared = {each.name: getattr(self, each.name) for each in fields(Options)}
+        return shared | {"optimizer": self.new_optimizer(), "wire": self.wire or self.dtype}
 
     @property
     def wire_type(self) -> np.dtype[Any]:

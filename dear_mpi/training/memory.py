@@ -43,6 +43,7 @@ def check_model(elements: int, config: Config, world: World) -> None:
     """
     dtype, wire = lookup("dtype", config.dtype, DTYPES), config.wire_type
     packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
+    packed += dtype.itemsize * (config.accumulate > 1)
     state = config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
     check(f"model {config.model!r}", elements * (dtype.itemsize + wire.itemsize + packed + state), config, world)
 

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives.plans.runners import check_algorithm
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.training.fabric.rules import ScheduleError
 from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualStep
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.schedules import Schedule, find_schedule
 from dear_mpi.training.trainer import Trainer
 
-__all__ = ["rehearse"]
+__all__ = ["check_schedules", "rehearse"]
 
 ITERATIONS = 3  # the first one has nothing to wait for, and the second one a first to compare with
+
+
+def check_schedules(schedules: Sequence[str], algorithm: str, transport: Transport) -> None:
+    """See that schedules exist, differ, and can run with an algorithm.
+
+    Raises:
+        ValueError: they do not.
+    """
+    for name in schedules:
+        schedule = find_schedule(name)
+        try:
+            check_algorithm(algorithm, transport, *schedule.collectives)
+        except ValueError as error:
+            raise ValueError(f"schedule {name!r} takes {' and '.join(schedule.collectives)}: {error}") from None
+    if len(set(schedules)) != len(schedules):
+        raise ValueError(f"schedules must be different ones, not {', '.join(schedules)}")
 
 
 def rehearse(name: str, schedule: type[Schedule], buckets: Cut, uses: int) -> None:
@@ -71,7 +89,7 @@ class NoMeter:
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric = fabric
 
-    def start(self, loss: Array | float, scale: float) -> None: ...
+    def start(self, loss: Array | float, scale: float, targets: int) -> None: ...
 
     def read(self) -> float:
         self.fabric.rules.end_backward()

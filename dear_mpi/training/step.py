@@ -30,6 +30,8 @@ class Step:
     arena: Arena
     complaints: list[str]
     filled: bool = field(default=False, init=False)
+    parts: int = field(default=0, init=False)  # of this batch, before the last
+    kept: list[Array] = field(default_factory=list, init=False)  # the sums of their gradients
 
     @property
     def places(self) -> Sequence[Place]:
@@ -69,8 +71,11 @@ class Step:
             for place in self.places:
                 place.grad[...] = math.nan
 
-    def after_backward(self) -> None:
-        """Note which gradients have not been written to their places, and add those of tied parameters."""
+    def after_backward(self, *, last: bool) -> None:
+        """Note which gradients have not been written to their places.
+
+        Behind the last part of a batch, add those of the parts before it, and then those of tied parameters.
+        """
         for place in self.places:
             if place.parameter.grad is not place.grad:
                 place.grad[...] = math.nan  # so that all ranks hear of it
@@ -78,7 +83,25 @@ class Step:
             elif self.filled and bool(array_module(place.grad).isnan(place.grad).any()):
                 what = "the layer left part of it out, added to it (grad += g), or computed NaN"
                 self.complain(place, f"its gradient has NaN: {what}; {WRITE}")
+        if not last:
+            self.keep()
+            return
+        if self.parts:
+            for place, kept in zip(self.places, self.kept, strict=True):
+                place.grad += kept
+        self.parts = 0
         self.arena.add_tied(self.number)
+
+    def keep(self) -> None:
+        """Add the gradients of a part of a batch to those of the parts before it."""
+        if not self.kept:
+            self.kept = [array_module(place.grad).empty_like(place.grad) for place in self.places]
+        for place, kept in zip(self.places, self.kept, strict=True):
+            if self.parts:
+                kept += place.grad
+            else:
+                kept[...] = place.grad
+        self.parts += 1
 
     def complain(self, place: Place, what: str) -> None:
         layer = f"layer {self.number} ({type(self.layer).__name__})"

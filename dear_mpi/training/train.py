@@ -35,7 +35,7 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
         losses: list[float] = []
         times: list[Times] = []
         for iteration in range(config.iterations):
-            loss, spent = trainer.iteration(*job.batch(iteration))
+            loss, spent = job.iterate(config.schedule, *job.batch(iteration))
             losses.append(loss)
             times.append(spent)
             if progress is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric
@@ -40,8 +41,8 @@ class Meter(Protocol):
     @property
     def fabric(self) -> Fabric: ...
 
-    def start(self, loss: Array | float, scale: float) -> None:
-        """Begin the sum of ``scale`` times the losses."""
+    def start(self, loss: Array | float, scale: float, targets: int) -> None:
+        """Begin the sum of ``scale`` times the losses, and that of the numbers of targets."""
 
     def read(self) -> float:
         """The sum; backward is over."""
@@ -56,7 +57,7 @@ class Runs(Protocol):
     def forward(self, x: Array, *, inspect: bool) -> Array: ...
     def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
     def backward(self, dy: Array) -> Array: ...
-    def after_backward(self) -> None: ...
+    def after_backward(self, *, last: bool) -> None: ...
 
 
 class Trainer:
@@ -66,14 +67,21 @@ class Trainer:
     """
 
     def __init__(
-        self, steps: Sequence[Runs], loss: Loss, meter: Meter, schedule: Schedule, *, debug: bool = False
+        self,
+        steps: Sequence[Runs],
+        loss: Loss,
+        meter: Meter,
+        schedule: Schedule,
+        *,
+        accumulate: int = 1,
+        debug: bool = False,
     ) -> None:
         self.steps, self.loss, self.meter, self.schedule = tuple(steps), loss, meter, schedule
         self.fabric = meter.fabric
-        self.debug, self.done = debug, 0
+        self.accumulate, self.debug, self.done = accumulate, debug, 0
 
     def iteration(self, x: Array, targets: Array, scale: float) -> tuple[float, Times]:
-        """One pass forward and backward.
+        """One pass forward and backward, or ``accumulate`` of them, with a part of the batch each.
 
         Args:
             x, targets: this rank's part of the batch.
@@ -91,9 +99,15 @@ class Trainer:
         fabric.follow(self.schedule.order)
         fabric.exposed_s()  # leave out the waiting between iterations
         begin = fabric.now()
-        x, forward = self.forward(x)
-        self.meter.start(self.loss.forward(x, targets), scale)
-        backward = self.backward(self.loss.backward(scale))
+        forward, backward = list[Pair](), list[Pair]()
+        total: Array | float = 0.0
+        for part in range(self.accumulate):
+            last = part == self.accumulate - 1
+            span = slice(*chunk_bounds(len(x), self.accumulate, part))
+            total += self.loss.forward(self.forward(x[span], forward), targets[span])
+            if last:
+                self.meter.start(total, scale, targets.size)
+            self.backward(self.loss.backward(scale * fabric.loss_scale), backward, last=last)
         self.schedule.end_backward()
         loss = self.meter.read()
         end = fabric.now()
@@ -106,30 +120,29 @@ class Trainer:
         """The sum of the times between marks."""
         return sum(self.fabric.seconds(begin, end) for begin, end in pairs)
 
-    def forward(self, x: Array) -> tuple[Array, list[Pair]]:
-        """The model's output, and the marks around each layer."""
-        pairs = []
+    def forward(self, x: Array, pairs: list[Pair]) -> Array:
+        """The model's output; adds the marks around each layer to ``pairs``."""
         for number, step in enumerate(self.steps):
             self.schedule.before_forward(number)
             begin = self.fabric.now()
             x = step.forward(x, inspect=not self.done)
             pairs.append((begin, self.fabric.now()))
             self.schedule.after_forward(number)
-        return x, pairs
+        return x
 
-    def backward(self, dy: Array) -> list[Pair]:
-        """Let every layer write its gradients; the marks around each."""
-        pairs = []
+    def backward(self, dy: Array, pairs: list[Pair], *, last: bool) -> None:
+        """Let every layer write its gradients; the schedule hears of the last part only."""
         for number in reversed(range(len(self.steps))):
             step = self.steps[number]
-            self.schedule.before_backward(number)
+            if last:
+                self.schedule.before_backward(number)
             step.before_backward(dy, inspect=self.debug or not self.done)
             begin = self.fabric.now()
             dy = step.backward(dy)
             pairs.append((begin, self.fabric.now()))
-            step.after_backward()
-            self.schedule.after_backward(number)
-        return pairs
+            step.after_backward(last=last)
+            if last:
+                self.schedule.after_backward(number)
 
     def check(self, loss: float = 0.0) -> None:
         """See that all went well so far. What did not is seen by all ranks alike, so they raise together.

@@ -54,12 +54,25 @@ struct Adam {
     double beta1, beta2, epsilon, weight_decay, step, correction;
 
     template <typename C> __device__ __forceinline__ void operator()(C& value, C grad, C* state) const {
+        move(value, decayed(grad, value, weight_decay), state);
+    }
+
+    template <typename C> __device__ __forceinline__ void move(C& value, C grad, C* state) const {
         C &mean = state[0], &square = state[1];
-        grad = decayed(grad, value, weight_decay);
         mean = mean * convert<C>(beta1) + convert<C>(1 - beta1) * grad;
         square = square * convert<C>(beta2) + grad * grad * convert<C>(1 - beta2);
         const C root = square_root(square) * convert<C>(correction) + convert<C>(epsilon);
         value = value - convert<C>(step) * (mean / root);
+    }
+};
+
+struct AdamW {
+    static constexpr int STATE = 2;
+    double beta1, beta2, epsilon, kept, step, correction;
+
+    template <typename C> __device__ __forceinline__ void operator()(C& value, C grad, C* state) const {
+        value = value * convert<C>(kept);
+        Adam{beta1, beta2, epsilon, 0, step, correction}.move(value, grad, state);
     }
 };
 

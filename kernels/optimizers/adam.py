@@ -17,7 +17,7 @@ class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
     Weight decay is that of ``SGD``, an L2 penalty: g += weight_decay * w comes before the moments. It is not the
-    decoupled decay of AdamW, and it acts on all parameters, biases and gains included.
+    decoupled decay of ``AdamW``, and it acts on all parameters, biases and gains included.
     """
 
     lr: float = 3e-3
@@ -34,10 +34,14 @@ class Adam(Optimizer):
             raise ValueError(f"beta1 and beta2 must be below 1, not {self.beta1} and {self.beta2}")
 
     def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
-        mean, square = state
-        step, correction = self.bias_corrections(iteration)
         if self.weight_decay:
             grad += self.weight_decay * value
+        self.move(iteration, value, grad, state)
+
+    def move(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        """The step without decay."""
+        mean, square = state
+        step, correction = self.bias_corrections(iteration)
         mean *= self.beta1
         mean += (1 - self.beta1) * grad
         grad *= grad

@@ -151,7 +151,7 @@ BAD = [
         "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring",
     ),
     (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
-    (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam'?"),
+    (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam' or 'adamw'?"),
     (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),
     (["--wire", "bf61"], "wire 'bf61' is unknown: did you mean 'bf16'"),
     (["--device", "gpu"], "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),

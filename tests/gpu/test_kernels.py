@@ -12,7 +12,7 @@ from dear_mpi.kernels.cuda_sources import kernel
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import event_for
 from dear_mpi.kernels.launch_tables import COMBINE_PART, PART
-from dear_mpi.kernels.optimizers import SGD, Adam, Optimizer
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Optimizer
 from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.slab import Slab
@@ -63,10 +63,10 @@ def test_what_is_not_finite_is_told(value):
     plan = PackPlan.of([(PART + 3,)], DTYPES["fp16"], 1)
     bucket, finite = cupy.zeros(plan.padded, np.float16), cupy.ones(1, np.bool_)
     call = updater(bucket, plan, [cupy.zeros(PART + 3, np.float32)], [[]], SGD(), finite=finite)
-    call(1)
+    call(SGD(), 1, 1.0)
     assert bool(finite[0])
     bucket[PART + 1] = value
-    call(2)
+    call(SGD(), 2, 1.0)
     assert not bool(finite[0])
 
 
@@ -153,7 +153,7 @@ def test_pinned_host_memory_is_read_and_written(count, stream):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "optimizer",
-    [SGD(), SGD(0.1, 0.9, True, 0.3), Adam(0.1, weight_decay=0.3)],
+    [SGD(), SGD(0.1, 0.9, True, 0.3), Adam(0.1, weight_decay=0.3), AdamW(0.1)],
     ids=lambda optimizer: optimizer.kernel(1)[0],
 )
 def test_update(wire, dtype, optimizer):
@@ -163,11 +163,11 @@ def test_update(wire, dtype, optimizer):
     packer([normal(shape, DTYPES["fp32"], seed + 50) for seed, shape in enumerate(SHAPES)], bucket, plan)()
     there = cupy.asarray(bucket), [cupy.asarray(value) for value in values]
     state, state_there = ([optimizer.new_state(value) for value in some] for some in (values, there[1]))
-    update = updater(bucket, plan, values, state, optimizer, scale=0.25)
-    update_there = updater(there[0], plan, there[1], state_there, optimizer, scale=0.25)
+    update = updater(bucket, plan, values, state, optimizer)
+    update_there = updater(there[0], plan, there[1], state_there, optimizer)
     for iteration in (1, 2, 3):
-        update(iteration)
-        update_there(iteration)
+        update(optimizer, iteration, 0.25)
+        update_there(optimizer, iteration, 0.25)
     flat = itertools.chain.from_iterable
     for one, other in zip([*there[1], *flat(state_there)], [*values, *flat(state)], strict=True):
         assert_same_bits(one, other)

@@ -72,7 +72,7 @@ def run_copier(bucket):
 
 def run_update(bucket):
     value, finite = np.ones(3, np.float32), np.array([True])
-    updater(bucket, PLAN, [value], [[]], SGD(0.5), finite=finite)(1)
+    updater(bucket, PLAN, [value], [[]], SGD(0.5), finite=finite)(SGD(0.5), 1, 1.0)
     assert (value.tolist(), finite[0]) == ([0.5, 0.5, 0.5], True)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.optimizers import SGD, Adam
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.kernels.pack import packer
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import BLOCK
@@ -22,13 +22,18 @@ CASES = {
     "nesterov, decay": SGD(momentum=0.9, nesterov=True, weight_decay=0.3),
     "adam": Adam(0.1),
     "adam, decay": Adam(0.1, weight_decay=0.3),
+    "adamw": AdamW(0.1),
+    "adamw, decay": AdamW(0.1, weight_decay=0.3, epsilon=0.2),
     "adam, other constants": Adam(0.1, beta1=0.5, beta2=0.7, epsilon=0.2),
 }
 
 
 def formula(optimizer, iteration, value, grad, state):
     """The new value and the new state."""
-    grad = grad + optimizer.weight_decay * value
+    if isinstance(optimizer, AdamW):
+        value = value - optimizer.lr * optimizer.weight_decay * value
+    else:
+        grad = grad + optimizer.weight_decay * value
     if isinstance(optimizer, Adam):
         mean = optimizer.beta1 * state[0] + (1 - optimizer.beta1) * grad
         square = optimizer.beta2 * state[1] + (1 - optimizer.beta2) * grad**2
@@ -58,11 +63,11 @@ def train(name, shapes, *, dtype="fp32", wire="fp32", scale=1.0):
     state = [optimizer.new_state(value) for value in values]
     plan = PackPlan.of(list(shapes.values()), DTYPES[wire], 3)
     bucket = np.full(plan.padded, np.nan, plan.dtype)
-    call = updater(bucket, plan, values, state, optimizer, scale=scale)
+    call = updater(bucket, plan, values, state, optimizer)
     for iteration in range(1, ITERATIONS + 1):
         packer(grads(shapes, plan.dtype, iteration), bucket, plan)()
         before = bucket.tobytes()
-        call(iteration)
+        call(optimizer, iteration, scale)
         assert bucket.tobytes() == before, "gradients are only read"
     return values, state
 
@@ -114,7 +119,7 @@ def test_adam_leaves_a_parameter_without_gradient_alone(dtype):
     optimizer = CASES["adam"]
     state = [optimizer.new_state(value)]
     with np.errstate(all="ignore"):
-        updater(np.zeros(plan.padded, plan.dtype), plan, [value], state, optimizer)(1)
+        updater(np.zeros(plan.padded, plan.dtype), plan, [value], state, optimizer)(optimizer, 1, 1.0)
     assert value.astype(float).tolist() == [1, 1, 1]
 
 
@@ -165,8 +170,8 @@ def test_finite_flag(value, wire, dtype, scale, expected, place):
         bucket, plan, [np.ones(shape, DTYPES[dtype]) for shape in plan.shapes], [[], []], SGD(), finite=finite
     )
     with np.errstate(all="ignore"):
-        call(1)
+        call(SGD(), 1, scale)
         assert finite[0] == expected, "padding does not count"
         second[place] = 1
-        call(2)
+        call(SGD(), 2, scale)
     assert finite[0] == expected, "the flag stays as it is"

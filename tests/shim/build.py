@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from dear_mpi.kernels.dtypes import C_TYPES, DTYPES
-from dear_mpi.kernels.optimizers import SGD, Adam
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 
 SHIM = Path(__file__).with_name("cuda_shim.h")
 ROOT = SHIM.parents[2]
@@ -48,7 +48,7 @@ EXPRESSIONS = {
         f"{name}<{dtype}, {op}>"
         for name, dtype, op in product(["accumulate", "accumulate_all"], FLOATING + INTEGERS, OPS)
     ],
-    "update.cu": list(starmap(update_expression, product(FLOATING, [SGD(), SGD(momentum=0.9), Adam()]))),
+    "update.cu": list(starmap(update_expression, product(FLOATING, [SGD(), SGD(momentum=0.9), Adam(), AdamW()]))),
 }
 
 # Instances of a template whose other instances try everything that it does. Building them takes long: slow builds, for

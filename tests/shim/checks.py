@@ -16,7 +16,7 @@ from ml_dtypes import finfo
 from dear_mpi.kernels.accumulate import accumulator, combiner
 from dear_mpi.kernels.dtypes import C_TYPES, DTYPES, compute_dtype
 from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table, state_columns
-from dear_mpi.kernels.optimizers import SGD, Adam
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import OPS, update
@@ -48,6 +48,7 @@ OPTIMIZERS = {
     "adam": (Adam(0.1), 1),
     "adam, later": (Adam(1e-3), 1000),
     "adam, decay": (Adam(0.1, weight_decay=0.3), 3),
+    "adamw": (AdamW(0.1), 2),
     "adam, other constants": (Adam(0.1, beta1=0.5, beta2=0.7, epsilon=0.2), 2),
 }
 
@@ -237,7 +238,7 @@ def check_update(kernel, name, wire, scale, make=ordinary):
     for part, offset in zip(PARTS, (0, 1, 0), strict=True):
         grads = bucket_of(plan, make, rng, offset)
         before, views = grads.tobytes(), plan.views(grads)
-        updater(grads, plan, wanted, wanted_state, optimizer, scale=scale)(iteration)
+        updater(grads, plan, wanted, wanted_state, optimizer)(optimizer, iteration, scale)
         table = row_table(values, views, *state_columns(state))
         blocks = block_table([value.size for value in values], part)
         launch(run, blocks, table, blocks, scale, None, *map(float, optimizer.kernel(iteration)[1]))

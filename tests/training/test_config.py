@@ -52,7 +52,7 @@ BAD_SETTINGS = {
     "momentum must be finite and not negative, not -0.9": {"optimizer": "sgd", "momentum": -0.9},
     "weight_decay must be finite and not negative, not -1": {"weight_decay": -1},
     "seed must not be negative, not -1": {"seed": -1},
-    "optimizer 'adma' is unknown: did you mean 'adam'? Allowed: sgd, adam": {"optimizer": "adma"},
+    "optimizer 'adma' is unknown: did you mean 'adam' or 'adamw'? Allowed: sgd, adam, adamw": {"optimizer": "adma"},
     "lr must be above zero, not 0": {"lr": 0},
     "lr must be above zero, not -0.1": {"lr": -0.1},
     "lr must be above zero, not nan": {"lr": math.nan},

@@ -185,7 +185,7 @@ def test_parameters_that_stay_in_their_memory_are_updated_there(wire):
             for bucket in cut(arena.layout, range(0, 900, 100), arena.wire.itemsize):
                 bound = BoundBucket(bucket, arena)
                 bound.pack()
-                bound.update()
+                bound.update(Adam())
             arena.updates += 1
     first, second = ([p.value for layer in layers for p in layer.parameters] for layers in networks)
     assert all((one == other).all() for one, other in zip(first, second, strict=True))

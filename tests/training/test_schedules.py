@@ -65,7 +65,7 @@ def test_a_bound_needs_what_its_schedule_starts_and_no_more():
     def prepared(world, schedule):
         with Job(Config.of(settings()), world, [schedule]) as job:
             network = communication(job.fabric, SCHEDULES[schedule].collectives)
-            return set(network), {collective for collective, _ in job.fabric.plans}
+            return set(network), {collective for collective, *_ in job.fabric.plans}
 
     for name, schedule in SCHEDULES.items():
         wanted = set(schedule.collectives)

@@ -12,11 +12,10 @@ engine's thread does block, in the plan, until the device has reached what MPI i
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
 
-from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Key, Order
@@ -32,7 +31,7 @@ class PlanHandle:
     ``ready`` is the mark behind what wrote the buffer, ``done`` the one behind the plan.
     """
 
-    def __init__(self, plan: Plan, label: str, key: Key, streams: Streams) -> None:
+    def __init__(self, plan: Callable[[], object], label: str, key: Key, streams: Streams) -> None:
         self.plan, self.label, self.key, self.streams = plan, label, key, streams
         self.ready, self.done = streams.compute.mark(), None
         self.over = threading.Event()
@@ -71,7 +70,7 @@ class Engine:
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
 
-    def start(self, plan: Plan, label: str, key: Key = ("plan", 0)) -> PlanHandle:
+    def start(self, plan: Callable[[], object], label: str, key: Key = ("plan", 0)) -> PlanHandle:
         """Run a plan when its turn has come, which ``key`` says; ``label`` names it in errors."""
         handle = PlanHandle(plan, label, key, self.streams)
         for next_one in self.order.submit(key, handle):

@@ -27,6 +27,10 @@ class Fabric(Protocol):
 
     buckets: Cut
 
+    @property
+    def loss_scale(self) -> float:
+        """What gradients are to be multiplied by, for their way."""
+
     def follow(self, order: Sequence[Key] | None) -> None:
         """Let the collectives of each iteration go onto the wire in this order; None for first in, first out."""
 

@@ -6,18 +6,24 @@ from typing import Any
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Handle
 from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.loss_scale import LossScale
 
 __all__ = ["LOSS", "LiveFabric"]
 
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started behind the forward pass
+VERDICT: Key = ("verdict", 0)
 
 
 class LiveFabric:
@@ -25,42 +31,88 @@ class LiveFabric:
 
     Args:
         buckets: in the order of the line.
+        clip, loss_scale: see ``Verdict``, which is made if one of them is given.
         options: of ``make_plan``.
     """
+
+    verdict: Verdict | None = None
 
     def __init__(self, buckets: Cut, arena: Arena, world: World, engine: Engine, **options: Any) -> None:
         self.options = {"alike": True, **options}
         self.arena, self.world, self.engine = arena, world, engine
         self.compute = engine.streams.compute
-        self.plans: dict[tuple[str, Bucket], Plan] = {}
+        self.plans: dict[tuple[str, int, int], Plan] = {}  # by collective and interval
         self.waits: list[tuple[Any, Any]] = []
+        self.reduced = 0  # buckets of this iteration
+        self.judged: Handle | None = None
+        self.bind(buckets)
+
+    def bind(self, buckets: Cut) -> None:
         self.buckets = buckets
-        self.bound = {bucket: BoundBucket(bucket, arena) for bucket in buckets}
+        self.bound = {bucket: BoundBucket(bucket, self.arena) for bucket in buckets}
+
+    def cut(self, buckets: Cut) -> None:
+        """Collective: go on with other buckets. To be called while nothing is under way, behind a flush.
+
+        Values, gradients and state stay where they are, and so do the plans of intervals that are buckets again.
+        """
+        self.arena.updates = max(bound.updates for bound in self.bound.values())
+        self.bind(buckets)
+        intervals = {(bucket.start, bucket.stop) for bucket in buckets}
+        for key in [key for key in self.plans if key[1:] not in intervals]:
+            self.plans.pop(key).free()
+        slab: Slab = self.options["slab"]
+        self.options["slab"] = Slab(slab.allocate, growth=slab.growth)  # which goes when the plans from it are gone
+        if self.verdict is not None:
+            self.verdict.shards = self.shards()
+
+    def shards(self) -> list[Array]:
+        """The parts of the wire that this rank owns."""
+        rank, size = self.world.rank, self.world.size
+        return [bound.buffer[Partition.of(bucket.count, size).shard(rank)] for bucket, bound in self.bound.items()]
 
     def prepare(self, collectives: Iterable[str]) -> None:
         """Collective: make the plans that are still missing. To be called while nothing is under way."""
         for collective, bucket in product(collectives, self.buckets):
-            if (collective, bucket) not in self.plans:
-                plan = make_plan(collective, self.bound[bucket].buffer, self.world.transport, **self.options)
-                plan.name = f"{collective} of {bucket}"
-                self.plans[collective, bucket] = plan
+            key = collective, bucket.start, bucket.stop
+            if key not in self.plans:
+                self.plans[key] = make_plan(collective, self.bound[bucket].buffer, self.world.transport, **self.options)
+            self.plans[key].name = f"{collective} of {bucket}"
+
+    def plan(self, collective: str, bucket: Bucket) -> Plan:
+        """A plan that was prepared."""
+        return self.plans[collective, bucket.start, bucket.stop]
 
     @property
     def chosen(self) -> list[str]:
         """The algorithm of each bucket, which the collectives of a bucket share."""
-        algorithms = {bucket: plan.algorithm for (_, bucket), plan in self.plans.items()}
-        return [algorithms[bucket] for bucket in self.buckets]
+        algorithms = {tuple(interval): plan.algorithm for (_, *interval), plan in self.plans.items()}
+        return [algorithms[bucket.start, bucket.stop] for bucket in self.buckets]
+
+    def judge(self, clip: float | None, loss_scale: LossScale | None, slab: Slab) -> None:
+        """Collective: from now on look at the gradients of each iteration before they are used."""
+        self.verdict = Verdict(self.shards(), self.world.transport, slab=slab, clip=clip, loss_scale=loss_scale)
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a collective on a bucket. If it reduces, the bucket is packed first."""
-        if collective != "all_gather":
+        plan, reduces = self.plan(collective, bucket), collective != "all_gather"
+        if reduces:
             self.bound[bucket].pack()
-        plan = self.plans[collective, bucket]
-        return self.engine.start(plan, plan.name, (collective, bucket.index))
+        handle = self.engine.start(plan, plan.name, (collective, bucket.index))
+        self.reduced += reduces
+        if self.reduced == len(self.buckets):
+            self.reduced = 0
+            if self.verdict is not None:
+                self.judged = self.engine.start(self.verdict, self.verdict.plan.name, VERDICT)
+        return handle
 
     def follow(self, order: Sequence[Key] | None) -> None:
-        """Let collectives go onto the wire in this order; that of the loss comes first."""
-        self.engine.follow(None if order is None else [LOSS, *order])
+        """Let collectives go onto the wire in this order, that of the loss first, the verdict behind the reductions."""
+        if order is not None:
+            last = max(number for number, (collective, _) in enumerate(order) if collective != "all_gather")
+            judged = [] if self.verdict is None else [VERDICT]
+            order = [LOSS, *order[: last + 1], *judged, *order[last + 1 :]]
+        self.engine.follow(order)
 
     def wait(self, handle: Handle) -> None:
         """Wait, and count the time as exposed communication."""
@@ -68,9 +120,27 @@ class LiveFabric:
         handle.wait()
         self.waits.append((begin, self.now()))
 
+    @property
+    def loss_scale(self) -> float:
+        """What gradients are to be multiplied by, for their way."""
+        self.factor()  # of the iteration before, which may have changed the scale
+        loss_scale = None if self.verdict is None else self.verdict.loss_scale
+        return 1.0 if loss_scale is None else loss_scale.scale
+
     def update(self, bucket: Bucket) -> None:
-        """Update the parameters of a bucket."""
-        self.bound[bucket].update()
+        """Update the parameters of a bucket, unless the verdict is to skip the iteration."""
+        factor = self.factor()
+        if factor is not None:
+            self.bound[bucket].update(self.arena.optimizer, factor)
+
+    def factor(self) -> float | None:
+        """What gradients are multiplied by; waits for the verdict on them."""
+        if self.verdict is None:
+            return 1.0
+        if self.judged is not None:
+            self.wait(self.judged)
+            self.judged = None
+        return self.verdict.factor
 
     def complaints(self) -> list[str]:
         """What was wrong with summed gradients, the same on all ranks."""
@@ -98,3 +168,5 @@ class LiveFabric:
         for plan in self.plans.values():
             plan.free()
         self.plans.clear()
+        if self.verdict is not None:
+            self.verdict.free()

@@ -53,6 +53,8 @@ class VirtualFabric:
         self.clock_s = self.wire_free_s = self.exposed = 0.0
         self.order: Order[VirtualHandle] = Order(None)
 
+    loss_scale = 1.0
+
     def follow(self, order: Sequence[Key] | None) -> None:
         """Let collectives go onto the wire in this order."""
         self.order = self.order.replaced(order)
@@ -127,5 +129,5 @@ class VirtualStep:
         self.fabric.spend(self.backward_s)
         return dy
 
-    def after_backward(self) -> None:
+    def after_backward(self, *, last: bool) -> None:
         self.fabric.rules.wrote(self.number)

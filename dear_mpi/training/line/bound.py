@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dear_mpi.kernels.array import array_module
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.update import updater
 from dear_mpi.training.line.arena import Arena
@@ -40,10 +41,10 @@ class BoundBucket:
         for step in self.packing:
             step()
 
-    def update(self) -> None:
-        """Apply the optimiser with the reduced gradients in the buffer."""
+    def update(self, optimizer: Optimizer, factor: float = 1.0) -> None:
+        """Apply the optimiser with the reduced gradients in the buffer, times a factor."""
         self.updates += 1
-        self.apply(self.updates)
+        self.apply(optimizer, self.updates, factor)
         for step in self.unpacking:
             step()
 

@@ -1,0 +1,40 @@
+"""Loss scaling: gradients are multiplied for their way, so that small ones do not vanish in fp16.
+
+Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2; the numbers are those of PyTorch.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["LossScale"]
+
+LEAST = 1.0
+
+
+@dataclass
+class LossScale:
+    """A power of two, which is halved when gradients overflow, and doubled when they have not for long.
+
+    >>> scale = LossScale(8.0, interval=2)
+    >>> scale.overflowed(), scale.scale
+    (True, 4.0)
+    >>> scale.fitted(), scale.fitted(), scale.scale
+    (None, None, 8.0)
+    """
+
+    scale: float = 2.0**16
+    interval: int = 2000
+    good: int = 0
+    skipped: int = 0
+
+    def overflowed(self) -> bool:
+        """Halve the scale, if that can be; whether the iteration is to be skipped for it."""
+        if self.scale <= LEAST:
+            return False
+        self.scale, self.good, self.skipped = self.scale / 2, 0, self.skipped + 1
+        return True
+
+    def fitted(self) -> None:
+        """Count an iteration in which all gradients were finite."""
+        self.good += 1
+        if self.good == self.interval:
+            self.scale, self.good = self.scale * 2, 0

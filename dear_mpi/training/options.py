@@ -1,0 +1,75 @@
+"""How a session trains, whatever it trains: the keyword arguments of ``Session``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.optimizers import SGD, Optimizer
+from dear_mpi.ranks.streams import STREAMS
+
+__all__ = ["LOSS_SCALES", "Options"]
+
+LOSS_SCALES = ("none", "dynamic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The choices of a training run that do not depend on the model.
+
+    Attributes:
+        schedule: a name in ``SCHEDULES``, or ``FILE.py:NAME``.
+        fusion: where the line is cut into buckets, see ``borders`` in ``fusion.py``.
+        algorithm, segment_bytes: of the collectives, see ``make_plan``.
+        wire: the type in which gradients travel, by name; that of the parameters if it is not given.
+        device: ``cpu`` or ``cuda``.
+        accumulate: the parts in which a batch passes, one after the other; gradients travel behind the last one.
+        clip: the largest norm of all gradients together; None for no limit.
+        loss_scale: with ``dynamic``, gradients are scaled for their way, and an iteration that overflows is skipped.
+        debug: whether the ranks compare which collective they start, and all gradients are inspected.
+    """
+
+    schedule: str = "dear"
+    fusion: str = "25MB"
+    optimizer: Optimizer = field(default_factory=SGD)
+    algorithm: str = "ring"
+    segment_bytes: int | None = None
+    wire: str | None = None
+    device: str = "cpu"
+    accumulate: int = 1
+    clip: float | None = None
+    loss_scale: str = "none"
+    debug: bool = False
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Options:
+        """Those that a user gave.
+
+        Raises:
+            ValueError: there is no such option, or it cannot have this value.
+        """
+        for name in given:
+            lookup("option", name, dict.fromkeys(each.name for each in fields(cls)))
+        options = cls(**given)
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """See that all values are allowed.
+
+        Raises:
+            ValueError: one is not.
+        """
+        lookup("device", self.device, STREAMS)
+        lookup("loss_scale", self.loss_scale, dict.fromkeys(LOSS_SCALES))
+        if self.wire is not None:
+            lookup("wire", self.wire, DTYPES)
+        if not isinstance(self.optimizer, Optimizer):
+            raise ValueError(f"optimizer must be an optimiser such as Adam(lr=0.001), not {self.optimizer!r}")
+        if type(self.accumulate) is not int or self.accumulate < 1:
+            raise ValueError(f"accumulate must be at least 1, not {self.accumulate!r}")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"clip must be a norm above zero, not {self.clip}")

@@ -1,0 +1,135 @@
+"""The front door: a user's own model, on threads; tests/mpi/test_session.py has the same under mpirun."""
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.kernels.optimizers import SGD, Adam
+from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
+from dear_mpi.training import Session
+from dear_mpi.training.schedules import SCHEDULES
+from tests.training_checks import readme_script
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_the_script_of_the_readme_trains(threads, capsys):
+    script, lines = readme_script()
+    assert lines <= 25
+    exec(script.replace("run_world(main)", f"run_world(main, threads={threads})"), {})
+    assert float(capsys.readouterr().out.removeprefix("loss ")) < 0.05
+
+
+def layers():
+    rng = np.random.default_rng(0)
+    return [Dense("first", rng.standard_normal((6, 40))), Gelu(), Dense("last", rng.standard_normal((40, 4)))]
+
+
+def batch(iteration, rank, rows=4):
+    rng = np.random.default_rng([iteration, rank])
+    return rng.standard_normal((rows, 6)), rng.integers(0, 4, rows)
+
+
+def on_all(function, ranks=3):
+    """What each rank returns, or what it says of an error."""
+
+    def body(transport):
+        try:
+            return function(transport)
+        except AgreedError as error:
+            return str(error)
+
+    return run_loopback(ranks, body)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_buckets_may_be_cut_anew_at_any_time(ranks):
+    """Every third iteration, with state that must stay: the very same bits, under every schedule."""
+
+    def trained(transport, schedule, policies):
+        options = {"schedule": schedule, "algorithm": "ordered", "fusion": policies[0], "clip": 1.0}
+        with Session(layers(), SoftmaxCrossEntropy(), transport, optimizer=Adam(0.01), **options) as session:
+            plans = []
+            for iteration in range(12):
+                if iteration % 3 == 2:
+                    session.cut(policies[iteration % len(policies)])
+                plans.append(set(map(id, session.fabric.plans.values())))
+                session.step(*batch(iteration, transport.rank))
+            session.flush()
+            assert policies == ["25MB"] or plans[0] != plans[-1]
+            return session.parameters_sha256()
+
+    digests = set()
+    for schedule in SCHEDULES:
+        for policies in (["25MB"], ["none", "cut:256B", "25MB", "cut:128B", "none"]):
+            digests.update(on_all(lambda transport, s=schedule, p=policies: trained(transport, s, p), ranks))
+    assert len(digests) == 1
+
+
+def test_plans_of_buckets_that_stay_are_kept():
+    def body(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, fusion="none") as session:
+            before = dict(session.fabric.plans)
+            session.cut("none")
+            assert session.fabric.plans == before
+            session.cut("25MB")
+            (bucket,) = session.buckets
+            assert {(start, stop) for _, start, stop in session.fabric.plans} == {(bucket.start, bucket.stop)}
+            freed = [plan.freed for key, plan in before.items() if key not in session.fabric.plans]
+            return all(freed) and len(freed) > 0
+
+    assert on_all(body) == [True] * 3
+
+
+WRONG = [
+    ({"schedule": "daer"}, "session: schedule 'daer' is unknown: did you mean 'dear'?"),
+    ({"fusoin": "none"}, "session: option 'fusoin' is unknown: did you mean 'fusion'?"),
+    ({"optimizer": "adam"}, "session: optimizer must be an optimiser such as Adam(lr=0.001), not 'adam'"),
+    ({"wire": "fp99"}, "session: wire 'fp99' is unknown"),
+    ({"accumulate": 1.5}, "session: accumulate must be at least 1, not 1.5"),
+    ({"order": [0, 1, 5]}, "session: order must be of numbers below 3, the layers of the model, not 5"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG)
+def test_wrong_options_are_refused(options, said):
+    answers = on_all(lambda transport: Session(layers(), SoftmaxCrossEntropy(), transport, **options))
+    assert all(answer.startswith(said) for answer in answers)
+    assert answers == answers[:1] * 3
+
+
+def test_models_that_differ_between_ranks_are_refused():
+    def body(transport):
+        mine = layers()[transport.rank // 2 * 2 :]
+        return Session(mine, SoftmaxCrossEntropy(), transport)
+
+    answers = on_all(body)
+    assert answers == answers[:1] * 3
+    assert "session: parameters must be the same on all ranks" in answers[0]
+
+
+def test_unequal_parts_need_a_total():
+    def body(transport, total=None):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, optimizer=SGD()) as session:
+            return session.step(*batch(0, transport.rank, rows=2 + transport.rank), total=total)
+
+    said = on_all(body)
+    assert "the batch has 9 targets over all ranks" in said[0]
+    losses = on_all(lambda transport: body(transport, 9))
+    assert losses == losses[:1] * 3
+
+
+def test_a_layer_of_the_session_runs_where_the_order_says():
+    def body(transport, order):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, order=order) as session:
+            return session.layout.uses
+
+    assert on_all(lambda transport: body(transport, [0, 1, 2]), 1) == [((0, 1), (), (2, 3))]
+    turned = [Dense("b", np.eye(6)), Dense("a", np.eye(6))]
+
+    def other(transport):
+        with Session(turned, SoftmaxCrossEntropy(), transport, order=[1, 0, 1], fusion="none") as session:
+            loss = [session.step(np.ones((2, 6)), np.zeros(2, int)) for _ in range(20)]
+            return session.layout.uses, loss[-1] < loss[0]
+
+    assert on_all(other, 2) == [(((0, 1), (2, 3), (0, 1)), True)] * 2
