@@ -7,14 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
+from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.data import Examples
 from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.world import World
 from dear_mpi.training.config import Config
 
-__all__ = ["available_bytes", "check_batch", "check_model"]
+__all__ = ["available_bytes", "check_batch", "check_model", "make_slab"]
+
+PLANS_BYTES = 16 << 20  # side buffers: two segments per plan and peer
 
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
@@ -60,6 +66,17 @@ def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, wor
         x = layer.forward(x)
         nbytes += x.nbytes
     check(f"batch {config.batch}", nbytes * config.batch // world.size, config, world)
+
+
+def make_slab(nbytes: int, beside: Array, algorithm: str, transport: Transport) -> Slab:
+    """Memory for the arena and the plans: one allocation for any fusion, unless plans need more than usual.
+
+    The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because MPI
+    libraries are slower in shared memory, and on the device of the array ``beside``.
+    """
+    if library_of(beside) == "numpy" and wants_shared(algorithm, transport.hosts):
+        return Slab(transport.memory.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
+    return Slab.beside(beside, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
 
 
 def check(what: str, nbytes: int, config: Config, world: World) -> None:

@@ -11,20 +11,20 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dear_mpi.collectives import transport_of
-from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.training.checkpoint import restore, resume, save, snapshot
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fusion import borders
@@ -32,6 +32,7 @@ from dear_mpi.training.line.arena import Arena, layout_of, line_dtype
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.loss_meter import LossMeter
 from dear_mpi.training.loss_scale import LossScale
+from dear_mpi.training.memory import make_slab
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse
 from dear_mpi.training.schedules import find_schedule
@@ -41,7 +42,6 @@ from dear_mpi.training.trainer import Times, Trainer, TrainingError
 __all__ = ["Session", "sha256"]
 
 S = TypeVar("S", bound="Session")
-PLANS_BYTES = 16 << 20  # side buffers: two segments per plan and peer
 
 
 class Session:
@@ -106,7 +106,8 @@ class Session:
         self.layout = layout_of(uses, wire, world.size)
         self.buckets = self.plan_cut(options.fusion, wire.itemsize)
         with self.streams.compute.use():
-            self.slab = self.make_slab(Arena.nbytes(self.layout, dtype, wire))
+            here, nbytes = self.streams.put(np.zeros(1)), Arena.nbytes(self.layout, dtype, wire)
+            self.slab = make_slab(nbytes, here, options.algorithm, world.transport)
             self.arena = Arena(
                 uses, self.layout, wire=wire, optimizer=options.optimizer, slab=self.slab, put=self.streams.put
             )
@@ -119,17 +120,6 @@ class Session:
         for name in self.schedules:
             rehearse(name, find_schedule(name), buckets, len(self.layout.uses))
         return buckets
-
-    def make_slab(self, nbytes: int) -> Slab:
-        """Memory for the arena and the plans: one allocation for any fusion, unless plans need more than usual.
-
-        The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because
-        MPI libraries are slower in shared memory.
-        """
-        options, transport = self.options, self.world.transport
-        if options.device == "cpu" and wants_shared(options.algorithm, transport.hosts):
-            return Slab(transport.memory.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
-        return Slab.beside(self.streams.put(np.zeros(1)), nbytes + PLANS_BYTES, growth=PLANS_BYTES)
 
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
@@ -145,8 +135,9 @@ class Session:
             slab=self.slab,
         )
         self.plans.callback(self.fabric.free)
-        if options.clip is not None or options.loss_scale == "dynamic":
-            self.fabric.judge(options.clip, LossScale() if options.loss_scale == "dynamic" else None, self.slab)
+        self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
+        if options.clip is not None or self.loss_scale is not None:
+            self.fabric.judge(options.clip, self.loss_scale, self.slab)
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.free)
         self.trainers = {name: self.trainer(name) for name in self.schedules}
@@ -206,6 +197,22 @@ class Session:
         for name, trainer in self.trainers.items():
             trainer.schedule = find_schedule(name)(self.fabric)
             self.fabric.prepare(trainer.schedule.collectives)
+
+    def state(self, notes: Any = None) -> dict[str, Array]:
+        """All that ``load`` needs, as arrays of the host, with anything that JSON can hold; ends with a flush."""
+        return snapshot(self, notes)
+
+    def load(self, state: dict[str, Array]) -> Any:
+        """Go on from a state that rank 0 has; the notes in it. Raises ArgumentError if it is another model's."""
+        return restore(self, state)
+
+    def save(self, path: str | Path, notes: Any = None) -> None:
+        """Write the state to a file of rank 0, which replaces an older one; ArgumentError if it cannot be written."""
+        save(self, Path(path), notes)
+
+    def resume(self, path: str | Path) -> Any:
+        """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
+        return resume(self, Path(path))
 
     @property
     def parameters(self) -> list[Parameter]:

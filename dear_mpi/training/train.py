@@ -1,26 +1,55 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.files import check_writable
 from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import describe, timing
 from dear_mpi.training.schedules import find_schedule
-from dear_mpi.training.trainer import Times
+from dear_mpi.training.trainer import Times, TrainingError
 
-__all__ = ["train"]
+__all__ = ["Saving", "train"]
 
 
-def train(config: Config, world: World, progress: Callable[[int, float], object] | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Saving:
+    """Where checkpoints are written, after how many iterations each, and whether to go on from the last one."""
+
+    path: Path
+    every: int | None = None
+    resume: bool = False
+
+    def facts(self, rank: int) -> dict[str, Any]:
+        """What must be equal on all ranks; rank 0 sees that the file can be written."""
+        if rank == 0:
+            check_writable("--save", self.path)
+        return asdict(self) | {"path": str(self.path)}
+
+    def is_due(self, iterations: int, whole: int) -> bool:
+        """Whether to write one behind so many iterations of a whole run."""
+        return iterations == whole or (self.every is not None and iterations % self.every == 0)
+
+
+def train(
+    config: Config,
+    world: World,
+    progress: Callable[[int, float], object] | None = None,
+    saving: Saving | None = None,
+) -> dict[str, Any]:
     """Train, test, and report. Collective.
 
     Args:
         config: what the user chose.
         world: the ranks.
         progress: called after each iteration with its number, from 1, and the loss.
+        saving: where checkpoints are, if there are any.
 
     Returns:
         The JSON object of ``dear-mpi train``, the same on all ranks.
@@ -29,17 +58,23 @@ def train(config: Config, world: World, progress: Callable[[int, float], object]
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
         TrainingError: the loss or a gradient is infinite or not a number.
     """
+    if saving is not None:
+        agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
     with Job(config, world, [config.schedule]) as job:
         network = communication(job.fabric, find_schedule(config.schedule).collectives)
         trainer = job.trainers[config.schedule]
-        losses: list[float] = []
+        losses: list[float] = job.resume(saving.path) if saving is not None and saving.resume else []
+        if len(losses) >= config.iterations:
+            raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         times: list[Times] = []
-        for iteration in range(config.iterations):
+        for iteration in range(len(losses), config.iterations):
             loss, spent = job.iterate(config.schedule, *job.batch(iteration))
             losses.append(loss)
             times.append(spent)
             if progress is not None:
                 progress(iteration + 1, loss)
+            if saving is not None and saving.is_due(iteration + 1, config.iterations):
+                job.save(saving.path, losses)
         trainer.schedule.flush()
         figures = timing(world.transport, config.schedule, [times], network)
         return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()

@@ -78,7 +78,8 @@ class Trainer:
     ) -> None:
         self.steps, self.loss, self.meter, self.schedule = tuple(steps), loss, meter, schedule
         self.fabric = meter.fabric
-        self.accumulate, self.debug, self.done = accumulate, debug, 0
+        self.accumulate, self.debug = accumulate, debug
+        self.done, self.first = 0, True  # iterations, with those before a checkpoint
 
     def iteration(self, x: Array, targets: Array, scale: float) -> tuple[float, Times]:
         """One pass forward and backward, or ``accumulate`` of them, with a part of the batch each.
@@ -112,7 +113,7 @@ class Trainer:
         loss = self.meter.read()
         end = fabric.now()
         self.check(loss)
-        self.done += 1
+        self.done, self.first = self.done + 1, False
         whole_s, forward_s, backward_s = map(self.seconds, ([(begin, end)], forward, backward))
         return loss, Times(whole_s, forward_s, backward_s, fabric.exposed_s())
 
@@ -125,7 +126,7 @@ class Trainer:
         for number, step in enumerate(self.steps):
             self.schedule.before_forward(number)
             begin = self.fabric.now()
-            x = step.forward(x, inspect=not self.done)
+            x = step.forward(x, inspect=self.first)
             pairs.append((begin, self.fabric.now()))
             self.schedule.after_forward(number)
         return x
@@ -136,7 +137,7 @@ class Trainer:
             step = self.steps[number]
             if last:
                 self.schedule.before_backward(number)
-            step.before_backward(dy, inspect=self.debug or not self.done)
+            step.before_backward(dy, inspect=self.debug or self.first)
             begin = self.fabric.now()
             dy = step.backward(dy)
             pairs.append((begin, self.fabric.now()))

@@ -56,7 +56,7 @@ class LiveFabric:
 
         Values, gradients and state stay where they are, and so do the plans of intervals that are buckets again.
         """
-        self.arena.updates = max(bound.updates for bound in self.bound.values())
+        self.arena.updates = self.updates
         self.bind(buckets)
         intervals = {(bucket.start, bucket.stop) for bucket in buckets}
         for key in [key for key in self.plans if key[1:] not in intervals]:
@@ -65,6 +65,18 @@ class LiveFabric:
         self.options["slab"] = Slab(slab.allocate, growth=slab.growth)  # which goes when the plans from it are gone
         if self.verdict is not None:
             self.verdict.shards = self.shards()
+
+    @property
+    def updates(self) -> int:
+        """How often all buckets have been updated, behind a flush."""
+        return max((bound.updates for bound in self.bound.values()), default=0)
+
+    def restored(self, updates: int) -> None:
+        """Values and state are those behind so many updates."""
+        self.arena.updates = updates
+        for bound in self.bound.values():
+            bound.updates = updates
+            bound.unpack()
 
     def shards(self) -> list[Array]:
         """The parts of the wire that this rank owns."""

@@ -45,6 +45,10 @@ class BoundBucket:
         """Apply the optimiser with the reduced gradients in the buffer, times a factor."""
         self.updates += 1
         self.apply(optimizer, self.updates, factor)
+        self.unpack()
+
+    def unpack(self) -> None:
+        """Bring values to the parameters that stay where they are."""
         for step in self.unpacking:
             step()
 

@@ -1,0 +1,196 @@
+"""Checkpoints: all that a session needs to go on, in one file, which is there as a whole or not at all.
+
+    value.0, value.1, ...      of each tensor of the line, in its shape
+    state.0.0, state.0.1, ...  what the optimiser keeps for it
+    about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
+
+A checkpoint knows no buckets, schedules or ranks, so a run can go on with others. The file is one of NumPy (npz): its
+parts have checksums, so one that was damaged is found. The checkpoint before the last stays as FILE.old.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.reporting.files import replacing
+from dear_mpi.training.line.arena import Arena
+
+if TYPE_CHECKING:
+    from dear_mpi.training.session import Session
+
+__all__ = ["restore", "resume", "save", "snapshot"]
+
+FORMAT = 1
+
+
+def snapshot(session: Session, notes: Any = None) -> dict[str, Array]:
+    """The state of a session behind a flush, as arrays of the host; ``notes`` is anything that JSON can hold."""
+    session.flush()
+    arena, trainer = session.arena, session.trainers[session.schedules[0]]
+    about = {
+        "format": FORMAT,
+        "names": names_of(arena),
+        "dtype": arena.values.dtype.name,
+        "optimizer": type(arena.optimizer).__name__,
+        "iterations": trainer.done,
+        "updates": session.fabric.updates,
+        "loss_scale": None if session.loss_scale is None else asdict(session.loss_scale),
+        "notes": notes,
+    }
+    arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+    for name, flat in flat_arrays(session).items():
+        for tensor in range(len(arena.layout.shapes)):
+            array = to_host(arena.part(flat, tensor)).copy()
+            arrays[f"{name}.{tensor}"] = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
+    return arrays
+
+
+def names_of(arena: Arena) -> list[str]:
+    """The name of each tensor of the line, that of its first use."""
+    found: dict[int, str] = {}
+    for places, tensors in zip(arena.places, arena.layout.uses, strict=True):
+        for place, tensor in zip(places, tensors, strict=True):
+            found.setdefault(tensor, place.parameter.name)
+    return [found[tensor] for tensor in range(len(found))]
+
+
+def flat_arrays(session: Session) -> dict[str, Array]:
+    """The arrays of the arena that are kept."""
+    arena = session.arena
+    return {"value": arena.values, **{f"state.{number}": array for number, array in enumerate(arena.state)}}
+
+
+def restore(session: Session, arrays: dict[str, Array]) -> Any:
+    """Collective: go on from a snapshot that rank 0 has, whatever the others have; returns its notes.
+
+    Raises:
+        ArgumentError: it is that of another model or optimiser.
+    """
+    session.flush()
+    transport, arena = session.world.transport, session.arena
+    about: dict[str, Any] = {}
+
+    def fill() -> dict[str, Any]:
+        if transport.rank == 0:
+            about.update(check(session, arrays))
+            for name, flat in flat_arrays(session).items():
+                for tensor in range(len(arena.layout.shapes)):
+                    arena.part(flat, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(flat.dtype))
+        return {}
+
+    agree(transport, "checkpoint", fill)
+    about = json.loads(transport.gather_values(json.dumps(about))[0])  # each rank its own
+    for flat in flat_arrays(session).values():
+        with make_plan("broadcast", flat, transport, algorithm="binomial") as plan:
+            plan()
+    session.fabric.restored(about["updates"])
+    for trainer in session.trainers.values():
+        trainer.done = about["iterations"]
+    if session.loss_scale is not None and about["loss_scale"] is not None:
+        vars(session.loss_scale).update(about["loss_scale"])
+    return about["notes"]
+
+
+def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
+    """See that a snapshot is one of this session's model.
+
+    Raises:
+        ValueError: it is not; the message names what differs.
+    """
+    about: dict[str, Any] = json.loads(bytes(arrays["about"])) if "about" in arrays else {}
+    if about.get("format") != FORMAT:
+        raise ValueError(f"it must be of format {FORMAT}, not {about.get('format')}")
+    arena = session.arena
+    here = {"dtype": arena.values.dtype.name, "optimizer": type(arena.optimizer).__name__}
+    for what, due in here.items():
+        if about[what] != due:
+            raise ValueError(f"it has the {what} {about[what]}, and this run has {due}")
+    shapes = [tuple(arrays[f"value.{number}"].shape) for number in range(len(about["names"]))]
+    theirs = list(zip(about["names"], shapes, strict=True))
+    mine = list(zip(names_of(arena), arena.layout.shapes, strict=True))
+    for number, (there, due_here) in enumerate(zip(theirs, mine, strict=False)):
+        if there != due_here:
+            raise ValueError(f"it is of another model: its parameter {number} is {there}, and here it is {due_here}")
+    if len(theirs) != len(mine):
+        raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(mine)}")
+    return about
+
+
+def save(session: Session, path: Path, notes: Any = None) -> None:
+    """Collective: write a snapshot to a file of rank 0.
+
+    Raises:
+        ArgumentError: it cannot be written.
+    """
+    arrays = snapshot(session, notes)
+
+    def on_rank_0() -> dict[str, Any]:
+        if session.world.rank == 0:
+            write(path, arrays)
+        return {}
+
+    agree(session.world.transport, "checkpoint", on_rank_0)
+
+
+def resume(session: Session, path: Path) -> Any:
+    """Collective: go on from a file of rank 0; returns the notes in it.
+
+    Raises:
+        ArgumentError: there is none, it is damaged, or it is that of another model or optimiser.
+    """
+    arrays: dict[str, Array] = {}
+
+    def on_rank_0() -> dict[str, Any]:
+        if session.world.rank == 0:
+            arrays.update(read(path))
+        return {}
+
+    agree(session.world.transport, "checkpoint", on_rank_0)
+    return restore(session, arrays)
+
+
+def write(path: Path, arrays: dict[str, Array]) -> None:
+    """Write a snapshot; the file that was there becomes FILE.old.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    with replacing("checkpoint", path) as partial:
+        with partial.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        if path.is_file():
+            path.replace(older(path))
+
+
+def read(path: Path) -> dict[str, Array]:
+    """A snapshot from a file, or from FILE.old where a run was ended between the two.
+
+    Raises:
+        ValueError: there is no file, or it is damaged.
+    """
+    found = path if path.exists() else older(path)
+    if not found.exists():
+        raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")
+    try:
+        with found.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
+        hint = f": the one before it is {str(older(path))!r}" if found == path and older(path).exists() else ""
+        raise ValueError(f"checkpoint {str(found)!r} is damaged ({error}){hint}") from None
+
+
+def older(path: Path) -> Path:
+    """Where the checkpoint before the last is."""
+    return path.with_name(f"{path.name}.old")

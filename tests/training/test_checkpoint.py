@@ -1,0 +1,167 @@
+"""A run that was ended goes on where its last checkpoint was, and comes to the same bits."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.kernels.optimizers import SGD, Adam
+from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
+from dear_mpi.ranks.world import World
+from dear_mpi.training import Session
+from dear_mpi.training.config import Config
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.train import Saving, train
+from tests.training_checks import settings
+
+WAYS = [
+    {},
+    {"wire": "bf16", "optimizer": "sgd", "momentum": 0.9},
+    {"wire": "fp16", "loss_scale": "dynamic", "clip": 1.0},
+    {"model": "cnn", "fusion": "cut:5kB", "accumulate": 2},
+]
+
+
+def run(ranks, iterations, saving=None, **choices):
+    """The report of rank 0, or what all ranks say instead."""
+    config = Config.of(settings(iterations=iterations, **choices))
+
+    def body(transport):
+        try:
+            return train(config, World(transport), saving=saving)
+        except AgreedError as error:
+            return str(error)
+
+    answers = run_loopback(ranks, body)
+    assert len(set(map(repr, answers))) == 1
+    return answers[0]
+
+
+CASES = [*((3, "dear", choices) for choices in WAYS), *((2, name, WAYS[2]) for name in SCHEDULES), (1, "wfbp", WAYS[1])]
+
+
+@pytest.mark.parametrize(("ranks", "schedule", "choices"), CASES, ids=str)
+def test_the_same_bits_as_without_a_break(ranks, schedule, choices, tmp_path):
+    file = tmp_path / "run.npz"
+    whole = run(ranks, 8, schedule=schedule, **choices)
+    run(ranks, 5, Saving(file), schedule=schedule, **choices)
+    rest = run(ranks, 8, Saving(file, resume=True), schedule=schedule, **choices)
+    assert rest["params_sha256"] == whole["params_sha256"]
+    assert rest["loss"] == whole["loss"]
+
+
+def test_on_another_number_of_ranks_with_other_buckets(tmp_path):
+    """Sums are formed in another order there: the same to rounding, in float64."""
+    file = tmp_path / "run.npz"
+    whole = run(3, 8, dtype="fp64")
+    run(3, 5, Saving(file), dtype="fp64")
+    for ranks in (1, 2, 5):
+        rest = run(ranks, 8, Saving(file, resume=True), dtype="fp64", fusion="cut:1kB", schedule="wfbp")
+        assert rest["loss"] == pytest.approx(whole["loss"], rel=1e-10)
+        file.unlink()  # FILE.old has the first 5 iterations
+
+
+def test_every_so_many_iterations_and_at_the_end(tmp_path):
+    file = tmp_path / "run.npz"
+    run(2, 7, Saving(file, every=3))
+    kept = [json.loads(bytes(np.load(path)["about"])) for path in (file, tmp_path / "run.npz.old")]
+    assert [about["iterations"] for about in kept] == [7, 6]
+    assert [len(about["notes"]) for about in kept] == [7, 6]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.npz", "run.npz.old"]
+
+
+def saved(tmp_path):
+    file = tmp_path / "run.npz"
+    run(2, 4, Saving(file, every=2))
+    return file
+
+
+def test_a_truncated_one_is_refused_and_the_one_before_it_works(tmp_path):
+    file = saved(tmp_path)
+    whole = file.read_bytes()
+    for length in (0, 10, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        said = run(2, 6, Saving(file, resume=True))
+        assert f"checkpoint '{file}' is damaged (" in said
+        assert f": the one before it is '{file}.old'" in said
+    file.unlink()
+    assert len(run(2, 6, Saving(file, resume=True))["loss"]) == 6, "it goes on from FILE.old"
+
+
+def test_a_flipped_bit_is_found(tmp_path):
+    file = saved(tmp_path)
+    content = bytearray(file.read_bytes())
+    content[content.index(b"value.0.npy") + 5000] ^= 1
+    file.write_bytes(content)
+    assert "is damaged" in run(2, 6, Saving(file, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"model": "cnn"}, "it is of another model: its parameter 0 is ('dense1.weight', (64, 128)), and here it is"),
+        ({"dtype": "fp64"}, "it has the dtype float32, and this run has float64"),
+        ({"optimizer": "sgd"}, "it has the optimizer Adam, and this run has SGD"),
+        ({"iterations": 4}, "the checkpoint has all of the 4 iterations"),
+    ],
+)
+def test_that_of_another_run_is_refused(choices, said, tmp_path):
+    file = saved(tmp_path)
+    assert said in run(2, choices.pop("iterations", 6), Saving(file, resume=True), **choices)
+
+
+def test_what_is_not_there_or_no_checkpoint_is_refused(tmp_path):
+    assert "is not there: --save FILE --every N writes one" in run(2, 6, Saving(tmp_path / "no.npz", resume=True))
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    assert "it must be of format 1, not None" in run(2, 6, Saving(tmp_path / "other.npz", resume=True))
+    assert "--save" in run(2, 6, Saving(tmp_path))
+
+
+def test_a_session_goes_on_from_a_state():
+    """Also with a layer that is tied, and a parameter that stays in its own memory."""
+
+    def layers(seed):
+        rng = np.random.default_rng(seed)
+        first, last = Dense("first", rng.standard_normal((6, 6))), Dense("last", rng.standard_normal((6, 4)))
+        last.bias.rebind = False
+        return [first, Gelu(), Dense("tied", first.weight.value), last]
+
+    def body(transport):
+        def session(seed):
+            return Session(layers(seed), SoftmaxCrossEntropy(), transport, optimizer=Adam(0.1))
+
+        def steps(of, numbers):
+            rng = [np.random.default_rng([number, transport.rank]) for number in numbers]
+            return [of.step(each.standard_normal((4, 6)), each.integers(0, 4, 4)) for each in rng]
+
+        with session(1) as whole:
+            wanted = steps(whole, range(6))
+            digest = whole.parameters_sha256() if whole.flush() is None else ""
+        with session(1) as first:
+            losses, state = steps(first, range(3)), first.state({"at": 3})
+        with session(2) as other:
+            steps(other, range(9, 11))
+            assert other.load(state) == {"at": 3}
+            losses += steps(other, range(3, 6))
+            other.flush()
+            assert other.parameters_sha256() == digest
+        return losses == wanted
+
+    assert run_loopback(3, body) == [True] * 3
+
+
+def test_a_state_of_another_optimiser_is_refused_on_all_ranks():
+    def body(transport):
+        layer = [Dense("one", np.eye(3))]
+        with Session(layer, SoftmaxCrossEntropy(), transport, optimizer=Adam(0.1)) as session:
+            state = session.state()
+        with Session(layer, SoftmaxCrossEntropy(), transport, optimizer=SGD(0.1)) as session:
+            try:
+                session.load(state)
+            except AgreedError as error:
+                return str(error)
+
+    said = run_loopback(2, body)
+    assert said == ["checkpoint: it has the optimizer Adam, and this run has SGD on rank 0"] * 2
