@@ -150,7 +150,7 @@ def test_order_of_rooms(module, name, allowed):
         ("dear_mpi.collectives.transports.mpi", "mpi4py.MPI", True),
         ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),
         ("dear_mpi.training.trainer", "collectives.ring", False),
-        ("dear_mpi.training.trainer", ".step.Step", False),
+        ("dear_mpi.training.trainer", ".layer_use.LayerUse", False),
         ("dear_mpi.training.trainer", "cupy", False),
         ("dear_mpi.ranks.streams", "cupy", True),
         ("dear_mpi.training.trainer", "importlib.import_module", False),

@@ -8,7 +8,8 @@ import numpy as np
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.training.line.arena import Arena, layout_of, line_dtype
+from dear_mpi.training.line.arena import Arena
+from dear_mpi.training.line.parameters import layout_of, line_dtype
 
 README = str(Path(__file__).parent.parent / "README.md")
 

@@ -75,7 +75,7 @@ CONFIG_FLAGS = {
     "beta2": Option(help="How much of the mean of their squares stays.", show_default=of_optimizers("beta2")),
     "epsilon": Option(help="Added to the root of that mean.", show_default=of_optimizers("epsilon")),
     "batch": Option(help="Examples per iteration, over all ranks together.", show_default="by model"),
-    "accumulate": Option(help="Let each batch pass in so many parts; gradients travel behind the last."),
+    "accumulate": Option(help="Split each batch into so many parts; gradients are sent after the last."),
     "clip": Option(help="Scale gradients down to this norm, of all of them together.", show_default="no limit"),
     "loss_scale": Option(help="dynamic: scale gradients while they travel, and skip an iteration if they overflow."),
     "iterations": Option(help="Number of iterations.", show_default="by model"),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Parameter:
     Attributes:
         trained: whether it is; a frozen one is never changed, and its gradient not looked at.
         rebind: whether it may become a view. Otherwise it stays in its own contiguous memory, at the price of a copy of
-            the gradient and of the value in each iteration.
+            the gradient and of the value in each iteration. It must not be tied then.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Parameter:
     grad: Array
     trained: bool = True
     rebind: bool = True
+    line: Any = field(default=None, repr=False)  # of the session that trains it, weakly
 
     @classmethod
     def of(cls, name: str, value: Array) -> Parameter:
@@ -69,16 +70,16 @@ class Loss(Protocol):
         """The gradient of ``scale`` times that sum."""
 
 
-def in_order(layers: Sequence[Layer], order: Sequence[int] | None = None) -> list[Layer]:
+def in_order(layers: Sequence[Layer], uses: Sequence[int] | None = None) -> list[Layer]:
     """The layers as they run; where one runs again it is a copy, which has the same parameters and its own memory.
 
     Raises:
-        ValueError: ``order`` names a layer that does not exist.
+        ValueError: ``uses`` names a layer that does not exist.
     """
     found: list[Layer] = []
-    for number in range(len(layers)) if order is None else order:
-        if not 0 <= number < len(layers):
-            raise ValueError(f"order must be of numbers below {len(layers)}, the layers of the model, not {number}")
+    for number in range(len(layers)) if uses is None else uses:
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < len(layers):
+            raise ValueError(f"uses must be of numbers below {len(layers)}, the layers of the model, not {number}")
         layer = layers[number]
         seen = any(layer is other for other in found)
         found.append(copy.deepcopy(layer, {id(each): each for each in layer.parameters}) if seen else layer)

@@ -3,9 +3,21 @@
 ``Session`` is the front door for a model of your own; ``Job`` (``job.py``) is that of the command line.
 """
 
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.session import Session
+from dear_mpi.training.trainer import TrainingError
 
-__all__ = ["SGD", "Adam", "AdamW", "Parameter", "Session", "run_world"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "AgreedError",
+    "CollectiveError",
+    "Parameter",
+    "Session",
+    "TrainingError",
+    "run_world",
+]

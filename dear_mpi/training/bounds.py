@@ -51,7 +51,8 @@ def measured(fabric: LiveFabric, collective: str) -> float:
     for _ in range(REPEATS):
         fabric.world.transport.gather_values(None)
         begin = fabric.now()
-        for handle in [fabric.start(collective, bucket) for bucket in fabric.buckets]:
+        plans = [fabric.plan(collective, bucket) for bucket in fabric.buckets]
+        for handle in [fabric.engine.start(plan, plan.name) for plan in plans]:
             handle.wait()
         elapsed_s = fabric.seconds(begin, fabric.now())
         best_s = min(best_s, max(fabric.world.transport.gather_values(elapsed_s)))

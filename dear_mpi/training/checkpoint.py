@@ -50,7 +50,7 @@ def snapshot(session: Session, notes: Any = None) -> dict[str, Array]:
     arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     for name, flat in flat_arrays(session).items():
         for tensor in range(len(arena.layout.shapes)):
-            array = to_host(arena.part(flat, tensor)).copy()
+            array = to_host(arena.view(flat, tensor)).copy()
             arrays[f"{name}.{tensor}"] = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
     return arrays
 
@@ -85,7 +85,7 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
             about.update(check(session, arrays))
             for name, flat in flat_arrays(session).items():
                 for tensor in range(len(arena.layout.shapes)):
-                    arena.part(flat, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(flat.dtype))
+                    arena.view(flat, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(flat.dtype))
         return {}
 
     agree(transport, "checkpoint", fill)

@@ -47,7 +47,7 @@ def compare(
         for count in turns(config.iterations):
             for name, trainer in job.trainers.items():
                 done = [job.iterate(name, *job.batch(trainer.done)) for _ in range(1 + count)]
-                trainer.schedule.flush()
+                trainer.flush()
                 losses[name].extend(loss for loss, _ in done[1:])
                 blocks[name].append([times for _, times in done])
                 if progress is not None:

@@ -37,8 +37,8 @@ MOST_SECONDS = 86400.0  # of compute in an iteration; the system's clocks cannot
 class Config:
     """One training run.
 
-    ``batch`` is the number of examples per iteration of the whole job; they pass in ``accumulate`` parts, one after the
-    other, and gradients travel behind the last. ``clip`` is the largest norm of all gradients together. With the
+    ``batch`` is the number of examples per iteration of the whole job. It is split into ``accumulate`` parts; gradients
+    are sent after the last. ``clip`` is the largest norm of all gradients together. With the
     ``loss_scale`` ``dynamic``, gradients are scaled while they travel, and an iteration in which they overflow is
     skipped. ``forward_time`` and ``backward_time`` are
     the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
@@ -100,6 +100,8 @@ class Config:
         for name in ("batch", "iterations", "context"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.accumulate > self.batch:
+            raise ValueError(f"accumulate must be at most batch, {self.batch}, not {self.accumulate}")
         if self.seed < 0:
             raise ValueError(f"seed must not be negative, not {self.seed}")
         for name in ("forward_time", "backward_time"):

@@ -15,7 +15,8 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.data import Batches
 from dear_mpi.ranks.world import World
 from dear_mpi.training.config import Config
-from dear_mpi.training.session import Session, sha256
+from dear_mpi.training.facts import sha256
+from dear_mpi.training.session import Session
 from dear_mpi.training.workload import make_workload
 
 __all__ = ["Job"]
@@ -52,12 +53,12 @@ class Job(Session):
             facts["examples"] = sha256(examples.arrays)  # a rank that reads another file is noticed
         return facts
 
-    def batch(self, iteration: int) -> tuple[Array, Array, float]:
-        """This rank's inputs and targets, and 1 / number of targets in the whole batch."""
+    def batch(self, iteration: int) -> tuple[Array, Array, int]:
+        """This rank's inputs and targets, and the number of targets in the whole batch."""
         if self.batches is None:
-            return np.zeros(0), np.zeros(0), 1.0
+            return np.zeros(0), np.zeros(0), 0
         x, targets = self.batches.part(iteration)
-        return x, targets, 1 / (self.config.batch * int(np.prod(targets.shape[1:])))
+        return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 
     def outcome(self) -> dict[str, Any]:
         """Collective, to be called after a flush: ``accuracy`` and ``params_sha256``, the same on all ranks.
@@ -88,7 +89,7 @@ class Job(Session):
         right = total = 0
         for start in range(0, len(numbers), 256):
             x, targets = map(self.streams.put, tests.take(numbers[start : start + 256]))
-            for step in self.steps:
+            for step in self.uses:
                 x = step.layer.forward(x)
             right += int((x.argmax(-1) == targets).sum())
             total += targets.size

@@ -4,9 +4,12 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.training.fabric.live import LOSS, LiveFabric
+from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fabric.order import LOSS
 
 __all__ = ["LossMeter"]
+
+GIVE = "where ranks have unequal parts, give total="
 
 
 class LossMeter:
@@ -16,24 +19,30 @@ class LossMeter:
     """
 
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
-        self.fabric, self.value = fabric, slab.zeros(2, DTYPES["fp64"])
+        self.fabric, self.value = fabric, slab.zeros(4, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
         self.plan.name = "all_reduce of the loss"
 
-    def start(self, loss: Array | float, scale: float, targets: int) -> None:
+    def start(self, loss: Array | float, targets: int, total: int) -> None:
         self.value[0] = loss
-        self.value[0] *= scale
-        self.value[1] = targets
+        self.value[0] *= 1 / max(1, total)
+        for place, number in enumerate((targets, total, total**2), start=1):
+            self.value[place] = number
         self.handle = self.fabric.engine.start(self.plan, self.plan.name, LOSS)
 
     def read(self) -> float:
         self.fabric.wait(self.handle)
         return float(self.value[0])
 
-    @property
-    def targets(self) -> int:
-        """The number of targets in the last batch, of all ranks together."""
-        return round(float(self.value[1]))
+    def complaint(self) -> str | None:
+        """What is wrong with the number of targets that ranks expected in all, the same on all ranks."""
+        targets, totals, squares = map(round, self.value[1:].tolist())
+        size = self.fabric.world.size
+        if totals**2 != size * squares:  # of numbers that are all equal, these two are
+            return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
+        if targets * size != totals:
+            return f"the whole batch has {targets} targets, not {totals // size} as expected: {GIVE}"
+        return None
 
     def free(self) -> None:
         self.plan.free()

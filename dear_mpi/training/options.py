@@ -26,7 +26,7 @@ class Options:
         algorithm, segment_bytes: of the collectives, see ``make_plan``.
         wire: the type in which gradients travel, by name; that of the parameters if it is not given.
         device: ``cpu`` or ``cuda``.
-        accumulate: the parts in which a batch passes, one after the other; gradients travel behind the last one.
+        accumulate: how many parts a batch is split into; gradients are sent after the last.
         clip: the largest norm of all gradients together; None for no limit.
         loss_scale: with ``dynamic``, gradients are scaled for their way, and an iteration that overflows is skipped.
         debug: whether the ranks compare which collective they start, and all gradients are inspected.
@@ -69,7 +69,15 @@ class Options:
             lookup("wire", self.wire, DTYPES)
         if not isinstance(self.optimizer, Optimizer):
             raise ValueError(f"optimizer must be an optimiser such as Adam(lr=0.001), not {self.optimizer!r}")
+        for name in ("schedule", "fusion", "algorithm"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be a text, not {getattr(self, name)!r}")
         if type(self.accumulate) is not int or self.accumulate < 1:
-            raise ValueError(f"accumulate must be at least 1, not {self.accumulate!r}")
-        if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(f"clip must be a norm above zero, not {self.clip}")
+            raise ValueError(f"accumulate must be a whole number of at least 1, not {self.accumulate!r}")
+        if self.clip is not None and (not isinstance(self.clip, float | int) or not 0 < self.clip < math.inf):
+            raise ValueError(f"clip must be a norm above zero, not {self.clip!r}")
+
+    @property
+    def judged(self) -> bool:
+        """Whether all gradients are looked at before any of them is used."""
+        return self.clip is not None or self.loss_scale != "none"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,14 +11,14 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.training.fabric.rules import ScheduleError
-from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualStep
+from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualUse
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.schedules import Schedule, find_schedule
 from dear_mpi.training.trainer import Trainer
 
 __all__ = ["check_schedules", "rehearse"]
 
-ITERATIONS = 3  # the first one has nothing to wait for, and the second one a first to compare with
+FLUSHES = (0, 0, 2, 0, 1)  # behind each iteration: the first has nothing to wait for, and one goes on behind a flush
 
 
 def check_schedules(schedules: Sequence[str], algorithm: str, transport: Transport) -> None:
@@ -30,6 +29,8 @@ def check_schedules(schedules: Sequence[str], algorithm: str, transport: Transpo
     """
     for name in schedules:
         schedule = find_schedule(name)
+        if not isinstance(schedule.collectives, tuple | list) or not schedule.collectives:
+            raise ValueError(f"schedule {name!r} must have collectives, a tuple of names, not {schedule.collectives!r}")
         try:
             check_algorithm(algorithm, transport, *schedule.collectives)
         except ValueError as error:
@@ -38,59 +39,46 @@ def check_schedules(schedules: Sequence[str], algorithm: str, transport: Transpo
         raise ValueError(f"schedules must be different ones, not {', '.join(schedules)}")
 
 
-def rehearse(name: str, schedule: type[Schedule], buckets: Cut, uses: int) -> None:
-    """Run a few iterations with these buckets, and a flush, where nothing takes time.
+def rehearse(
+    name: str, schedule: type[Schedule], buckets: Cut, uses: int, *, accumulate: int = 1, judged: bool = False
+) -> None:
+    """Run a few iterations with these buckets, and flushes between them, where nothing takes time.
 
     Args:
         name: of the schedule, for messages.
         uses: how many uses of layers a forward pass has.
+        accumulate: how many forward passes an iteration has.
+        judged: whether gradients are looked at before any of them is used: then all must be on their way.
 
     Raises:
         ScheduleError: it breaks a rule of ``fabric/rules.py``, would wait for ever, or fails.
     """
-    fabric = VirtualFabric(name, buckets, collectives=schedule.collectives)
+    fabric = VirtualFabric(name, buckets, collectives=schedule.collectives, judged=judged)
     try:
-        hooks = Watched(schedule(fabric), fabric)
-        steps = [VirtualStep(fabric, number) for number in range(uses)]
-        trainer = Trainer(steps, NoLoss(), NoMeter(fabric), hooks)  # type: ignore[arg-type]
-        for _ in range(ITERATIONS):
-            trainer.iteration(np.zeros(0), np.zeros(0), 1.0)
-            fabric.rules.iteration += 1
-        hooks.flush()
-        fabric.rules.flushed()
-    except ScheduleError:
+        virtual = [VirtualUse(fabric, number) for number in range(uses)]
+        meter = NoMeter(fabric)
+        trainer = Trainer(virtual, NoLoss(), meter, schedule(fabric), fabric.rules, accumulate=accumulate)
+        trainer.first = False  # which would flush behind the first iteration
+        for flushes in FLUSHES:
+            trainer.iteration(np.zeros(0), np.zeros(0), 0)
+            for _ in range(flushes):
+                trainer.flush()
+    except (ScheduleError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit() as well, which would end the command without a word
         said = f"{type(error).__name__}: {error}"
-        raise ScheduleError(f"schedule {name!r} fails in {fabric.rules.point}: {said}") from error
-
-
-class Watched:
-    """A schedule whose hooks tell the book of rules which of them runs."""
-
-    def __init__(self, schedule: Schedule, fabric: VirtualFabric) -> None:
-        self.schedule, self.rules = schedule, fabric.rules
-
-    @property
-    def order(self) -> Any:
-        return self.schedule.order
-
-    def __getattr__(self, hook: str) -> Callable[..., None]:
-        def call(*use: int) -> None:
-            self.rules.point = f"{hook}({', '.join(map(str, use))})"
-            getattr(self.schedule, hook)(*use)
-
-        return call
+        raise ScheduleError(f"schedule {name!r} fails in {fabric.rules.where}: {said}") from error
 
 
 class NoMeter:
-    """Reads no loss; when it would, backward is over."""
+    """Reads no loss."""
 
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric = fabric
 
-    def start(self, loss: Array | float, scale: float, targets: int) -> None: ...
+    def start(self, loss: Array | float, targets: int, total: int) -> None: ...
+
+    def complaint(self) -> None: ...
 
     def read(self) -> float:
-        self.fabric.rules.end_backward()
         return 0.0

@@ -7,19 +7,18 @@ with Session(layers, loss, comm, schedule="dear", optimizer=Adam(lr=1e-3)) as se
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dear_mpi.collectives import transport_of
-from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
@@ -27,35 +26,38 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.checkpoint import restore, resume, save, snapshot
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.facts import model_of, sha256
 from dear_mpi.training.fusion import borders
-from dear_mpi.training.line.arena import Arena, layout_of, line_dtype
+from dear_mpi.training.layer_use import layer_uses
+from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut, cut
+from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.loss_meter import LossMeter
 from dear_mpi.training.loss_scale import LossScale
 from dear_mpi.training.memory import make_slab
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse
-from dear_mpi.training.schedules import find_schedule
-from dear_mpi.training.step import steps_of
-from dear_mpi.training.trainer import Times, Trainer, TrainingError
+from dear_mpi.training.schedules import find_schedule, source_text
+from dear_mpi.training.trainer import Times, Trainer
 
-__all__ = ["Session", "sha256"]
+__all__ = ["Session"]
 
 S = TypeVar("S", bound="Session")
 
 
 class Session:
-    """Trains a model on all ranks. Constructing is collective, and so are all methods but those that say otherwise.
+    """Trains a model on all ranks. Constructing is collective, and so is every method unless it says that it is not.
 
-    A context manager: leaving it ends the engine, and gives all plans back. After an error of this rank alone it ends
-    the whole job, because the other ranks would wait for ever.
+    A context manager: leaving it flushes, ends the engine, and gives all plans back. After an error of this rank alone
+    the others would wait for ever: ``run_world`` then ends the job, and so does ``python -m mpi4py script.py``.
 
     Args:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
         loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see there.
-        comm: an mpi4py communicator, a ``Transport`` or a ``World``.
-        order: the numbers of the layers in the order in which they run, if it is not that of ``layers``; a layer may
-            run several times.
+        comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
+        uses: the numbers of the layers in the order in which they run, if it is not that of ``layers``; a layer may run
+            several times.
         schedules: all that take turns on the model, if it is not one alone.
         facts: more that must be equal on all ranks, by name.
         options: see ``Options``.
@@ -71,7 +73,7 @@ class Session:
         loss: Loss,
         comm: Any,
         *,
-        order: Sequence[int] | None = None,
+        uses: Sequence[int] | None = None,
         schedules: Sequence[str] = (),
         facts: Mapping[str, Any] | None = None,
         name: str = "session",
@@ -83,42 +85,44 @@ class Session:
         def build() -> dict[str, Any]:
             self.options = Options.of(options)
             self.schedules = tuple(schedules) or (self.options.schedule,)
-            return {**(facts or {}), **self.build(order)}
+            return {**(facts or {}), **self.build(uses)}
 
         agree(self.world.transport, name, build)
         self.plans = ExitStack()
         with ExitStack() as stack:
             stack.enter_context(self.streams.compute.use())
-            stack.enter_context(np.errstate(all="ignore"))  # what is not finite is looked for, and said once
             stack.push(self.free)
-            self.open(stack.enter_context(Engine(self.streams)))  # which ends before its plans are freed
-            self.stack = stack.pop_all()
+            self.engine = stack.enter_context(Engine(self.streams))  # which ends before its plans are freed
+            self.open(self.engine)
+            self.stack, self.closed = stack.pop_all(), False
 
-    def build(self, order: Sequence[int] | None) -> dict[str, Any]:
-        """Make everything that needs no communication; return what must be equal on all ranks."""
+    def build(self, uses: Sequence[int] | None) -> dict[str, Any]:
+        """Make all that needs no communication; return what must be equal on all ranks."""
         options, world = self.options, self.world
         check_schedules(self.schedules, options.algorithm, world.transport)
         self.streams = open_streams(options.device)
-        uses = in_order(self.layers, order)
-        facts = {**asdict(options), "order": order, "parameters": self.parameters_sha256()}
-        dtype = line_dtype(uses)
+        layers = in_order(self.layers, uses)
+        facts = {**asdict(options), "optimizer": str(options.optimizer), "model": model_of(layers)}
+        facts |= {"parameters": self.parameters_sha256(), "schedules": tuple(map(source_text, self.schedules))}
+        dtype = line_dtype(layers)
         wire = dtype if options.wire is None else DTYPES[options.wire]
-        self.layout = layout_of(uses, wire, world.size)
+        self.layout = layout_of(layers, wire, world.size)
         self.buckets = self.plan_cut(options.fusion, wire.itemsize)
         with self.streams.compute.use():
             here, nbytes = self.streams.put(np.zeros(1)), Arena.nbytes(self.layout, dtype, wire)
             self.slab = make_slab(nbytes, here, options.algorithm, world.transport)
             self.arena = Arena(
-                uses, self.layout, wire=wire, optimizer=options.optimizer, slab=self.slab, put=self.streams.put
+                layers, self.layout, wire=wire, optimizer=options.optimizer, slab=self.slab, put=self.streams.put
             )
-        self.steps = steps_of(uses, self.arena)
+        self.uses = layer_uses(layers, self.arena)
         return facts
 
     def plan_cut(self, fusion: str, itemsize: int) -> Cut:
         """The buckets of a policy, with which all schedules were rehearsed; not collective."""
         buckets = cut(self.layout, borders(fusion, self.layout, itemsize), itemsize)
         for name in self.schedules:
-            rehearse(name, find_schedule(name), buckets, len(self.layout.uses))
+            uses, parts, judged = len(self.layout.uses), self.options.accumulate, self.options.judged
+            rehearse(name, find_schedule(name), buckets, uses, accumulate=parts, judged=judged)
         return buckets
 
     def open(self, engine: Engine) -> None:
@@ -136,7 +140,7 @@ class Session:
         )
         self.plans.callback(self.fabric.free)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
-        if options.clip is not None or self.loss_scale is not None:
+        if options.judged:
             self.fabric.judge(options.clip, self.loss_scale, self.slab)
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.free)
@@ -146,7 +150,11 @@ class Session:
         """A trainer with this schedule."""
         schedule, options = find_schedule(name)(self.fabric), self.options
         self.fabric.prepare(schedule.collectives)
-        return Trainer(self.steps, self.loss, self.meter, schedule, accumulate=options.accumulate, debug=options.debug)
+        parts, debug = options.accumulate, options.debug
+        return Trainer(self.uses, self.loss, self.meter, schedule, self.rules(name), accumulate=parts, debug=debug)
+
+    def rules(self, name: str) -> Rules:
+        return Rules(name, self.buckets, find_schedule(name).collectives, judged=self.options.judged)
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
         """One iteration with the first schedule.
@@ -161,29 +169,26 @@ class Session:
         Raises:
             TrainingError, ArgumentError: see ``Trainer.iteration``; or ``total`` is wrong.
         """
-        expected = targets.size * self.world.size if total is None else total
-        loss, _ = self.iterate(self.schedules[0], x, targets, 1 / max(1, expected))
-        if total is None and self.meter.targets != expected:
-            found = f"{self.meter.targets} targets over all ranks, which is not {self.world.size} times as many as here"
-            raise TrainingError(f"the batch has {found}, {targets.size}: ranks with unequal parts must give total=")
-        return loss
+        expected = np.size(targets) * self.world.size if total is None else total
+        return self.iterate(self.schedules[0], x, targets, expected)[0]
 
-    def iterate(self, schedule: str, x: Array, targets: Array, scale: float) -> tuple[float, Times]:
+    def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """One iteration with one of the schedules; see ``Trainer.iteration``."""
-        x, targets = map(self.streams.put, (x, targets))
-        return self.trainers[schedule].iteration(x, targets, scale)
+        self.check_open()
+        x, targets = (self.streams.put(np.asarray(array)) for array in (x, targets))
+        with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
+            return self.trainers[schedule].iteration(x, targets, total)
 
     def flush(self) -> None:
-        """Finish what is under way: afterwards all parameters are up to date."""
+        """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""
         for trainer in self.trainers.values():
-            trainer.schedule.flush()
+            with np.errstate(all="ignore"):
+                trainer.flush()
+                trainer.check()
 
     def cut(self, fusion: str) -> None:
-        """Go on with other buckets; values, gradients and the optimiser's state stay where they are.
-
-        Raises:
-            ArgumentError: the policy is not allowed, or a schedule cannot run with its buckets.
-        """
+        """Go on with other buckets, while all memory stays where it is; ArgumentError if the policy is not allowed."""
+        self.check_open()
         self.flush()
         found: list[Cut] = []
 
@@ -193,9 +198,10 @@ class Session:
 
         agree(self.world.transport, self.name, plan)
         (self.buckets,) = found
+        self.options = replace(self.options, fusion=fusion)
         self.fabric.cut(self.buckets)
         for name, trainer in self.trainers.items():
-            trainer.schedule = find_schedule(name)(self.fabric)
+            trainer.schedule, trainer.rules = find_schedule(name)(self.fabric), self.rules(name)
             self.fabric.prepare(trainer.schedule.collectives)
 
     def state(self, notes: Any = None) -> dict[str, Array]:
@@ -216,30 +222,28 @@ class Session:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Those of all layers, in order."""
+        """Those of all layers, in order; not collective."""
         return [parameter for layer in self.layers for parameter in layer.parameters]
 
     def parameters_sha256(self) -> str:
         """The SHA-256 of the bytes of this rank's parameters; not collective."""
         return sha256(parameter.value for parameter in self.parameters)
 
+    def check_open(self) -> None:
+        if self.closed:
+            raise CollectiveError("the session is over: its plans were given back when its block was left")
+
     def __enter__(self: S) -> S:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None:
+        with self.stack:  # which sees what is raised here
+            self.closed, self.arena.over = True, True
+            if error is not None:
+                raise error
             self.flush()
-        self.stack.__exit__(kind, error, trace)
 
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""
-        if error is None or isinstance(error, AgreedError):
+        if (error is None or isinstance(error, AgreedError)) and not self.engine.thread.is_alive():
             self.plans.close()
-
-
-def sha256(arrays: Iterable[Array]) -> str:
-    """The SHA-256 of the bytes of some arrays, in order."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(to_host(array)).view("u1").data)
-    return digest.hexdigest()

@@ -75,6 +75,6 @@ def train(
                 progress(iteration + 1, loss)
             if saving is not None and saving.is_due(iteration + 1, config.iterations):
                 job.save(saving.path, losses)
-        trainer.schedule.flush()
+        trainer.flush()
         figures = timing(world.transport, config.schedule, [times], network)
         return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()

@@ -14,6 +14,7 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.schedules import Schedule
 
 __all__ = ["Times", "Trainer", "TrainingError"]
@@ -41,15 +42,18 @@ class Meter(Protocol):
     @property
     def fabric(self) -> Fabric: ...
 
-    def start(self, loss: Array | float, scale: float, targets: int) -> None:
-        """Begin the sum of ``scale`` times the losses, and that of the numbers of targets."""
+    def start(self, loss: Array | float, targets: int, total: int) -> None:
+        """Begin the sum of the losses over ``total``, and that of the numbers of targets."""
 
     def read(self) -> float:
         """The sum; backward is over."""
 
+    def complaint(self) -> str | None:
+        """What is wrong with the numbers of targets, the same on all ranks."""
+
 
 class Runs(Protocol):
-    """One use of a layer: ``Step`` on the live fabric, ``VirtualStep`` on the virtual one."""
+    """One use of a layer: ``Step`` on the live fabric, ``VirtualUse`` on the virtual one."""
 
     @property
     def complaints(self) -> Sequence[str]: ...
@@ -72,44 +76,47 @@ class Trainer:
         loss: Loss,
         meter: Meter,
         schedule: Schedule,
+        rules: Rules,
         *,
         accumulate: int = 1,
         debug: bool = False,
     ) -> None:
-        self.steps, self.loss, self.meter, self.schedule = tuple(steps), loss, meter, schedule
-        self.fabric = meter.fabric
+        self.uses, self.loss, self.meter, self.schedule = tuple(steps), loss, meter, schedule
+        self.fabric, self.rules = meter.fabric, rules
         self.accumulate, self.debug = accumulate, debug
         self.done, self.first = 0, True  # iterations, with those before a checkpoint
 
-    def iteration(self, x: Array, targets: Array, scale: float) -> tuple[float, Times]:
+    def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """One pass forward and backward, or ``accumulate`` of them, with a part of the batch each.
 
         Args:
             x, targets: this rank's part of the batch.
-            scale: 1 / number of targets in the whole batch. Gradients are summed over ranks and averaged here, in
-                the loss, once; so ranks may have unequal parts.
+            total: the number of targets in the whole batch. Gradients are summed over ranks and averaged here, in the
+                loss, once; so ranks may have unequal parts.
 
         Returns:
             The mean loss over the batch of the whole job, and where the time went.
 
         Raises:
-            TrainingError: the loss or a summed gradient is infinite or not a number.
+            TrainingError: the loss or a summed gradient is infinite or not a number, or ``total`` is wrong.
             ArgumentError: a layer of some rank has not written its gradients where they travel.
         """
         fabric = self.fabric
         fabric.follow(self.schedule.order)
+        fabric.rules = self.rules
         fabric.exposed_s()  # leave out the waiting between iterations
         begin = fabric.now()
         forward, backward = list[Pair](), list[Pair]()
-        total: Array | float = 0.0
+        losses: Array | float = 0.0
         for part in range(self.accumulate):
             last = part == self.accumulate - 1
             span = slice(*chunk_bounds(len(x), self.accumulate, part))
-            total += self.loss.forward(self.forward(x[span], forward), targets[span])
+            losses += self.loss.forward(self.forward(x[span], forward), targets[span])
             if last:
-                self.meter.start(total, scale, targets.size)
-            self.backward(self.loss.backward(scale * fabric.loss_scale), backward, last=last)
-        self.schedule.end_backward()
+                self.meter.start(losses, targets.size, total)
+            self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), backward, last=last)
+        self.hook("end_backward")
+        self.rules.end_backward()
         loss = self.meter.read()
         end = fabric.now()
         self.check(loss)
@@ -123,27 +130,40 @@ class Trainer:
 
     def forward(self, x: Array, pairs: list[Pair]) -> Array:
         """The model's output; adds the marks around each layer to ``pairs``."""
-        for number, step in enumerate(self.steps):
-            self.schedule.before_forward(number)
+        for number, step in enumerate(self.uses):
+            self.hook("before_forward", number)
+            self.rules.before_layer(number)
             begin = self.fabric.now()
             x = step.forward(x, inspect=self.first)
             pairs.append((begin, self.fabric.now()))
-            self.schedule.after_forward(number)
+            self.hook("after_forward", number)
         return x
 
     def backward(self, dy: Array, pairs: list[Pair], *, last: bool) -> None:
         """Let every layer write its gradients; the schedule hears of the last part only."""
-        for number in reversed(range(len(self.steps))):
-            step = self.steps[number]
+        for number in reversed(range(len(self.uses))):
+            step = self.uses[number]
             if last:
-                self.schedule.before_backward(number)
+                self.hook("before_backward", number)
             step.before_backward(dy, inspect=self.debug or self.first)
             begin = self.fabric.now()
             dy = step.backward(dy)
             pairs.append((begin, self.fabric.now()))
             step.after_backward(last=last)
             if last:
-                self.schedule.after_backward(number)
+                self.rules.wrote(number)
+                self.hook("after_backward", number)
+
+    def hook(self, name: str, *use: int) -> None:
+        """Call a hook of the schedule; the book of rules knows which one runs."""
+        self.rules.point = name, use
+        getattr(self.schedule, name)(*use)
+
+    def flush(self) -> None:
+        """Finish what is under way: afterwards all parameters are up to date."""
+        self.fabric.rules = self.rules
+        self.hook("flush")
+        self.rules.flushed()
 
     def check(self, loss: float = 0.0) -> None:
         """See that all went well so far. What did not is seen by all ranks alike, so they raise together.
@@ -151,16 +171,17 @@ class Trainer:
         Raises:
             TrainingError, ArgumentError: see ``iteration``.
         """
-        wrong = self.fabric.complaints()[:1]
+        wrong = [text for text in (self.meter.complaint(),) if text] + self.fabric.complaints()[:1]
         if not math.isfinite(loss):
             wrong.append(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")
-        if wrong:
-            self.schedule.flush()
+        if wrong or self.first or self.debug:
+            self.flush()
             self.fabric.agree(f"iteration {self.done}", self.complain)
+        if wrong:
             raise TrainingError("; ".join(wrong))
 
     def complain(self) -> dict[str, Any]:
-        said = [complaint for step in self.steps[:1] for complaint in step.complaints]
+        said = [complaint for step in self.uses[:1] for complaint in step.complaints]
         if said:
             raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
         return {}

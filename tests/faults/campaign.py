@@ -100,6 +100,8 @@ def draw(number, seed, unders):
     )
     if algorithm in ("recursive_doubling", "naive"):
         schedule = "dear" if phase == "flush" else "wfbp"
+    if (algorithm, schedule) == ("recursive_doubling", "dear"):  # which has no reduce-scatter
+        algorithm = "naive"
     return Fault(
         number, under, kind, phase, 0 if kind == "full disk" else rank, at, (rank + 1) % RANKS, algorithm, schedule,
         list(rng.choice(BAD)),

@@ -81,9 +81,9 @@ def test_same_bits_under_every_schedule_and_cut(threads, choices):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("parts", [2, 5, 40])
+@pytest.mark.parametrize("parts", [2, 5, 32])
 def test_parts_of_a_batch_are_as_good_as_the_whole(threads, parts):
-    """Also where some of the parts are empty: 32 examples, in up to 40 parts."""
+    """Also where some of the parts are empty: 32 examples on 3 ranks, in up to 32 parts."""
     whole, together = parameters(threads), parameters(threads, accumulate=parts)
     assert np.abs(whole - together).max() <= 1e-10 * np.abs(whole).max()
     losses = [run(threads, accumulate=number)["loss"] for number in (1, parts)]
@@ -114,11 +114,16 @@ def test_a_scaled_gradient_that_overflows_costs_an_iteration(schedule):
         with Job(config, world, [schedule]) as job:
             loss_scale = job.fabric.verdict.loss_scale
             loss_scale.scale = 2.0**22
-            losses = [job.trainers[schedule].iteration(*job.batch(iteration))[0] for iteration in range(40)]
-            job.trainers[schedule].schedule.flush()
+            begin, losses = job.parameters_sha256(), []
+            for iteration in range(40):
+                losses.append(job.iterate(schedule, *job.batch(iteration))[0])
+                if iteration == 1:
+                    job.flush()
+                    assert job.parameters_sha256() == begin, "two are skipped, and change nothing"
+            job.flush()
             updates = {bound.updates for bound in job.fabric.bound.values()}
             assert updates == {40 - loss_scale.skipped}
-            scales.append((loss_scale.scale, loss_scale.skipped, losses[0] == losses[1] or losses[1]))
+            scales.append((loss_scale.scale, loss_scale.skipped))
             outcome = job.outcome()
         assert losses[-1] < losses[0]
         return outcome["params_sha256"]
@@ -144,7 +149,7 @@ def test_the_scale_grows_again():
     [
         ({"clip": 0.0}, "clip must be a norm above zero, not 0.0"),
         ({"clip": math.nan}, "clip must be a norm above zero, not nan"),
-        ({"accumulate": 0}, "accumulate must be at least 1, not 0"),
+        ({"accumulate": 0}, "accumulate must be a whole number of at least 1, not 0"),
         ({"loss_scale": "static"}, "loss_scale 'static' is unknown"),
     ],
 )

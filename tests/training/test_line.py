@@ -104,8 +104,8 @@ def test_gradients_of_tied_parameters_add_up():
     assert together.layout.uses == ((), (0, 1), (), (2, 3), (0, 4)), "one weight, two biases"
     assert tied[1].weight.value is tied[4].weight.value or np.shares_memory(tied[1].weight.value, tied[4].weight.value)
     wanted = apart[1].weight.grad + apart[4].weight.grad
-    assert (together.part(together.grads, 0) == wanted).all()
-    assert (together.part(together.grads, 2) == each.part(each.grads, 2)).all()
+    assert (together.view(together.grads, 0) == wanted).all()
+    assert (together.view(together.grads, 2) == each.view(each.grads, 2)).all()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -134,7 +134,7 @@ def test_a_layer_runs_in_the_order_that_is_asked_for():
     assert uses[1] is layers[0]
     assert uses[2] is not layers[1]
     assert uses[2].weight is layers[1].weight
-    with pytest.raises(ValueError, match="order must be of numbers below 2, the layers of the model, not 2"):
+    with pytest.raises(ValueError, match="uses must be of numbers below 2, the layers of the model, not 2"):
         in_order(layers, [0, 2])
 
 

@@ -16,7 +16,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.config import Config
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.rules import ScheduleError
-from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualStep
+from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualUse
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.rehearse import NoMeter, rehearse
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
@@ -93,6 +93,75 @@ class FlushesNothing(Dear):
     def flush(self): ...
 
 
+class Stale(Wfbp):
+    """It waits for the handle of the first iteration for ever."""
+
+    def after_backward(self, use):
+        for bucket in self.fabric.buckets.completed_by(use):
+            handle = self.fabric.start("all_reduce", bucket)
+            first = self.__dict__.setdefault("first", {}).setdefault(bucket, handle)
+            self.reducing.append((bucket, first))
+
+
+class FlushKeeps(Dear):
+    def flush(self):
+        for bucket, handle in self.gathering.items():
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)
+
+
+class GathersAgain(Dear):
+    """In each forward pass, of which a batch in parts has several."""
+
+    due, gathered = False, ()
+
+    def before_forward(self, use):
+        if use == 0:
+            self.gathered = set()
+        self.gather(self.fabric.buckets.needed_by(use))
+
+    def gather(self, buckets):
+        for bucket in buckets:
+            if self.due and bucket not in self.gathered:
+                self.gathered.add(bucket)
+                self.fabric.wait(self.fabric.start("all_gather", bucket))
+                self.fabric.update(bucket)
+
+    def end_backward(self):
+        self.due, self.gathered = True, set()
+
+    def flush(self):
+        self.gather(self.fabric.buckets)
+        self.due = False
+
+
+class UpdatesSoon(Wfbp):
+    """As soon as a bucket is reduced, though others are not."""
+
+    def after_backward(self, use):
+        super().after_backward(use)
+        while self.reducing:
+            bucket, handle = self.reducing.pop()
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)
+
+
+def test_a_batch_in_parts_is_rehearsed_in_parts():
+    rehearse("mine", GathersAgain, BUCKETS, USES)
+    with pytest.raises(ScheduleError, match=r"starts the all_gather of bucket 0 .* once too often"):
+        rehearse("mine", GathersAgain, BUCKETS, USES, accumulate=2)
+    for schedule in SCHEDULES.values():
+        rehearse("ours", schedule, BUCKETS, USES, accumulate=3, judged=True)
+
+
+def test_an_early_update_is_refused_where_all_gradients_are_looked_at_first():
+    rehearse("mine", UpdatesSoon, BUCKETS, USES)
+    with pytest.raises(
+        ScheduleError, match="before all buckets are on their way, which clipping and loss scaling need"
+    ):
+        rehearse("mine", UpdatesSoon, BUCKETS, USES, judged=True)
+
+
 class Fails(Dear):
     def after_forward(self, use):
         raise KeyError(use)
@@ -124,6 +193,8 @@ WRONG = {
     GathersAlone: "starts the all_gather of bucket 0 (layers 0..4, 128 bytes) without a reduce_scatter before it",
     Undeclared: "which is not among its collectives, reduce_scatter (in after_backward(3) of iteration 0)",
     FlushesNothing: "forgets bucket 0 (layers 0..4, 128 bytes): it has not updated it (in flush()",
+    Stale: "before its all_reduce was waited for (in end_backward() of iteration 1)",
+    FlushKeeps: "which has no new gradients (in flush() of iteration 3)",
     Fails: "fails in after_forward(0): KeyError: 0",
     Deadlocks: "it has not started what comes before, the all_reduce of bucket 0: it would wait for ever",
     Disordered: "fails in after_backward(3): ValueError: the all_reduce of bucket 3 was started, but is not in the",
@@ -196,9 +267,10 @@ def test_a_file_that_is_not_there_is_named():
 def timed(schedule, price, *, forward_s=1.0, backward_s=2.0, iterations=4):
     """Seconds of the last iteration, and of waiting in it."""
     fabric = VirtualFabric("test", BUCKETS, collectives=schedule.collectives, price=price)
-    steps = [VirtualStep(fabric, number, forward_s / USES, backward_s / USES) for number in range(USES)]
-    trainer = Trainer(steps, NoLoss(), NoMeter(fabric), schedule(fabric))
-    return [trainer.iteration(np.zeros(0), np.zeros(0), 1.0)[1] for _ in range(iterations)][-1]
+    steps = [VirtualUse(fabric, number, forward_s / USES, backward_s / USES) for number in range(USES)]
+    trainer = Trainer(steps, NoLoss(), NoMeter(fabric), schedule(fabric), fabric.rules)
+    trainer.first = False
+    return [trainer.iteration(np.zeros(0), np.zeros(0), 0)[1] for _ in range(iterations)][-1]
 
 
 def test_the_clock_of_the_virtual_fabric():

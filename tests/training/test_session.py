@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.kernels.optimizers import SGD, Adam
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import Session
 from dear_mpi.training.schedules import SCHEDULES
@@ -86,8 +86,8 @@ WRONG = [
     ({"fusoin": "none"}, "session: option 'fusoin' is unknown: did you mean 'fusion'?"),
     ({"optimizer": "adam"}, "session: optimizer must be an optimiser such as Adam(lr=0.001), not 'adam'"),
     ({"wire": "fp99"}, "session: wire 'fp99' is unknown"),
-    ({"accumulate": 1.5}, "session: accumulate must be at least 1, not 1.5"),
-    ({"order": [0, 1, 5]}, "session: order must be of numbers below 3, the layers of the model, not 5"),
+    ({"accumulate": 1.5}, "session: accumulate must be a whole number of at least 1, not 1.5"),
+    ({"uses": [0, 1, 5]}, "session: uses must be of numbers below 3, the layers of the model, not 5"),
 ]
 
 
@@ -98,6 +98,17 @@ def test_wrong_options_are_refused(options, said):
     assert answers == answers[:1] * 3
 
 
+@pytest.mark.parametrize("other", [Adam(0.2, weight_decay=0.1), AdamW(0.1, weight_decay=0.1)])
+def test_optimisers_that_differ_between_ranks_are_refused(other):
+    def body(transport):
+        optimizer = other if transport.rank else Adam(0.1, weight_decay=0.1)
+        return Session(layers(), SoftmaxCrossEntropy(), transport, optimizer=optimizer)
+
+    answers = on_all(body)
+    assert answers == answers[:1] * 3
+    assert "session: optimizer must be the same on all ranks, not Adam(lr=0.1" in answers[0]
+
+
 def test_models_that_differ_between_ranks_are_refused():
     def body(transport):
         mine = layers()[transport.rank // 2 * 2 :]
@@ -105,7 +116,7 @@ def test_models_that_differ_between_ranks_are_refused():
 
     answers = on_all(body)
     assert answers == answers[:1] * 3
-    assert "session: parameters must be the same on all ranks" in answers[0]
+    assert "must be the same on all ranks" in answers[0]
 
 
 def test_unequal_parts_need_a_total():
@@ -114,22 +125,109 @@ def test_unequal_parts_need_a_total():
             return session.step(*batch(0, transport.rank, rows=2 + transport.rank), total=total)
 
     said = on_all(body)
-    assert "the batch has 9 targets over all ranks" in said[0]
+    assert said == said[:1] * 3
+    assert "ranks expect different numbers of targets in the whole batch, 9 on average" in said[0]
     losses = on_all(lambda transport: body(transport, 9))
     assert losses == losses[:1] * 3
+    said = on_all(lambda transport: body(transport, 12))
+    assert (
+        said == ["the whole batch has 9 targets, not 12 as expected: where ranks have unequal parts, give total="] * 3
+    )
 
 
 def test_a_layer_of_the_session_runs_where_the_order_says():
     def body(transport, order):
-        with Session(layers(), SoftmaxCrossEntropy(), transport, order=order) as session:
+        with Session(layers(), SoftmaxCrossEntropy(), transport, uses=order) as session:
             return session.layout.uses
 
     assert on_all(lambda transport: body(transport, [0, 1, 2]), 1) == [((0, 1), (), (2, 3))]
-    turned = [Dense("b", np.eye(6)), Dense("a", np.eye(6))]
 
     def other(transport):
-        with Session(turned, SoftmaxCrossEntropy(), transport, order=[1, 0, 1], fusion="none") as session:
+        turned = [Dense("b", np.eye(6)), Dense("a", np.eye(6))]
+        with Session(turned, SoftmaxCrossEntropy(), transport, uses=[1, 0, 1], fusion="none") as session:
             loss = [session.step(np.ones((2, 6)), np.zeros(2, int)) for _ in range(20)]
             return session.layout.uses, loss[-1] < loss[0]
 
     assert on_all(other, 2) == [(((0, 1), (2, 3), (0, 1)), True)] * 2
+
+
+def test_ranks_that_freeze_different_layers_are_refused():
+    def body(transport):
+        mine = [Dense("one", np.eye(6)), Dense("two", np.eye(6))]
+        mine[transport.rank % 2].weight.trained = False
+        return Session(mine, SoftmaxCrossEntropy(), transport)
+
+    answers = on_all(body)
+    assert answers == answers[:1] * 3
+    assert "session: model must be the same on all ranks" in answers[0]
+
+
+@pytest.mark.parametrize(("first", "second"), [(False, True), (True, False)])
+def test_tied_parameters_that_stay_where_they_are_are_refused(first, second):
+    def body(transport):
+        mine = [Dense("one", np.eye(6)), Dense("two", np.eye(6))]
+        mine[1].weight.value = mine[0].weight.value
+        mine[0].weight.rebind, mine[1].weight.rebind = first, second
+        return Session(mine, SoftmaxCrossEntropy(), transport)
+
+    assert all("two.weight is tied" in said for said in on_all(body))
+
+
+@pytest.mark.parametrize("other", [lambda w: w.T, lambda w: w[:, ::-1], lambda w: w.reshape(-1)[:36].reshape(4, 9)])
+def test_a_tie_of_another_shape_is_refused(other):
+    weight = np.arange(36.0).reshape(6, 6)
+    model = [Dense("a", weight), Dense("b", other(weight))]
+    (said,) = on_all(lambda transport: Session(model, SoftmaxCrossEntropy(), transport), 1)
+    assert "share a part of their memory" in said
+
+
+def test_what_the_last_iteration_did_wrong_is_said_by_the_flush():
+    def body(transport, scale):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, wire="fp16", optimizer=SGD(1e-9)) as session:
+            for iteration in range(2):
+                x, targets = batch(iteration, transport.rank)
+                session.step(x * scale[iteration], targets)
+
+    assert on_all(lambda transport: body(transport, [1, 1])) == [None] * 3
+    said = on_all(lambda transport: body(transport, [1, 1e9]))
+    assert said == said[:1] * 3
+    assert "are infinite or not a number in iteration 1" in said[0]
+
+
+def test_a_session_that_is_over_says_so():
+    def body(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport) as session:
+            session.step(*batch(0, transport.rank))
+        with pytest.raises(CollectiveError, match="the session is over"):
+            session.step(*batch(1, transport.rank))
+        return np.geterr()["over"]
+
+    assert on_all(body) == ["warn"] * 3
+
+
+def test_threads_with_the_same_layers_are_refused():
+    """Each would train them with a part of the batch, one over the other."""
+    shared = layers()
+    said = on_all(lambda transport: Session(shared, SoftmaxCrossEntropy(), transport), 2)
+    assert said == said[:1] * 2
+    assert "is trained by another session that is not over; ranks that are threads need layers of their own" in said[0]
+
+
+def test_a_value_that_was_bound_anew_is_named():
+    def body(transport):
+        mine = layers()
+        with Session(mine, SoftmaxCrossEntropy(), transport) as session:
+            session.step(*batch(0, transport.rank))
+            session.flush()
+            mine[0].weight.value = np.zeros((6, 40))
+            session.step(*batch(1, transport.rank))
+
+    said = on_all(body)
+    assert said == said[:1] * 3
+    assert "parameter first.weight: its value was bound to another array; change it in place" in said[0]
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.longdouble, np.complex64])
+def test_types_that_cannot_be_trained_are_refused(dtype):
+    said = on_all(lambda transport: Session([Dense("a", np.eye(6, dtype=dtype))], SoftmaxCrossEntropy(), transport))
+    assert all("parameter a.bias must have one of the types fp64, fp32, fp16, bf16, not " in each for each in said)

@@ -23,9 +23,11 @@ class Fabric(Protocol):
 
     Attributes:
         buckets: in the order of the line.
+        rules: the book of the schedule that runs now.
     """
 
     buckets: Cut
+    rules: Any  # Rules; None while nobody keeps the book
 
     @property
     def loss_scale(self) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
@@ -13,17 +14,15 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Handle
-from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fabric.order import LOSS, VERDICT, Key
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.loss_scale import LossScale
 
-__all__ = ["LOSS", "LiveFabric"]
-
-LOSS: Key = ("loss", 0)  # its sum over the ranks is started behind the forward pass
-VERDICT: Key = ("verdict", 0)
+__all__ = ["LiveFabric"]
 
 
 class LiveFabric:
@@ -36,6 +35,7 @@ class LiveFabric:
     """
 
     verdict: Verdict | None = None
+    rules: Rules | None = None
 
     def __init__(self, buckets: Cut, arena: Arena, world: World, engine: Engine, **options: Any) -> None:
         self.options = {"alike": True, **options}
@@ -44,6 +44,7 @@ class LiveFabric:
         self.plans: dict[tuple[str, int, int], Plan] = {}  # by collective and interval
         self.waits: list[tuple[Any, Any]] = []
         self.reduced = 0  # buckets of this iteration
+        self.started: dict[Handle, tuple[str, Bucket]] = {}  # what was not waited for
         self.judged: Handle | None = None
         self.bind(buckets)
 
@@ -111,6 +112,9 @@ class LiveFabric:
         if reduces:
             self.bound[bucket].pack()
         handle = self.engine.start(plan, plan.name, (collective, bucket.index))
+        if self.rules is not None:
+            self.rules.start(collective, bucket, handle)
+            self.started[handle] = collective, bucket
         self.reduced += reduces
         if self.reduced == len(self.buckets):
             self.reduced = 0
@@ -131,6 +135,8 @@ class LiveFabric:
         begin = self.now()
         handle.wait()
         self.waits.append((begin, self.now()))
+        if self.rules is not None and handle in self.started:
+            self.rules.awaited(*self.started.pop(handle), handle)
 
     @property
     def loss_scale(self) -> float:
@@ -141,6 +147,8 @@ class LiveFabric:
 
     def update(self, bucket: Bucket) -> None:
         """Update the parameters of a bucket, unless the verdict is to skip the iteration."""
+        if self.rules is not None:
+            self.rules.update(bucket)
         factor = self.factor()
         if factor is not None:
             self.bound[bucket].update(self.arena.optimizer, factor)
@@ -149,6 +157,9 @@ class LiveFabric:
         """What gradients are multiplied by; waits for the verdict on them."""
         if self.verdict is None:
             return 1.0
+        if self.reduced:
+            what = f"only {self.reduced} of {len(self.buckets)} buckets are being reduced"
+            raise CollectiveError(f"an update needs the verdict on all gradients, and {what}")
         if self.judged is not None:
             self.wait(self.judged)
             self.judged = None

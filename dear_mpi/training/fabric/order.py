@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["Key", "Order"]
+__all__ = ["LOSS", "VERDICT", "Key", "Order"]
 
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
+LOSS: Key = ("loss", 0)  # its sum over the ranks is started behind the forward pass
+VERDICT: Key = ("verdict", 0)  # on the gradients, behind the last reduction
 T = TypeVar("T")
 
 

@@ -27,6 +27,7 @@ class Entry:
 
     missing: set[int] = field(default_factory=set)  # uses that have not run backward
     started: list[str] = field(default_factory=list)
+    handles: list[object] = field(default_factory=list)
     awaited: list[str] = field(default_factory=list)
     updated: bool = True
 
@@ -37,19 +38,28 @@ class Rules:
     Args:
         name: of the schedule, for messages.
         collectives: those that it says it starts.
+        judged: whether all gradients are looked at before any of them is used.
     """
 
-    def __init__(self, name: str, buckets: Cut, collectives: Sequence[str]) -> None:
-        self.name, self.buckets, self.collectives = name, buckets, collectives
+    def __init__(self, name: str, buckets: Cut, collectives: Sequence[str], *, judged: bool = False) -> None:
+        self.name, self.buckets, self.collectives, self.judged = name, buckets, collectives, judged
+        self.reduced = 0  # buckets of this iteration
         self.entries = {bucket: Entry() for bucket in buckets}
-        self.iteration, self.point = 0, "the start"
+        self.iteration = 0
+        self.point: tuple[str, tuple[int, ...]] = ("the start", ())
 
     def refuse(self, what: str) -> NoReturn:
         """
         Raises:
             ScheduleError: always.
         """
-        raise ScheduleError(f"schedule {self.name!r} {what} (in {self.point} of iteration {self.iteration})")
+        raise ScheduleError(f"schedule {self.name!r} {what} (in {self.where} of iteration {self.iteration})")
+
+    @property
+    def where(self) -> str:
+        """The hook that runs."""
+        hook, use = self.point
+        return f"{hook}({', '.join(map(str, use))})"
 
     def before_layer(self, use: int) -> None:
         """A layer runs forward: its parameters must have been updated."""
@@ -69,7 +79,7 @@ class Rules:
                 self.refuse(f"has started the {entry.started[0]} of {bucket} before layer {use} wrote its gradients")
             entry.missing.discard(use)
 
-    def start(self, collective: str, bucket: Bucket) -> None:
+    def start(self, collective: str, bucket: Bucket, handle: object) -> None:
         """A collective is started."""
         entry = self.entries.get(bucket)
         if collective not in self.collectives:
@@ -85,11 +95,14 @@ class Rules:
             missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
             self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
         entry.started.append(collective)
+        entry.handles.append(handle)
+        self.reduced += collective != "all_gather"
 
-    def awaited(self, collective: str, bucket: Bucket) -> None:
-        """A collective was waited for."""
-        if collective in self.entries[bucket].started:
-            self.entries[bucket].awaited.append(collective)
+    def awaited(self, collective: str, bucket: Bucket, handle: object) -> None:
+        """A collective was waited for; that of an earlier iteration says nothing."""
+        entry = self.entries[bucket]
+        if any(handle is own for own in entry.handles):
+            entry.awaited.append(collective)
 
     def update(self, bucket: Bucket) -> None:
         """A bucket is updated: its gradients must be whole."""
@@ -99,6 +112,8 @@ class Rules:
         if not {"all_reduce", "all_gather"}.intersection(entry.awaited):
             found = f"its {entry.started[-1]} was waited for" if entry.started else "its gradients were reduced"
             self.refuse(f"updates {bucket} before {found}")
+        if self.judged and self.reduced % len(self.entries):
+            self.refuse(f"updates {bucket} before all buckets are on their way, which clipping and loss scaling need")
         entry.updated = True
 
     def end_backward(self) -> None:
@@ -106,6 +121,7 @@ class Rules:
         for bucket, entry in self.entries.items():
             if not entry.updated and not entry.started:
                 self.refuse(f"forgets {bucket}: it has started no collective for it")
+        self.iteration += 1
 
     def flushed(self) -> None:
         """The parameters are looked at."""

@@ -1,13 +1,14 @@
 """What all ranks must know of the summed gradients before any of them is used: their norm, and whether they are finite.
 
 Each rank adds up the squares of its own shards, and an all-reduce of 34 kB adds up the ranks' sums. It comes behind
-the last reduction of an iteration. What it costs: its time on the wire, once in an iteration. Under DeAR nothing else,
-for the all-gathers come behind the last reduce-scatter anyway. A schedule that would update early buckets while late
-ones are still reduced has to wait.
+the last reduction of an iteration. It costs its time on the wire, once in an iteration. DeAR waits for nothing more,
+because its all-gathers come behind the last reduce-scatter anyway. A schedule that updates a bucket before all are on
+their way is refused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dear_mpi.collectives import make_plan
@@ -58,15 +59,16 @@ class Verdict:
         self.factor = self.factor_of(self.norm, scale)
 
     def factor_of(self, norm: float, scale: float) -> float | None:
-        """What gradients of this norm are multiplied by; what is not finite is left to the update, which finds it."""
+        """What gradients of this norm are multiplied by. If it is not finite, that is NaN, which the update finds."""
         finite = norm < float("inf")
         if self.loss_scale is not None:
             if not finite and self.loss_scale.overflowed():
                 return None
             if finite:
                 self.loss_scale.fitted()
-        clipped = 1.0 if self.clip is None or not finite or norm <= self.clip else self.clip / norm
-        return clipped / scale
+        if not finite:
+            return math.nan
+        return (1.0 if self.clip is None or norm <= self.clip else self.clip / norm) / scale
 
     def free(self) -> None:
         self.plan.free()

@@ -18,7 +18,7 @@ from dear_mpi.training.fabric.order import Key, Order
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 
-__all__ = ["VirtualFabric", "VirtualStep"]
+__all__ = ["VirtualFabric", "VirtualUse"]
 
 Price = Callable[[str, Bucket], float]
 
@@ -42,14 +42,21 @@ class VirtualFabric:
     Args:
         name: of the schedule, for messages.
         collectives: those that it says it starts.
+        judged: whether all gradients are looked at before any of them is used.
         price: seconds of a collective of a bucket.
     """
 
     def __init__(
-        self, name: str, buckets: Cut, *, collectives: Sequence[str], price: Price = lambda collective, bucket: 0.0
+        self,
+        name: str,
+        buckets: Cut,
+        *,
+        collectives: Sequence[str],
+        judged: bool = False,
+        price: Price = lambda collective, bucket: 0.0,
     ) -> None:
         self.buckets, self.price = buckets, price
-        self.rules = Rules(name, buckets, collectives)
+        self.rules = Rules(name, buckets, collectives, judged=judged)
         self.clock_s = self.wire_free_s = self.exposed = 0.0
         self.order: Order[VirtualHandle] = Order(None)
 
@@ -61,8 +68,8 @@ class VirtualFabric:
 
     def start(self, collective: str, bucket: Bucket) -> VirtualHandle:
         """Put a collective onto the wire, when its turn has come."""
-        self.rules.start(collective, bucket)
         handle = VirtualHandle(collective, bucket, self.clock_s)
+        self.rules.start(collective, bucket, handle)
         for next_one in self.order.submit((collective, bucket.index), handle):
             begin_s = max(self.wire_free_s, next_one.submitted_s)
             self.wire_free_s = next_one.end_s = begin_s + self.price(next_one.collective, next_one.bucket)
@@ -75,7 +82,7 @@ class VirtualFabric:
             self.rules.refuse(f"{what}, {self.order.next}: it would wait for ever")
         self.exposed += max(0.0, handle.end_s - self.clock_s)
         self.clock_s = max(self.clock_s, handle.end_s)
-        self.rules.awaited(handle.collective, handle.bucket)
+        self.rules.awaited(handle.collective, handle.bucket, handle)
 
     def update(self, bucket: Bucket) -> None:
         """Note that a bucket is updated, which takes no time."""
@@ -108,8 +115,8 @@ class VirtualFabric:
 
 
 @dataclass(eq=False)
-class VirtualStep:
-    """A use of a layer that only takes time, and tells the book what it needs and writes."""
+class VirtualUse:
+    """A use of a layer that only takes time."""
 
     fabric: VirtualFabric
     number: int
@@ -119,7 +126,6 @@ class VirtualStep:
     complaints: Sequence[str] = ()
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
-        self.fabric.rules.before_layer(self.number)
         self.fabric.spend(self.forward_s)
         return x
 
@@ -129,5 +135,4 @@ class VirtualStep:
         self.fabric.spend(self.backward_s)
         return dy
 
-    def after_backward(self, *, last: bool) -> None:
-        self.fabric.rules.wrote(self.number)
+    def after_backward(self, *, last: bool) -> None: ...

@@ -13,6 +13,7 @@ its gradient is packed into the line, and its value unpacked from it.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,45 +23,29 @@ import numpy as np
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dispatch import kernels_for
-from dear_mpi.kernels.launch_tables import address
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.line.parameters import line_dtype, trained
 
-__all__ = ["Arena", "Place", "layout_of", "line_dtype"]
+__all__ = ["Arena", "GradPlace"]
 
-Step = Callable[[], object]
+Call = Callable[[], object]
 
 
 @dataclass
-class Place:
-    """Where one use of a layer writes the gradient of one parameter.
+class GradPlace:
+    """Where one use of a layer finds the value and writes the gradient of one parameter.
 
     ``left`` is the array that its value was moved from, if somebody still holds that.
     """
 
     parameter: Parameter
+    value: Array
     grad: Array
     left: Array | None = None
-
-
-def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
-    """The type of the line's values: the widest of the trained parameters'.
-
-    Raises:
-        ValueError: no parameter is trained.
-    """
-    dtypes = {parameter.value.dtype for layer in layers for parameter in trained(layer)}
-    if not dtypes:
-        raise ValueError("a model must have a parameter that is trained")
-    return np.result_type(*dtypes)
-
-
-def trained(layer: Layer) -> list[Parameter]:
-    """The parameters of a layer that are not frozen."""
-    return [parameter for parameter in layer.parameters if parameter.trained]
 
 
 def held(array: Array) -> bool:
@@ -68,44 +53,6 @@ def held(array: Array) -> bool:
     root = array if array.base is None else array.base
     own = 4 if array.base is None else 3  # the names here and in the caller, and the argument
     return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
-
-
-def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int) -> Layout:
-    """The layout of layers in the order in which they run; parameters that share their memory are tied.
-
-    Raises:
-        ValueError: parameters share a part of their memory.
-    """
-    check_overlaps(uses)
-    keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
-    return Layout.of(keys, itemsize=min(wire.itemsize, line_dtype(uses).itemsize), ranks=ranks)
-
-
-def key_of(parameter: Parameter) -> tuple[int, int, str]:
-    """Equal for parameters that are one and the same tensor; what has no memory is only the same as itself."""
-    value = parameter.value
-    where = value.ctypes.data if isinstance(value, np.ndarray) else address(value)
-    return (where, value.nbytes, str(value.strides)) if value.size else (id(parameter), 0, "")
-
-
-def check_overlaps(layers: Sequence[Layer]) -> None:
-    """See that parameters share all of their memory or none of it, and that the tied are trained, both or neither.
-
-    Raises:
-        ValueError: two share a part; the message names both.
-    """
-    spans = {
-        (*key_of(parameter), parameter.trained): f"{parameter.name} of layer {number} ({type(layer).__name__})"
-        for number, layer in enumerate(layers)
-        for parameter in layer.parameters
-        if parameter.value.flags.c_contiguous and parameter.value.size
-    }
-    end, owner = 0, ""
-    for (start, nbytes, *_), name in sorted(spans.items()):
-        if start < end:
-            what = "tied parameters must share all of it, and be trained, both or neither"
-            raise ValueError(f"{owner} and {name} share a part of their memory: {what}")
-        end, owner = start + nbytes, name
 
 
 class Arena:
@@ -135,9 +82,11 @@ class Arena:
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
         self.state = optimizer.new_state(self.values)
         self.updates = 0  # of every bucket, whenever buckets are cut
+        self.over = False
         self.owners: dict[int, Parameter] = {}  # of tensors that stay where they are
         self.further: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
         self.put, self.bound = put, set[Parameter]()
+        self.bound_values: dict[int, Array] = {}  # the views that parameters have
         for parameter in (parameter for layer in uses for parameter in layer.parameters if not parameter.trained):
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
         self.places = [
@@ -151,13 +100,21 @@ class Arena:
         itemsizes = [dtype.itemsize, dtype.itemsize, *([wire.itemsize] if wire != dtype else [])]
         return sum(layout.count * itemsize + ALIGNMENT for itemsize in itemsizes)
 
-    def place(self, parameter: Parameter, tensor: int) -> Place:
+    def place(self, parameter: Parameter, tensor: int) -> GradPlace:
         """Bind a parameter to its part of the line, if it has not been bound, and say where its gradient goes."""
-        value, grad = self.part(self.values, tensor), self.part(self.grads, tensor)
+        other = None if parameter.line is None else parameter.line()
+        if other is not None and other is not self and not other.over:
+            what = "is trained by another session that is not over; ranks that are threads need layers of their own"
+            raise ValueError(f"parameter {parameter.name} {what}")
+        parameter.line = weakref.ref(self)
         tied = tensor in self.further
+        value = self.bound_values.setdefault(tensor, self.view(self.values, tensor))
+        grad = self.view(self.grads, tensor)
         if not tied:
             self.further[tensor] = []
             value[...] = self.put(parameter.value)
+        if tied and tensor in self.owners:
+            raise ValueError(f"parameter {parameter.name} is tied to one that must stay in its own memory")
         if not parameter.rebind or parameter.value.dtype != value.dtype:
             if tied:
                 raise ValueError(f"parameter {parameter.name} is tied, so it must take the line's memory and type")
@@ -165,16 +122,16 @@ class Arena:
                 raise ValueError(f"parameter {parameter.name} must be contiguous, because it stays where it is")
             self.owners[tensor] = parameter
             parameter.value, parameter.grad = self.put(parameter.value), self.put(parameter.grad)
-            return Place(parameter, parameter.grad)
+            return GradPlace(parameter, parameter.value, parameter.grad)
         if tied:
             grad = array_module(grad).zeros_like(grad)
             self.further[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
         kept = parameter not in self.bound and held(left)
         self.bound.add(parameter)
-        return Place(parameter, grad, left if kept else None)
+        return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
-    def part(self, array: Array, tensor: int) -> Array:
+    def view(self, array: Array, tensor: int) -> Array:
         """A tensor's part of a flat array, in its shape."""
         layout = self.layout
         return array[layout.offsets[tensor] : layout.end(tensor)].reshape(layout.shapes[tensor])
@@ -184,12 +141,12 @@ class Arena:
         for tensor in self.layout.uses[use]:
             if self.layout.first_uses[tensor] == use:
                 for grad in self.further[tensor]:
-                    self.part(self.grads, tensor)[...] += grad
+                    self.view(self.grads, tensor)[...] += grad
 
-    def packing(self, bucket: Bucket) -> list[Step]:
+    def packing(self, bucket: Bucket) -> list[Call]:
         """The calls that bring a bucket's gradients onto the wire; none where layers write them there."""
-        pieces = self.pieces(bucket)
-        steps: list[Step] = []
+        pieces = self.overlaps(bucket)
+        steps: list[Call] = []
         if pieces:
             tensors = [owner.grad.reshape(-1)[inside] for _, inside, owner in pieces]
             steps.append(kernels_for(self.grads).packer(tensors, [self.grads[span] for span, _, _ in pieces], 1.0))
@@ -198,15 +155,15 @@ class Arena:
             steps.append(copier(self.wire[span], self.grads[span]))
         return steps
 
-    def unpacking(self, bucket: Bucket) -> list[Step]:
+    def unpacking(self, bucket: Bucket) -> list[Call]:
         """The calls that bring updated values to the parameters that stay where they are."""
-        pieces = self.pieces(bucket)
+        pieces = self.overlaps(bucket)
         if not pieces:
             return []
         tensors = [owner.value.reshape(-1)[inside] for _, inside, owner in pieces]
         return [kernels_for(self.values).unpacker([self.values[span] for span, _, _ in pieces], tensors, 1.0)]
 
-    def pieces(self, bucket: Bucket) -> list[tuple[slice, slice, Parameter]]:
+    def overlaps(self, bucket: Bucket) -> list[tuple[slice, slice, Parameter]]:
         """Of each parameter that stays where it is: its elements in a bucket, on the line and in its own memory."""
         found = []
         for tensor, owner in self.owners.items():

@@ -6,8 +6,8 @@
 
 All gradients of a bucket are there when the first of its uses has run backward, since backward goes from the last use
 to the first; and that same use is the first to need it in the next forward pass. A border between two layers is rounded
-up to the grid, so a layer's first few elements may travel with the layer before it. That one is needed earlier and
-ready later anyway, so nothing waits for anything new.
+up to the grid, so a layer's first few elements may travel with the layer before it. That layer is ready later and
+needed earlier: a few bytes come later onto the wire, and no layer waits for another bucket first.
 """
 
 from __future__ import annotations

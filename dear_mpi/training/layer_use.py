@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Layer
-from dear_mpi.training.line.arena import Arena, Place
+from dear_mpi.training.line.arena import Arena, GradPlace
 
-__all__ = ["Step", "steps_of"]
+__all__ = ["LayerUse", "layer_uses"]
 
 WRITE = "write all of it (grad[...] = g)"
 
 
 @dataclass(eq=False)
-class Step:
+class LayerUse:
     """A layer at one position of the forward pass.
 
     Attributes:
         number: its position.
         places: where it writes its gradients.
-        complaints: what it did wrong; all steps of a model share the list.
+        complaints: what it did wrong; all uses of a model share the list.
     """
 
     number: int
@@ -34,7 +34,7 @@ class Step:
     kept: list[Array] = field(default_factory=list, init=False)  # the sums of their gradients
 
     @property
-    def places(self) -> Sequence[Place]:
+    def places(self) -> Sequence[GradPlace]:
         return self.arena.places[self.number]
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
@@ -48,11 +48,14 @@ class Step:
             return self.layer.forward(x)
         for _, array in left:
             array[...] = math.nan
-        y = self.layer.forward(x)
+        try:
+            y = self.layer.forward(x)
+        finally:
+            for place, array in left:
+                array[...] = place.parameter.value
+                place.left = None
         wrong = bool(array_module(y).isnan(y).any()) and not bool(array_module(x).isnan(x).any())
-        for place, array in left:
-            array[...] = place.parameter.value
-            place.left = None
+        for place, _ in left:
             if wrong:
                 self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
         return y
@@ -77,7 +80,10 @@ class Step:
         Behind the last part of a batch, add those of the parts before it, and then those of tied parameters.
         """
         for place in self.places:
-            if place.parameter.grad is not place.grad:
+            if place.parameter.value is not place.value:
+                place.grad[...] = math.nan
+                self.complain(place, "its value was bound to another array; change it in place (value[...] = v)")
+            elif place.parameter.grad is not place.grad:
                 place.grad[...] = math.nan  # so that all ranks hear of it
                 self.complain(place, f"its grad was bound to another array (grad = g); {WRITE}")
             elif self.filled and bool(array_module(place.grad).isnan(place.grad).any()):
@@ -103,12 +109,12 @@ class Step:
                 kept[...] = place.grad
         self.parts += 1
 
-    def complain(self, place: Place, what: str) -> None:
+    def complain(self, place: GradPlace, what: str) -> None:
         layer = f"layer {self.number} ({type(self.layer).__name__})"
         self.complaints.append(f"{layer}, parameter {place.parameter.name}: {what}")
 
 
-def steps_of(uses: Sequence[Layer], arena: Arena) -> list[Step]:
-    """The steps of a model, whose complaints are in one list."""
+def layer_uses(uses: Sequence[Layer], arena: Arena) -> list[LayerUse]:
+    """The uses of a model, whose complaints are in one list."""
     complaints: list[str] = []
-    return [Step(number, layer, arena, complaints) for number, layer in enumerate(uses)]
+    return [LayerUse(number, layer, arena, complaints) for number, layer in enumerate(uses)]

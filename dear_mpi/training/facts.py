@@ -1,0 +1,35 @@
+"""What ranks compare before they train together."""
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.models.layer import Layer
+
+__all__ = ["model_of", "sha256"]
+
+MOST = 300  # characters
+
+
+def model_of(layers: Sequence[Layer]) -> str:
+    """What ranks must have in common beside the bytes of their parameters, in words; of large models the first ones."""
+    parameters = [
+        f"{number}: {parameter.name} {parameter.value.dtype}{list(parameter.value.shape)}"
+        + " frozen" * (not parameter.trained)
+        + " in its own memory" * (not parameter.rebind)
+        for number, layer in enumerate(layers)
+        for parameter in layer.parameters
+    ]
+    text = ", ".join(parameters)
+    return text if len(text) <= MOST else f"{text[:MOST]}... (checksum {zlib.crc32(text.encode()):08x})"
+
+
+def sha256(arrays: Iterable[Array]) -> str:
+    """The SHA-256 of the bytes of some arrays, in order."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(to_host(array)).view("u1").data)
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""From the parameters of layers to their layout: which are trained, of which type, and which are one and the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.launch_tables import address
+from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.training.line.layout import Layout
+
+__all__ = ["layout_of", "line_dtype", "trained"]
+
+
+def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
+    """The type of the line's values: the widest of the trained parameters'.
+
+    Raises:
+        ValueError: no parameter is trained.
+    """
+    found = {parameter.value.dtype: parameter.name for layer in layers for parameter in trained(layer)}
+    if not found:
+        raise ValueError("a model must have a parameter that is trained")
+    for dtype, name in found.items():
+        if dtype not in DTYPES.values():
+            raise ValueError(f"parameter {name} must have one of the types {', '.join(DTYPES)}, not {dtype}")
+    wide = [dtype for dtype in found if dtype.itemsize > 2]
+    return np.result_type(*wide) if wide else next(iter(found)) if len(found) == 1 else DTYPES["fp32"]
+
+
+def trained(layer: Layer) -> list[Parameter]:
+    """The parameters of a layer that are not frozen.
+
+    Raises:
+        ValueError: a parameter is there twice, or its value is no array.
+    """
+    found = [parameter for parameter in layer.parameters if parameter.trained]
+    for parameter in found:
+        if not hasattr(parameter.value, "strides") or not hasattr(parameter.value, "flags"):
+            raise ValueError(f"the value of parameter {parameter.name} must be an array, not {parameter.value!r}")
+        if found.count(parameter) > 1:
+            raise ValueError(f"parameter {parameter.name} is listed twice in a layer ({type(layer).__name__})")
+    return found
+
+
+def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int) -> Layout:
+    """The layout of layers in the order in which they run; parameters that share their memory are tied.
+
+    Raises:
+        ValueError: parameters share a part of their memory.
+    """
+    check_overlaps(uses)
+    keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
+    return Layout.of(keys, itemsize=min(wire.itemsize, line_dtype(uses).itemsize), ranks=ranks)
+
+
+def key_of(parameter: Parameter) -> tuple[int, int, str]:
+    """Equal for parameters that are one and the same tensor; what has no memory is only the same as itself."""
+    value = parameter.value
+    where = value.ctypes.data if isinstance(value, np.ndarray) else address(value)
+    return (where, value.nbytes, str(value.strides)) if value.size else (id(parameter), 0, "")
+
+
+def check_overlaps(layers: Sequence[Layer]) -> None:
+    """See that parameters share all of their memory or none of it, and that the tied are trained, both or neither.
+
+    Raises:
+        ValueError: two share a part; the message names both.
+    """
+    spans = {
+        (*bounds(value), *key_of(parameter), parameter.trained): (value, f"{parameter.name} of layer {number} ({kind})")
+        for number, layer in enumerate(layers)
+        for parameter in layer.parameters
+        for value, kind in ((parameter.value, type(layer).__name__),)
+        if value.size
+    }
+    ordered = [(key, *spans[key]) for key in sorted(spans)]
+    for ((_, end, *_), array, owner), ((start, *_), other, name) in pairwise(ordered):
+        if start < end and shares_memory(array, other):
+            what = "tied parameters must share all of it, in the same shape, and be trained, both or neither"
+            raise ValueError(f"{owner} and {name} share a part of their memory: {what}")
+
+
+def bounds(array: Array) -> tuple[int, int]:
+    """The first byte of an array, and the one behind its last."""
+    start = array.ctypes.data if isinstance(array, np.ndarray) else address(array)
+    steps = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
+    before, behind = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+    return start + before, start + behind + array.itemsize
+
+
+def shares_memory(first: Array, second: Array) -> bool:
+    """Whether two arrays whose bounds overlap have an element in common; views with gaps may lie side by side."""
+    return not isinstance(first, np.ndarray) or np.shares_memory(first, second)
