@@ -55,10 +55,10 @@ endif
 demo: install         ## a first look, on 4 ranks
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi demo
 
-test: test-quick test-standin ## all tests: serial, then on 2, 3 and 5 ranks under every MPI installed, on 1 and 4 under one
+test: test-quick test-standin ## all tests: serial, then on 2 and 3 ranks under every MPI installed, on 1, 4 and 5 under one
 	$(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/test_launch.py
-	$(PYTHON) tests/launch.py --ranks 2 3 5 -- -m pytest $(UNDER_MPI) tests/mpi
-	$(PYTHON) tests/launch.py --ranks 1 4 --first -- -m pytest $(UNDER_MPI) tests/mpi
+	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) tests/mpi
+	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) tests/mpi
 
 test-quick: install   ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi

@@ -17,6 +17,8 @@ CASES = [
     {"model": "mlp", "fusion": "25MB", "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True},
     {"model": "cnn", "fusion": "layers:2", "weight_decay": 1e-3, "iterations": 3},
     {"model": "cnn", "fusion": "buckets:3", "wire": "bf16", "iterations": 3},
+    {"model": "mlp", "fusion": "cut:9kB", "clip": 0.5, "accumulate": 2, "optimizer": "adamw"},
+    {"model": "mlp", "fusion": "none", "wire": "fp16", "loss_scale": "dynamic", "iterations": 3},
     {"model": "gpt", "data": README, "fusion": "layers:3", "context": 8, "batch": 6, "iterations": 2},
 ]
 

@@ -1,6 +1,7 @@
 """Schedules differ in when they communicate, never in what is computed."""
 
 import contextlib
+import gc
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
+from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.job import Job
 from dear_mpi.training.line.bucket import Bucket, Cut
@@ -191,6 +193,22 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     fabric.wait(handle)
     assert fabric.exposed_s() == 0.5
     assert fabric.exposed_s() == 0, "it was told already"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_handles_do_not_pile_up(schedule):
+    """Nobody waits for a reduce-scatter of DeAR: what was started must be forgotten all the same."""
+
+    def alive(world):
+        with Job(Config.of(settings(schedule=schedule)), world, [schedule]) as job:
+            for iteration in range(12):
+                job.iterate(schedule, *job.batch(iteration))
+                if iteration in (3, 11):
+                    gc.collect()
+                    yield sum(isinstance(each, PlanHandle) for each in gc.get_objects())
+
+    first, last = run_world(lambda world: list(alive(world)), threads=1)
+    assert last <= first
 
 
 @pytest.mark.parametrize("choices", [{}, {"optimizer": "sgd", "lr": 1e30, "iterations": 50}], ids=["good", "diverges"])

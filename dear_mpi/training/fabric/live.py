@@ -44,7 +44,6 @@ class LiveFabric:
         self.plans: dict[tuple[str, int, int], Plan] = {}  # by collective and interval
         self.waits: list[tuple[Any, Any]] = []
         self.reduced = 0  # buckets of this iteration
-        self.started: dict[Handle, tuple[str, Bucket]] = {}  # what was not waited for
         self.judged: Handle | None = None
         self.bind(buckets)
 
@@ -114,7 +113,6 @@ class LiveFabric:
         handle = self.engine.start(plan, plan.name, (collective, bucket.index))
         if self.rules is not None:
             self.rules.start(collective, bucket, handle)
-            self.started[handle] = collective, bucket
         self.reduced += reduces
         if self.reduced == len(self.buckets):
             self.reduced = 0
@@ -130,13 +128,14 @@ class LiveFabric:
             order = [LOSS, *order[: last + 1], *judged, *order[last + 1 :]]
         self.engine.follow(order)
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: Any) -> None:
         """Wait, and count the time as exposed communication."""
         begin = self.now()
         handle.wait()
         self.waits.append((begin, self.now()))
-        if self.rules is not None and handle in self.started:
-            self.rules.awaited(*self.started.pop(handle), handle)
+        if self.rules is not None:
+            collective, index = handle.key
+            self.rules.awaited(collective, self.buckets.buckets[index], handle)
 
     @property
     def loss_scale(self) -> float:
