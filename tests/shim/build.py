@@ -54,6 +54,7 @@ EXPRESSIONS = {
 # Instances of a template whose other instances try everything that it does. Building them takes long: slow builds, for
 # a sanitizer or for several architectures, leave them out.
 FURTHER = {f"accumulate_all<{dtype}, {op}>" for dtype, op in product(set(INTEGERS) - {"int"}, OPS)}
+FURTHER |= {update_expression(bucket, AdamW()) for bucket in FLOATING}
 
 
 def source(file):

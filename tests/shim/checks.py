@@ -342,6 +342,7 @@ def update_checks():
 # By file and name; each is called with a function like ``build.kernel``.
 CHECKS = {"pack.cu": pack_checks(), "accumulate.cu": accumulate_checks(), "update.cu": update_checks()}
 FURTHER = {f"{op} of several {name}" for op, name in product(OPS, INTEGERS) if name != "int32"}  # see build.FURTHER
+FURTHER |= {name for name in CHECKS["update.cu"] if name.startswith("adamw")}
 
 
 def one_too_long(kernel):

@@ -60,7 +60,7 @@ def digest(threads, **choices):
     return run_world(lambda world: train(config, world), threads=threads)["params_sha256"]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize("threads", [1, 3, 5])
 @pytest.mark.parametrize("choices", [{"model": "mlp"}, {"model": "cnn", "iterations": 3, "wire": "bf16"}], ids=str)
 def test_same_bits_wherever_the_line_is_cut(threads, choices):
     """Borders inside tensors: 1 kB is a part of a row, 30 kB ends inside a weight."""
