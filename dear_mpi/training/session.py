@@ -141,7 +141,7 @@ class Session:
         self.plans.callback(self.fabric.free)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
         if options.judged:
-            self.fabric.judge(options.clip, self.loss_scale, self.slab)
+            self.fabric.judge(options.clip, self.loss_scale)
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.free)
         self.trainers = {name: self.trainer(name) for name in self.schedules}

@@ -53,7 +53,7 @@ class Meter(Protocol):
 
 
 class Runs(Protocol):
-    """One use of a layer: ``Step`` on the live fabric, ``VirtualUse`` on the virtual one."""
+    """One use of a layer: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one."""
 
     @property
     def complaints(self) -> Sequence[str]: ...
@@ -72,7 +72,7 @@ class Trainer:
 
     def __init__(
         self,
-        steps: Sequence[Runs],
+        uses: Sequence[Runs],
         loss: Loss,
         meter: Meter,
         schedule: Schedule,
@@ -81,7 +81,7 @@ class Trainer:
         accumulate: int = 1,
         debug: bool = False,
     ) -> None:
-        self.uses, self.loss, self.meter, self.schedule = tuple(steps), loss, meter, schedule
+        self.uses, self.loss, self.meter, self.schedule = tuple(uses), loss, meter, schedule
         self.fabric, self.rules = meter.fabric, rules
         self.accumulate, self.debug = accumulate, debug
         self.done, self.first = 0, True  # iterations, with those before a checkpoint

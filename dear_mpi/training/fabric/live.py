@@ -30,7 +30,6 @@ class LiveFabric:
 
     Args:
         buckets: in the order of the line.
-        clip, loss_scale: see ``Verdict``, which is made if one of them is given.
         options: of ``make_plan``.
     """
 
@@ -101,8 +100,9 @@ class LiveFabric:
         algorithms = {tuple(interval): plan.algorithm for (_, *interval), plan in self.plans.items()}
         return [algorithms[bucket.start, bucket.stop] for bucket in self.buckets]
 
-    def judge(self, clip: float | None, loss_scale: LossScale | None, slab: Slab) -> None:
-        """Collective: from now on look at the gradients of each iteration before they are used."""
+    def judge(self, clip: float | None, loss_scale: LossScale | None) -> None:
+        """Collective: from now on look at the gradients of each iteration before they are used; see ``Verdict``."""
+        slab = self.options["slab"]
         self.verdict = Verdict(self.shards(), self.world.transport, slab=slab, clip=clip, loss_scale=loss_scale)
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
@@ -135,7 +135,7 @@ class LiveFabric:
         self.waits.append((begin, self.now()))
         if self.rules is not None:
             collective, index = handle.key
-            self.rules.awaited(collective, self.buckets.buckets[index], handle)
+            self.rules.awaited(collective, self.buckets[index], handle)
 
     @property
     def loss_scale(self) -> float:

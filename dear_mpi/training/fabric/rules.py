@@ -26,9 +26,8 @@ class Entry:
     """What has happened to a bucket since its gradients were written last."""
 
     missing: set[int] = field(default_factory=set)  # uses that have not run backward
-    started: list[str] = field(default_factory=list)
-    handles: list[object] = field(default_factory=list)
-    awaited: list[str] = field(default_factory=list)
+    started: dict[str, object] = field(default_factory=dict)  # collectives, in order, with their handles
+    awaited: set[str] = field(default_factory=set)
     updated: bool = True
 
 
@@ -76,7 +75,9 @@ class Rules:
                 self.entries[bucket] = Entry(missing=set(bucket.uses), updated=False)
             entry = self.entries[bucket]
             if entry.started:
-                self.refuse(f"has started the {entry.started[0]} of {bucket} before layer {use} wrote its gradients")
+                self.refuse(
+                    f"has started the {next(iter(entry.started))} of {bucket} before layer {use} wrote its gradients"
+                )
             entry.missing.discard(use)
 
     def start(self, collective: str, bucket: Bucket, handle: object) -> None:
@@ -88,21 +89,20 @@ class Rules:
         if entry is None:
             self.refuse(f"starts the {collective} of {bucket}, which is none of the model's buckets")
         if collective in entry.started or (collective != "all_gather" and entry.started):
-            self.refuse(f"starts the {collective} of {bucket} behind its {entry.started[-1]}, once too often")
-        if collective == "all_gather" and entry.started != ["reduce_scatter"]:
+            self.refuse(f"starts the {collective} of {bucket} behind its {[*entry.started][-1]}, once too often")
+        if collective == "all_gather" and [*entry.started] != ["reduce_scatter"]:
             self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
         if entry.updated or entry.missing:
             missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
             self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
-        entry.started.append(collective)
-        entry.handles.append(handle)
+        entry.started[collective] = handle
         self.reduced += collective != "all_gather"
 
     def awaited(self, collective: str, bucket: Bucket, handle: object) -> None:
         """A collective was waited for; that of an earlier iteration says nothing."""
         entry = self.entries[bucket]
-        if any(handle is own for own in entry.handles):
-            entry.awaited.append(collective)
+        if entry.started.get(collective) is handle:
+            entry.awaited.add(collective)
 
     def update(self, bucket: Bucket) -> None:
         """A bucket is updated: its gradients must be whole."""
@@ -110,7 +110,7 @@ class Rules:
         if entry is None or entry.updated:
             self.refuse(f"updates {bucket}, which has no new gradients")
         if not {"all_reduce", "all_gather"}.intersection(entry.awaited):
-            found = f"its {entry.started[-1]} was waited for" if entry.started else "its gradients were reduced"
+            found = f"its {[*entry.started][-1]} was waited for" if entry.started else "its gradients were reduced"
             self.refuse(f"updates {bucket} before {found}")
         if self.judged and self.reduced % len(self.entries):
             self.refuse(f"updates {bucket} before all buckets are on their way, which clipping and loss scaling need")

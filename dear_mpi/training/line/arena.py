@@ -85,7 +85,7 @@ class Arena:
         self.over = False
         self.owners: dict[int, Parameter] = {}  # of tensors that stay where they are
         self.further: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
-        self.put, self.bound = put, set[Parameter]()
+        self.put = put
         self.bound_values: dict[int, Array] = {}  # the views that parameters have
         for parameter in (parameter for layer in uses for parameter in layer.parameters if not parameter.trained):
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
@@ -127,8 +127,7 @@ class Arena:
             grad = array_module(grad).zeros_like(grad)
             self.further[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
-        kept = parameter not in self.bound and held(left)
-        self.bound.add(parameter)
+        kept = left is not value and held(left)  # it is where a parameter has another use
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int) -> Array:

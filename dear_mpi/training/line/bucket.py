@@ -61,6 +61,9 @@ class Cut:
     def __reversed__(self) -> Iterator[Bucket]:
         return reversed(self.buckets)
 
+    def __getitem__(self, index: int) -> Bucket:
+        return self.buckets[index]
+
     def __len__(self) -> int:
         return len(self.buckets)
 
