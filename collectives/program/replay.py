@@ -33,6 +33,9 @@ class RankReplay:
         self.number = -1
         self.left = 0  # transfers of the step that have not met their other side
 
+    def __str__(self) -> str:
+        return f"rank {self.rank}, step {self.number}"
+
     @property
     def done(self) -> bool:
         return self.number == len(self.program.steps)
@@ -92,21 +95,20 @@ def run(programs: Sequence[Program], *, keep: bool = False) -> list[RankReplay]:
 
 def transfer(sender: RankReplay, receiver: RankReplay, send: Send, data: Row, receive: Receive) -> None:
     """Move one message."""
-    where = f"rank {receiver.rank}, step {receiver.number}"
     if sender.number != receiver.number:
         raise ProgramError(
-            f"{where}: receives from rank {sender.rank} what that rank sends in its step {sender.number}; "
+            f"{receiver}: receives from rank {sender.rank} what that rank sends in its step {sender.number}; "
             "both ends of a message must be in the same step"
         )
     if receive.chunks != send.chunks:
         raise ProgramError(
-            f"{where}: expects {label(receive.chunks)} from rank {sender.rank}, which sends {label(send.chunks)}"
+            f"{receiver}: expects {label(receive.chunks)} from rank {sender.rank}, which sends {label(send.chunks)}"
         )
     row = receiver.row
     for chunk, arriving in zip(send.chunks, data, strict=True):
         problem = fault(row[chunk], arriving, receive)
         if problem is not None:
-            raise ProgramError(f"{where}, chunk {chunk}: {problem}")
+            raise ProgramError(f"{receiver}, chunk {chunk}: {problem}")
         row[chunk] = row[chunk] | arriving if receive.combine else arriving
 
 
@@ -126,7 +128,7 @@ def blocked(replayed: RankReplay, lanes: Lanes) -> str:
     mine = replayed.rank
     waiting = [f"sending {send}" for (rank, _), lane in lanes.items() if rank == mine for send, _ in lane.sends]
     waiting += [f"receiving {receive}" for (_, to), lane in lanes.items() if to == mine for receive in lane.receives]
-    return f"rank {mine}, step {replayed.number}: blocked for ever, {'; '.join(waiting)}"
+    return f"{replayed}: blocked for ever, {'; '.join(waiting)}"
 
 
 def members(mask: int) -> list[int]:

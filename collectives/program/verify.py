@@ -69,12 +69,13 @@ def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
         raise ProgramError(
             f"rank {rank} has {len(program.steps)} steps and rank 0 has {len(first.steps)}: add empty steps"
         )
+    others = range(size)
     for number, step in enumerate(program.steps):
         where = f"rank {rank}, step {number}"
         if not isinstance(step.sends, tuple) or not isinstance(step.receives, tuple):
             raise ProgramError(f"{where}: Step takes a tuple of Send and a tuple of Receive, such as (Send(...),)")
         for transfer in step.sends + step.receives:
-            if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or transfer.peer == rank:
+            if transfer.peer not in others or not isinstance(transfer.peer, int) or transfer.peer == rank:
                 raise ProgramError(f"{where}: the peer must be another rank of 0..{size - 1}, not {transfer.peer}")
             if not within(transfer.chunks, program.chunks):
                 allowed = f"a range of chunks in 0..{program.chunks - 1}, such as range(0, 1)"
@@ -84,7 +85,7 @@ def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
 
 def within(chunks: range, count: int) -> bool:
     """Whether this is a non-empty range of consecutive chunks of the buffer."""
-    return isinstance(chunks, range) and bool(chunks) and chunks.step == 1 and chunks[0] >= 0 and chunks[-1] < count
+    return isinstance(chunks, range) and chunks.step == 1 and 0 <= chunks.start < chunks.stop <= count
 
 
 def check_races(step: Step, where: str) -> None:

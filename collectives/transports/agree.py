@@ -13,7 +13,7 @@ from typing import Any
 from dear_mpi.collectives.program.errors import ArgumentError, CollectiveError, MismatchError, name_ranks
 from dear_mpi.collectives.transports.transport import Transport
 
-__all__ = ["agree", "run_checker"]
+__all__ = ["agree", "by_rank_0", "run_checker"]
 
 
 def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
@@ -48,6 +48,17 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
         values = [facts_there.get(name) for _, facts_there, _ in answers]
         if any(value != values[0] for value in values):
             raise MismatchError(f"{what}: {name} must be the same on all ranks, not {by_rank(values)}")
+
+
+def by_rank_0(transport: Transport, what: str, action: Callable[[], object]) -> None:
+    """Collective: let rank 0 do something; what it raises there, all ranks raise as ``agree`` says."""
+
+    def act() -> Mapping[str, Any]:
+        if transport.rank == 0:
+            action()
+        return {}
+
+    agree(transport, what, act)
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:

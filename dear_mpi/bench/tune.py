@@ -16,7 +16,7 @@ from statistics import geometric_mean
 from dear_mpi.bench.case import Row
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
-from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 
@@ -89,10 +89,8 @@ class Tuning:
         kept = [rule for rule in self.old if (rule.collective, rule.ranks) not in mine]
         machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": self.world.transport.name}
 
-        def store() -> dict[str, object]:
-            if self.world.rank == 0:
-                with replacing("--tune", self.path) as file:
-                    write_rules(file, machine, [*kept, *new])
-            return {}
+        def store() -> None:
+            with replacing("--tune", self.path) as file:
+                write_rules(file, machine, [*kept, *new])
 
-        agree(self.world.transport, "tune", store)
+        by_rank_0(self.world.transport, "tune", store)

@@ -13,7 +13,7 @@ import typer
 from dear_mpi.cli.flags import STALL_AFTER, Flags, config_of, parsed
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
-from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import check_writable, replacing
@@ -90,17 +90,16 @@ def run_ranks(
             check_writable("--json", json_file)
         return {"command": " ".join(sys.argv[1:2])}
 
-    def write(world: World, result: Any) -> Mapping[str, Any]:
-        if json_file is not None and world.rank == 0:
+    def write(result: Any) -> None:
+        if json_file is not None:
             write_json(result, json_file)
-        return {}
 
     def on_each_rank(world: World) -> Any:
         if json_file is not None and world.rank == 0 and json_file.is_file():
             older = json_file.resolve()  # a link stays one
             older.rename(older.with_name(f"{older.name}.old"))
         result = command(world)
-        agree(world.transport, "output", lambda: write(world, result))
+        by_rank_0(world.transport, "output", lambda: write(result))
         return result
 
     how |= {"stall_after_s": parsed("--stall-after", parse_seconds, stall_after), "stall_abort": stall_abort}

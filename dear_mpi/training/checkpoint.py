@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.reporting.files import replacing
 from dear_mpi.training.line.arena import Arena
@@ -80,15 +80,13 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
     transport, arena = session.world.transport, session.arena
     about: dict[str, Any] = {}
 
-    def fill() -> dict[str, Any]:
-        if transport.rank == 0:
-            about.update(check(session, arrays))
-            for name, flat in flat_arrays(session).items():
-                for tensor in range(len(arena.layout.shapes)):
-                    arena.view(flat, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(flat.dtype))
-        return {}
+    def fill() -> None:
+        about.update(check(session, arrays))
+        for name, flat in flat_arrays(session).items():
+            for tensor in range(len(arena.layout.shapes)):
+                arena.view(flat, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(flat.dtype))
 
-    agree(transport, "checkpoint", fill)
+    by_rank_0(transport, "checkpoint", fill)
     about = json.loads(transport.gather_values(json.dumps(about))[0])  # each rank its own
     for flat in flat_arrays(session).values():
         with make_plan("broadcast", flat, transport, algorithm="binomial") as plan:
@@ -133,13 +131,7 @@ def save(session: Session, path: Path, notes: Any = None) -> None:
         ArgumentError: it cannot be written.
     """
     arrays = snapshot(session, notes)
-
-    def on_rank_0() -> dict[str, Any]:
-        if session.world.rank == 0:
-            write(path, arrays)
-        return {}
-
-    agree(session.world.transport, "checkpoint", on_rank_0)
+    by_rank_0(session.world.transport, "checkpoint", lambda: write(path, arrays))
 
 
 def resume(session: Session, path: Path) -> Any:
@@ -149,13 +141,7 @@ def resume(session: Session, path: Path) -> Any:
         ArgumentError: there is none, it is damaged, or it is that of another model or optimiser.
     """
     arrays: dict[str, Array] = {}
-
-    def on_rank_0() -> dict[str, Any]:
-        if session.world.rank == 0:
-            arrays.update(read(path))
-        return {}
-
-    agree(session.world.transport, "checkpoint", on_rank_0)
+    by_rank_0(session.world.transport, "checkpoint", lambda: arrays.update(read(path)))
     return restore(session, arrays)
 
 

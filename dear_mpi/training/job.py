@@ -61,14 +61,13 @@ class Job(Session):
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 
     def outcome(self) -> dict[str, Any]:
-        """Collective, to be called after a flush: ``accuracy`` and ``params_sha256``, the same on all ranks.
+        """Collective, ends with a flush: ``accuracy`` and ``params_sha256``, the same on all ranks.
 
         Raises:
             AgreedError: the last iteration went wrong, or a parameter is not finite.
             CollectiveError: the parameters differ.
         """
-        for trainer in self.trainers.values():
-            trainer.check()
+        self.flush()
         agree(self.world.transport, "training", self.check_parameters)
         return {"accuracy": self.accuracy(), "params_sha256": self.agreed_sha256()}
 

@@ -152,7 +152,7 @@ def test_the_other_mpi_takes_part(comm):
 
 def test_all_calls_of_both_libraries_take_part(comm):
     name = other_mpi(comm)
-    settings = {"collectives": ("reduce_scatter",), "sizes": (4000 * comm.size,), "cadence": "streaming"}
+    settings = {"collectives": ("reduce_scatter",), "sizes": (8000 * comm.size,), "cadence": "streaming"}
     report = measured(algorithms=("native-best", f"{name}-best"), **settings)
     calls = [library + suffix for library in ("native", name) for suffix in FORMS]
     assert [row.algorithm for row in report.rows] == calls

@@ -51,8 +51,8 @@ EXPRESSIONS = {
     "update.cu": list(starmap(update_expression, product(FLOATING, [SGD(), SGD(momentum=0.9), Adam(), AdamW()]))),
 }
 
-# Instances of a template whose other instances try everything that it does. Building them takes long: slow builds, for
-# a sanitizer or for several architectures, leave them out.
+# Instances of a template whose other instances try everything that it does. Building them takes long: the build for
+# the sanitizers leaves them out.
 FURTHER = {f"accumulate_all<{dtype}, {op}>" for dtype, op in product(set(INTEGERS) - {"int"}, OPS)}
 FURTHER |= {update_expression(bucket, AdamW()) for bucket in FLOATING}
 

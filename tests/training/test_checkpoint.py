@@ -57,7 +57,7 @@ def test_on_another_number_of_ranks_with_other_buckets(tmp_path):
     file = tmp_path / "run.npz"
     whole = run(3, 8, dtype="fp64")
     run(3, 5, Saving(file), dtype="fp64")
-    for ranks in (1, 2, 5):
+    for ranks in (1, 5):
         rest = run(ranks, 8, Saving(file, resume=True), dtype="fp64", fusion="cut:1kB", schedule="wfbp")
         assert rest["loss"] == pytest.approx(whole["loss"], rel=1e-10)
         file.unlink()  # FILE.old has the first 5 iterations

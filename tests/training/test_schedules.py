@@ -205,7 +205,7 @@ def test_handles_do_not_pile_up(schedule):
                 job.iterate(schedule, *job.batch(iteration))
                 if iteration in (3, 11):
                     gc.collect()
-                    yield sum(isinstance(each, PlanHandle) for each in gc.get_objects())
+                    yield sum(type(each) is PlanHandle for each in gc.get_objects())
 
     first, last = run_world(lambda world: list(alive(world)), threads=1)
     assert last <= first
