@@ -21,12 +21,12 @@ from dear_mpi.kernels.cuda_sources import kernel
 from dear_mpi.kernels.dtypes import C_TYPES
 from dear_mpi.kernels.launch_tables import (
     COMBINE_PART,
+    PART,
     THREADS,
     address,
     block_table,
     grid_of,
     row_table,
-    state_columns,
 )
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import Optimizer
@@ -34,6 +34,7 @@ from dear_mpi.kernels.optimizers import Optimizer
 __all__ = ["allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
 
 OPS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max"}
+MAX_STATE = 2  # arrays that an optimiser may keep: as in kernels/cuda/update.cu
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class Tables:
     rows: Array
     blocks: Array
     grid: int
-    keeps: Sequence[Sequence[Array | None]]
+    keeps: Sequence[Sequence[Array]]
 
     @classmethod
-    def of(cls, *columns: Sequence[Array | None]) -> Tables:
+    def of(cls, *columns: Sequence[Array]) -> Tables:
         """The tables for lists of arrays, one list per column (see ``row_table``)."""
-        blocks = block_table([array.size for array in columns[0] if array is not None])
+        blocks = block_table([array.size for array in columns[0]])
         return cls(cupy.asarray(row_table(*columns)), cupy.asarray(blocks.view(np.int64)), len(blocks), columns)
 
-    def launch(self, function: Any, *numbers: Any) -> None:
+    def launch(self, function: Any, scale: float) -> None:
         """Run a kernel over all of them."""
         if self.grid:
-            function((self.grid,), (THREADS,), (self.rows, self.blocks, *numbers))
+            function((self.grid,), (THREADS,), (self.rows, self.blocks, scale))
 
 
 def c_type(arrays: Sequence[Array]) -> str:
@@ -73,20 +74,20 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> 
 
 
 def updater(
-    views: Sequence[Array],
-    values: Sequence[Array],
-    state: Sequence[list[Array]],
-    optimizer: Optimizer,
-    *,
-    finite: Array | None,
+    grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
-    """A bound call that updates every parameter from its gradient in the bucket's views: one launch."""
+    """A bound call that updates values and state by their gradients: one launch."""
     name, numbers = optimizer.kernel(1)
-    function = kernel("update.cu", f"update<{', '.join([c_type(views), name, *['double'] * len(numbers)])}>")
-    tables, flag = Tables.of(values, views, *state_columns(state)), 0 if finite is None else finite
+    types = [C_TYPES[array.dtype.name] for array in (values, grads)]
+    function = kernel("update.cu", f"update<{', '.join([*types, name, *['double'] * len(numbers)])}>")
+    own, grid = [*state, *[0] * (MAX_STATE - len(state))], grid_of(values.size)
+    if not grid:
+        return lambda *_: None  # CUDA refuses an empty grid
 
     def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
-        tables.launch(function, float(scale), flag, *map(float, optimizer.kernel(iteration)[1]))
+        options = (np.int64(values.size), np.int64(PART), float(scale), 0 if finite is None else finite)
+        numbers = map(float, optimizer.kernel(iteration)[1])
+        function((grid,), (THREADS,), (values, grads, *own, *options, *numbers))
 
     return update
 

@@ -18,12 +18,11 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["COMBINE_PART", "PART", "THREADS", "address", "block_table", "grid_of", "row_table", "state_columns"]
+__all__ = ["COMBINE_PART", "PART", "THREADS", "address", "block_table", "grid_of", "row_table"]
 
 THREADS = 256  # of a block
 PART = 4096  # elements of a block: 16 for each thread
 COMBINE_PART = 2048  # the same where arrays are combined: segments are short, and all multiprocessors want a block
-MAX_STATE = 2  # arrays that an optimiser may keep for a parameter: as in kernels/cuda/update.cu
 
 # Element numbers have 64 bits: a tensor may have more than 2^31.
 BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])
@@ -31,8 +30,8 @@ BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)
 KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}  # as the kernels number them
 
 
-def row_table(*columns: Sequence[Array | None]) -> npt.NDArray[np.int64]:
-    """The tensors, a row each: the addresses of its arrays (None: null), then the number of the first one's type.
+def row_table(*columns: Sequence[Array]) -> npt.NDArray[np.int64]:
+    """The tensors, a row each: the addresses of its arrays, then the number of the first one's type.
 
     Raises:
         ValueError: an array is not contiguous, or of no floating type.
@@ -41,20 +40,13 @@ def row_table(*columns: Sequence[Array | None]) -> npt.NDArray[np.int64]:
     return np.array(rows, np.int64)
 
 
-def state_columns(state: Sequence[list[Array]]) -> list[list[Array | None]]:
-    """The state arrays of every parameter, as the ``MAX_STATE`` columns that the kernels expect."""
-    return [[arrays[column] if column < len(arrays) else None for arrays in state] for column in range(MAX_STATE)]
-
-
-def kind(array: Array | None) -> int:
+def kind(array: Array) -> int:
     """The kernels' number for the type of an array."""
-    return lookup("type of a tensor", "none" if array is None else array.dtype.name, KINDS)
+    return lookup("type of a tensor", array.dtype.name, KINDS)
 
 
-def address(array: Array | None) -> int:
-    """Where a contiguous array begins; 0 for None."""
-    if array is None:
-        return 0
+def address(array: Array) -> int:
+    """Where a contiguous array begins."""
     if not array.flags.c_contiguous:
         raise ValueError(f"tensors on a GPU must be contiguous, not of strides {array.strides}")
     on_host = library_of(array) == "numpy"

@@ -49,21 +49,15 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> 
 
 
 def updater(
-    views: Sequence[Array],
-    values: Sequence[Array],
-    state: Sequence[list[Array]],
-    optimizer: Optimizer,
-    *,
-    finite: Array | None,
+    grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
-    """A bound call that updates every parameter from its gradient; sets ``finite`` to False if one is not finite."""
+    """A bound call that updates values and state by their gradients; sets ``finite`` to False if one is not finite."""
 
-    def unpack_update(optimizer: Optimizer, iteration: int, scale: float) -> None:
-        for value, grad, arrays in zip(values, views, state, strict=True):
-            if not update(value, grad, arrays, partial(optimizer.update, iteration), scale) and finite is not None:
-                finite[...] = False
+    def update_all(optimizer: Optimizer, iteration: int, scale: float) -> None:
+        if not update(values, grads, state, partial(optimizer.update, iteration), scale) and finite is not None:
+            finite[...] = False
 
-    return unpack_update
+    return update_all
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:
@@ -147,22 +141,20 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
 
 
-def update(value: Array, grad: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> bool:
-    """Apply an optimiser's formula to one tensor: value and state change, grad is only read. Was all of it finite?
+def update(values: Array, grads: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> bool:
+    """Apply an optimiser's formula to flat arrays: values and state change, grads are only read. Were these finite?
 
-    The formula works in fp32 (fp64 for fp64 parameters), in which the state is kept as well.
+    The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well.
     """
-    wide = compute_dtype(value.dtype)
-    flat_value, flat_grad = value.reshape(-1), grad.reshape(-1)
-    flat_state = [array.reshape(-1) for array in state]
+    wide = compute_dtype(values.dtype)
     finite = True
-    for span in spans(flat_value.size):
-        narrow = flat_value[span]
+    for span in spans(values.size):
+        narrow = values[span]
         block = narrow.astype(wide, copy=False)
         scaled = np.empty_like(block)
-        copy_scaled(scaled, flat_grad[span], scale)
+        copy_scaled(scaled, grads[span], scale)
         finite &= bool(np.isfinite(scaled).all())  # the block is in the cache, and the formula overwrites it
-        formula(block, scaled, [array[span] for array in flat_state])
+        formula(block, scaled, [array[span] for array in state])
         if block is not narrow:
             narrow[...] = block
     return finite

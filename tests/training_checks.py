@@ -20,6 +20,7 @@ SCHEDULE_CASES = [
     {"model": "cnn", "fusion": "buckets:3", "wire": "bf16", "algorithm": "naive"},
     {"model": "gpt", "data": README, "fusion": "none", "context": 8, "batch": 6, "iterations": 4},
     {"model": "mlp", "fusion": "none", "segment_bytes": 4096, "batch": 7},
+    {"model": "mlp", "fusion": "cut:20kB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
 ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from dear_mpi.collectives.algorithms.mirror import family
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
-from dear_mpi.collectives.program.user_file import Source, load, source_of
+from dear_mpi.collectives.program.user_file import Source, load, source_of, telling
 
 __all__ = ["algorithm_source", "load_algorithm"]
 
@@ -44,13 +44,8 @@ def written_by(algorithm: Algorithm, spec: str, collective: str | None = None) -
 
     @wraps(algorithm)
     def write(rank: int, size: int, **options: Any) -> Program:
-        try:
+        with telling(f"algorithm {spec!r} fails for rank {rank} of {size}", ProgramError):
             program = algorithm(rank, size, **options)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # sys.exit() as well, which would end the command in silence
-            said = f"{type(error).__name__}: {error}"
-            raise ProgramError(f"algorithm {spec!r} fails for rank {rank} of {size}: {said}") from error
         if not isinstance(program, Program):
             said = f"a Program for rank {rank} of {size}, not {type(program).__name__}"
             raise ProgramError(f"algorithm {spec!r} must return {said}")

@@ -2,13 +2,15 @@
 
 import importlib.util
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Source", "load", "source_of"]
+__all__ = ["Source", "is_in_file", "load", "source_of", "telling"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,16 @@ class Source:
     path: Path
     code: bytes
     name: str
+
+    @property
+    def text(self) -> str:
+        """What ranks compare, whose files may have different paths."""
+        return f"{self.name} of a file with checksum {zlib.crc32(self.code):08x}"
+
+
+def is_in_file(name: str) -> bool:
+    """Whether a name is of the form ``FILE.py:NAME``, and not one of ours."""
+    return ".py:" in name
 
 
 def source_of(spec: str, kind: str, example: str) -> Source:
@@ -51,12 +63,8 @@ def load(source: Source) -> Callable[..., Any]:
     spec = importlib.util.spec_from_file_location(f"{kind}_{source.path.stem}", source.path)
     assert spec is not None, "its name ends in .py"
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where data classes look for it
-    try:
+    with telling(f"{kind} file {str(source.path)!r} fails"):
         exec(compile(source.code, source.path, "exec"), vars(module))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit() as well, which would end the command in silence
-        raise ValueError(f"{kind} file {str(source.path)!r} fails: {type(error).__name__}: {error}") from error
     found = getattr(module, source.name, None)
     if not callable(found):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == spec.name]
@@ -64,3 +72,18 @@ def load(source: Source) -> Callable[..., Any]:
         raise ValueError(f"{kind} file {source.path.name} has no function {source.name!r}; it has {functions}")
     named: Callable[..., Any] = found
     return named
+
+
+@contextmanager
+def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[None]:
+    """Run what a user wrote: whatever it raises becomes an error that begins with ``what``.
+
+    Raises:
+        ValueError: (or what ``error_type`` says) it raised something.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() as well, which would end the command in silence
+        raise error_type(f"{what}: {type(error).__name__}: {error}") from error

@@ -19,6 +19,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS
 from dear_mpi.reporting.units import format_bytes, parse_bytes
 from dear_mpi.training.config import Config
+from dear_mpi.training.learning_rate import DECAYS
 from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "STALL_AFTER", "DeviceMemory", "Flags", "JsonFile"]
@@ -31,7 +32,7 @@ Flags: TypeAlias = Mapping[str, Any]
 NAMES = ", ".join(ALGORITHMS)
 STALL_AFTER = "30s"
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
-MODELS = "mlp, cnn or gpt; or synthetic:TABLE, which only takes the time of TABLE: resnet50, densenet201, inceptionv4, "
+MODELS = "mlp, cnn or gpt; FILE.py:FUNCTION; or synthetic:TABLE, which only takes the time of TABLE: resnet50, "
 FUSION = "Which layers share a bucket: none (each has its own), layers:4 (4 at a time), buckets:8 (8 in all), or "
 MEMORY = "How GPU memory gets to MPI: direct, staged (copied to the host), or auto (direct if a trial succeeds)."
 
@@ -57,8 +58,8 @@ def of_optimizers(setting: str) -> str:
 
 # `show_default` says in words what holds without the flag, where Config has no default value.
 CONFIG_FLAGS = {
-    "model": Option(help=f"{MODELS}bert_base, bert_large or FILE.json."),
-    "data": Option(help="What to train on: digits, FILE.npz (arrays x and y), or FILE.txt (for gpt)."),
+    "model": Option(help=f"{MODELS}densenet201, inceptionv4, bert_base, bert_large or FILE.json."),
+    "data": Option(help="What to train on: digits, FILE.npz (arrays x and y), or FILE.txt (text, for gpt)."),
     "schedule": Option(help=f"When gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME."),
     "fusion": Option(help=f"{FUSION}a size such as 25MB; cut:4MB cuts inside tensors.", show_default="by model"),
     "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; native (MPI's own); auto; auto:FILE (from bench --tune)."),
@@ -74,17 +75,20 @@ CONFIG_FLAGS = {
     "beta1": Option(help="How much of the mean of gradients stays.", show_default=of_optimizers("beta1")),
     "beta2": Option(help="How much of the mean of their squares stays.", show_default=of_optimizers("beta2")),
     "epsilon": Option(help="Added to the root of that mean.", show_default=of_optimizers("epsilon")),
+    "decay": Option(help=f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}."),
+    "warmup": Option(help="Iterations in which it rises to its full value."),
     "batch": Option(help="Examples per iteration, over all ranks together.", show_default="by model"),
     "accumulate": Option(help="Split each batch into so many parts; gradients are sent after the last."),
     "clip": Option(help="Scale gradients down to this norm, of all of them together.", show_default="no limit"),
     "loss_scale": Option(help="dynamic: scale gradients while they travel, and skip an iteration if they overflow."),
+    "update": Option(help="full: every rank updates all; sharded: its shard, with its part of the optimiser's state."),
     "iterations": Option(help="Number of iterations.", show_default="by model"),
     "dtype": Option(help=f"Type of the parameters: fp32 or fp64; of synthetic models {', '.join(DTYPES)}."),
     "wire": Option(help=f"Type in which gradients travel: {', '.join(DTYPES)}.", show_default="that of the parameters"),
     "device": Option(help="Where the model is: cpu, or cuda (each rank takes the next GPU of its host)."),
     "seed": Option(help="Fixes the initial parameters and the order of the data."),
     "debug": Option("--debug", help="Check that all ranks start the same collectives, and layers write gradients."),
-    "context": Option(help="Bytes of text that gpt sees at once."),
+    "context": Option(help="Bytes of text that a model sees at once."),
     "forward_time": Option(help="Seconds that the forward pass of a synthetic model takes."),
     "backward_time": Option(help="Seconds that its backward pass takes.", show_default="twice the forward time"),
     "compute": Option(help="How a synthetic model spends its time: sleep, or spin (keeps a core busy)."),

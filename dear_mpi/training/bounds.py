@@ -34,13 +34,17 @@ def modelled(fabric: LiveFabric, collective: str) -> float:
     assert link is not None, "only an emulated link has known parameters"
     network, size = Network(alpha=link.latency_s, beta=1 / link.bandwidth), fabric.world.size
     fabric.prepare([collective])
-    total_s, written = 0.0, dict[tuple[str, int], list[Program]]()
+    total_s, written = 0.0, dict[tuple[str, str, int], list[Program]]()
     for bucket in fabric.buckets:
-        plan = fabric.plan(collective, bucket)
-        key = plan.algorithm, -(-bucket.nbytes // plan.segment_bytes)  # auto may choose several
-        if key not in written:
-            written[key] = programs(key[0], collective, size, hosts=fabric.world.transport.hosts, pieces=key[1])
-        total_s += cost(written[key], bucket.count, bucket.nbytes // bucket.count, network).time_s
+        for plan in fabric.plans_of(collective, bucket):
+            key = (
+                plan.algorithm,
+                plan.call.collective,
+                -(-plan.call.x.nbytes // plan.segment_bytes),
+            )  # auto may choose several
+            if key not in written:
+                written[key] = programs(*key[:2], size, hosts=fabric.world.transport.hosts, pieces=key[2])
+            total_s += cost(written[key], bucket.count, plan.call.x.itemsize, network).time_s
     return total_s
 
 
@@ -51,7 +55,7 @@ def measured(fabric: LiveFabric, collective: str) -> float:
     for _ in range(REPEATS):
         fabric.world.transport.gather_values(None)
         begin = fabric.now()
-        plans = [fabric.plan(collective, bucket) for bucket in fabric.buckets]
+        plans = [plan for bucket in fabric.buckets for plan in fabric.plans_of(collective, bucket)]
         for handle in [fabric.engine.start(plan, plan.name) for plan in plans]:
             handle.wait()
         elapsed_s = fabric.seconds(begin, fabric.now())

@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["restore", "resume", "save", "snapshot"]
 
 FORMAT = 1
+VALUE = "value"
 
 
 def snapshot(session: Session, notes: Any = None) -> dict[str, Array]:
     """The state of a session behind a flush, as arrays of the host; ``notes`` is anything that JSON can hold."""
     session.flush()
-    arena, trainer = session.arena, session.trainers[session.schedules[0]]
+    arena, trainer = session.arena, next(iter(session.trainers.values()))
     about = {
         "format": FORMAT,
         "names": names_of(arena),
@@ -48,7 +51,7 @@ def snapshot(session: Session, notes: Any = None) -> dict[str, Array]:
         "notes": notes,
     }
     arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
-    for name, flat in flat_arrays(session).items():
+    for name, flat in flat_arrays(session):
         for tensor in range(len(arena.layout.shapes)):
             array = to_host(arena.view(flat, tensor)).copy()
             arrays[f"{name}.{tensor}"] = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
@@ -64,10 +67,11 @@ def names_of(arena: Arena) -> list[str]:
     return [found[tensor] for tensor in range(len(found))]
 
 
-def flat_arrays(session: Session) -> dict[str, Array]:
-    """The arrays of the arena that are kept."""
-    arena = session.arena
-    return {"value": arena.values, **{f"state.{number}": array for number, array in enumerate(arena.state)}}
+def flat_arrays(session: Session) -> Iterator[tuple[str, Array]]:
+    """Collective: what is kept of the arena, each array as long as the line."""
+    yield VALUE, session.arena.values
+    for number, line in enumerate(session.fabric.whole_state()):
+        yield f"state.{number}", line
 
 
 def restore(session: Session, arrays: dict[str, Array]) -> Any:
@@ -79,18 +83,15 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
     session.flush()
     transport, arena = session.world.transport, session.arena
     about: dict[str, Any] = {}
-
-    def fill() -> None:
-        about.update(check(session, arrays))
-        for name, flat in flat_arrays(session).items():
-            for tensor in range(len(arena.layout.shapes)):
-                arena.view(flat, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(flat.dtype))
-
-    by_rank_0(transport, "checkpoint", fill)
+    by_rank_0(transport, "checkpoint", lambda: about.update(check(session, arrays)))
     about = json.loads(transport.gather_values(json.dumps(about))[0])  # each rank its own
-    for flat in flat_arrays(session).values():
+    for name, flat in flat_arrays(session):
+        for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
+            arena.view(flat, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(flat.dtype))
         with make_plan("broadcast", flat, transport, algorithm="binomial") as plan:
             plan()
+        if name != VALUE:
+            session.fabric.put_state(int(name.partition(".")[2]), flat)
     session.fabric.restored(about["updates"])
     for trainer in session.trainers.values():
         trainer.done = about["iterations"]
@@ -121,6 +122,11 @@ def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
             raise ValueError(f"it is of another model: its parameter {number} is {there}, and here it is {due_here}")
     if len(theirs) != len(mine):
         raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(mine)}")
+    kept = [VALUE, *(f"state.{number}" for number in range(arena.optimizer.state_arrays))]
+    for name, (number, shape) in product(kept, enumerate(arena.layout.shapes)):
+        array = f"{name}.{number}"
+        if array not in arrays or arrays[array].shape != shape:
+            raise ValueError(f"it has no array {array!r} of shape {shape}, which {arena.optimizer} needs")
     return about
 
 

@@ -13,7 +13,7 @@ from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import Timing, describe, timing
-from dear_mpi.training.schedules import find_schedule
+from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Times
 
 __all__ = ["compare", "turns"]
@@ -40,7 +40,7 @@ def compare(
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
     """
     with Job(config, world, schedules) as job:
-        started = dict.fromkeys(collective for name in schedules for collective in find_schedule(name).collectives)
+        started = dict.fromkeys(collective for each in job.schedules.values() for collective in each.collectives)
         network = communication(job.fabric, started)
         losses: dict[str, list[float]] = {name: [] for name in schedules}
         blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
@@ -52,15 +52,15 @@ def compare(
                 blocks[name].append([times for _, times in done])
                 if progress is not None:
                     progress(name)
-        figures = {name: timing(world.transport, name, blocks[name], network) for name in schedules}
+        figures = {name: timing(world.transport, each, blocks[name], network) for name, each in job.schedules.items()}
         end = job.outcome()
         return [
             describe(job, name, figures[name])
             | {"iterations": config.iterations, "iteration_s": figures[name].steady_s, "loss": losses[name]}
             | end
             | compared(figures[name], figures[schedules[0]])
-            | {"ideal_speedup": ideal_speedup(name, schedules[0], figures[schedules[0]], network)}
-            for name in schedules
+            | {"ideal_speedup": ideal_speedup(each, job.schedules[schedules[0]], figures[schedules[0]], network)}
+            for name, each in job.schedules.items()
         ]
 
 
@@ -69,11 +69,9 @@ def turns(iterations: int) -> list[int]:
     return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)]
 
 
-def ideal_speedup(name: str, first: str, baseline: Timing, network: Mapping[str, float]) -> float:
+def ideal_speedup(own: type[Schedule], first: type[Schedule], baseline: Timing, network: Mapping[str, float]) -> float:
     """How many times a schedule's bound is better than the first one's, for equal compute."""
-    first_s, own_s = (
-        find_schedule(schedule).bound(baseline.forward_s, baseline.backward_s, network) for schedule in (first, name)
-    )
+    first_s, own_s = (each.bound(baseline.forward_s, baseline.backward_s, network) for each in (first, own))
     return first_s / own_s if own_s else 1.0
 
 

@@ -8,19 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
+from dear_mpi.training.learning_rate import DECAYS, Rate
 from dear_mpi.training.options import Options
 
-__all__ = ["PRESETS", "Config"]
+__all__ = ["IN_FILE", "PRESETS", "Config", "kind_of"]
 
+IN_FILE = "FILE.py:NAME"  # the kind of all models of users
 # What trains each model well on the data it is meant for; flags override it.
 PRESETS: dict[str, dict[str, Any]] = {
     "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "none"},
     "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "layers:2"},
     "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600, "fusion": "none"},
     "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10, "fusion": "25MB"},
+    IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "25MB"},
 }
 # A setting that is of no use for a kind of model is refused, so that nobody believes that it had an effect.
 OF_SYNTHETIC = ("forward_time", "backward_time", "compute")
@@ -29,6 +33,7 @@ OF_OTHERS = {
     "cnn": ("context", *OF_SYNTHETIC),
     "gpt": OF_SYNTHETIC,
     "synthetic": ("data", "context", "batch"),
+    IN_FILE: OF_SYNTHETIC,
 }
 MOST_SECONDS = 86400.0  # of compute in an iteration; the system's clocks cannot wait for some 1e10
 
@@ -42,9 +47,11 @@ class Config:
     ``loss_scale`` ``dynamic``, gradients are scaled while they travel, and an iteration in which they overflow is
     skipped. ``forward_time`` and ``backward_time`` are
     the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
+    With the ``update`` ``sharded`` each rank updates its shard of every bucket, and keeps the state for it alone.
     ``debug`` lets the ranks compare before every collective which one it is, and inspects all gradients.
     ``wire`` is the type in which gradients travel, that of the model unless it is given.
-    ``lr`` to ``epsilon`` are settings of the optimiser; None is its own default.
+    ``lr`` to ``epsilon`` are settings of the optimiser; None is its own default. ``warmup`` iterations lead up to
+    ``lr``, and a ``decay`` leads down from it to the last of ``iterations``.
     """
 
     model: str = "mlp"
@@ -64,10 +71,13 @@ class Config:
     beta1: float | None = None
     beta2: float | None = None
     epsilon: float | None = None
+    decay: str = "none"
+    warmup: int = 0
     batch: int
     accumulate: int = 1
     clip: float | None = None
     loss_scale: str = "none"
+    update: str = "full"
     iterations: int
     seed: int = 0
     debug: bool = False
@@ -86,7 +96,7 @@ class Config:
         given = {key: value for key, value in given.items() if value is not None}
         for name in given:
             lookup("setting", name, dict.fromkeys(field.name for field in fields(cls)))
-        kind = given.get("model", cls.model).partition(":")[0]
+        kind = kind_of(given.get("model", cls.model))
         preset = lookup("model", kind, PRESETS)
         for name in OF_OTHERS.get(kind, ()):
             if name in given:
@@ -113,8 +123,8 @@ class Config:
 
     def options(self) -> dict[str, Any]:
         """The options of a session."""
-        shared = {each.name: getattr(self, each.name) for each in fields(Options)}
-        return shared | {"optimizer": self.new_optimizer(), "wire": self.wire or self.dtype}
+        made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire or self.dtype}
+        return {each.name: getattr(self, each.name) for each in fields(Options) if each.name not in made} | made
 
     @property
     def wire_type(self) -> np.dtype[Any]:
@@ -140,3 +150,25 @@ class Config:
                 allowed = ", ".join(settings)
                 raise ValueError(f"{name} is not a setting of the optimizer {self.optimizer}, which takes {allowed}")
         return kind(**chosen)
+
+    def new_rate(self) -> Rate | None:
+        """The learning rate as it changes, or None where it does not; its highest value is the optimiser's.
+
+        A run that goes on from a checkpoint, and is asked for more iterations, goes on along a longer curve.
+
+        Raises:
+            ValueError: there is no such decay, or the warm-up is not shorter than the run.
+        """
+        kind = lookup("decay", self.decay, DECAYS)
+        if self.decay == "none" and not self.warmup:
+            return None
+        return kind(self.new_optimizer().lr, self.iterations, self.warmup)
+
+
+def kind_of(model: str) -> str:
+    """The name in ``PRESETS`` of a model.
+
+    >>> kind_of("mlp"), kind_of("synthetic:resnet50"), kind_of("path/to/mine.py:build")
+    ('mlp', 'synthetic', 'FILE.py:NAME')
+    """
+    return IN_FILE if is_in_file(model) else model.partition(":")[0]

@@ -13,6 +13,7 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.data import Batches
+from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World
 from dear_mpi.training.config import Config
 from dear_mpi.training.facts import sha256
@@ -45,7 +46,7 @@ class Job(Session):
         """Make the model and its batches; return what must be equal on all ranks."""
         config = self.config
         self.workload = make_workload(config, world)
-        facts = asdict(config)
+        facts = asdict(config) | {"model": self.workload.model}
         self.batches = None
         if self.workload.dataset is not None:
             examples = self.workload.dataset.train
@@ -80,8 +81,8 @@ class Job(Session):
         return {}
 
     def accuracy(self) -> float | None:
-        """Collective: the share of test targets that the model gets right; each rank tests a part."""
-        if self.workload.dataset is None:
+        """Collective: the share of test targets that a classifier gets right, else None; each rank tests a part."""
+        if self.workload.dataset is None or not isinstance(self.loss, SoftmaxCrossEntropy):
             return None
         tests = self.workload.dataset.test
         numbers = np.arange(*chunk_bounds(len(tests), self.world.size, self.world.rank))

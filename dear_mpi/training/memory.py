@@ -51,6 +51,8 @@ def check_model(elements: int, config: Config, world: World) -> None:
     packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
     packed += dtype.itemsize * (config.accumulate > 1)
     state = config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
+    if config.update == "sharded":
+        state = -(-state // world.size)
     check(f"model {config.model!r}", elements * (dtype.itemsize + wire.itemsize + packed + state), config, world)
 
 

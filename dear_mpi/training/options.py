@@ -10,10 +10,12 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.ranks.streams import STREAMS
+from dear_mpi.training.learning_rate import Rate, rates_of
 
-__all__ = ["LOSS_SCALES", "Options"]
+__all__ = ["LOSS_SCALES", "UPDATES", "Options"]
 
 LOSS_SCALES = ("none", "dynamic")
+UPDATES = ("full", "sharded")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,9 @@ class Options:
         accumulate: how many parts a batch is split into; gradients are sent after the last.
         clip: the largest norm of all gradients together; None for no limit.
         loss_scale: with ``dynamic``, gradients are scaled for their way, and an iteration that overflows is skipped.
+        update: ``full``, every rank updates all parameters; ``sharded``, each updates its shard of every bucket.
+        learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
+            ``Cosine``; without one it is that of the optimiser. An iteration that was skipped has no update.
         debug: whether the ranks compare which collective they start, and all gradients are inspected.
     """
 
@@ -42,6 +47,8 @@ class Options:
     accumulate: int = 1
     clip: float | None = None
     loss_scale: str = "none"
+    update: str = "full"
+    learning_rate: Rate | None = None
     debug: bool = False
 
     @classmethod
@@ -65,6 +72,7 @@ class Options:
         """
         lookup("device", self.device, STREAMS)
         lookup("loss_scale", self.loss_scale, dict.fromkeys(LOSS_SCALES))
+        lookup("update", self.update, dict.fromkeys(UPDATES))
         if self.wire is not None:
             lookup("wire", self.wire, DTYPES)
         if not isinstance(self.optimizer, Optimizer):
@@ -76,6 +84,21 @@ class Options:
             raise ValueError(f"accumulate must be a whole number of at least 1, not {self.accumulate!r}")
         if self.clip is not None and (not isinstance(self.clip, float | int) or not 0 < self.clip < math.inf):
             raise ValueError(f"clip must be a norm above zero, not {self.clip!r}")
+
+    def facts(self) -> dict[str, Any]:
+        """What ranks compare."""
+        rates = None if self.learning_rate is None else rates_of(self.learning_rate)
+        return {**vars(self), "optimizer": str(self.optimizer), "learning_rate": rates}
+
+    @property
+    def plans(self) -> dict[str, Any]:
+        """The options of ``make_plan``."""
+        return {"algorithm": self.algorithm, "segment_bytes": self.segment_bytes, "debug": self.debug}
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank updates a shard of every bucket."""
+        return self.update == "sharded"
 
     @property
     def judged(self) -> bool:

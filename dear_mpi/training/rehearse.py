@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -10,64 +13,65 @@ from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layers.synthetic import NoLoss
-from dear_mpi.training.fabric.rules import ScheduleError
+from dear_mpi.training.fabric.rules import Rules, ScheduleError
+from dear_mpi.training.fabric.sharded import halves
 from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualUse
-from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.schedules import Schedule, find_schedule
+from dear_mpi.training.options import Options
+from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
 
 __all__ = ["check_schedules", "rehearse"]
 
+LIMIT_S = 60.0  # a rehearsal takes milliseconds
 FLUSHES = (0, 0, 2, 0, 1)  # behind each iteration: the first has nothing to wait for, and one goes on behind a flush
 
 
-def check_schedules(schedules: Sequence[str], algorithm: str, transport: Transport) -> None:
-    """See that schedules exist, differ, and can run with an algorithm.
+def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, transport: Transport) -> None:
+    """See that schedules can run with the algorithm that was chosen.
 
     Raises:
         ValueError: they do not.
     """
-    for name in schedules:
-        schedule = find_schedule(name)
+    for name, schedule in schedules.items():
         if not isinstance(schedule.collectives, tuple | list) or not schedule.collectives:
             raise ValueError(f"schedule {name!r} must have collectives, a tuple of names, not {schedule.collectives!r}")
+        wanted = schedule.collectives
+        if options.sharded:
+            wanted = tuple(dict.fromkeys(half for collective in wanted for half in halves(collective)))
         try:
-            check_algorithm(algorithm, transport, *schedule.collectives)
+            check_algorithm(options.algorithm, transport, *wanted)
         except ValueError as error:
-            raise ValueError(f"schedule {name!r} takes {' and '.join(schedule.collectives)}: {error}") from None
-    if len(set(schedules)) != len(schedules):
-        raise ValueError(f"schedules must be different ones, not {', '.join(schedules)}")
+            raise ValueError(f"schedule {name!r} takes {' and '.join(wanted)}: {error}") from None
 
 
-def rehearse(
-    name: str, schedule: type[Schedule], buckets: Cut, uses: int, *, accumulate: int = 1, judged: bool = False
-) -> None:
-    """Run a few iterations with these buckets, and flushes between them, where nothing takes time.
+def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: int = 1) -> None:
+    """Run a few iterations, and flushes between them, where nothing takes time.
 
     Args:
-        name: of the schedule, for messages.
+        rules: a new book, with the buckets.
         uses: how many uses of layers a forward pass has.
         accumulate: how many forward passes an iteration has.
-        judged: whether gradients are looked at before any of them is used: then all must be on their way.
 
     Raises:
-        ScheduleError: it breaks a rule of ``fabric/rules.py``, would wait for ever, or fails.
+        ScheduleError: it breaks a rule of ``fabric/rules.py``, would wait for ever, never ends, or fails.
     """
-    fabric = VirtualFabric(name, buckets, collectives=schedule.collectives, judged=judged)
+    fabric = VirtualFabric(rules)
     try:
-        virtual = [VirtualUse(fabric, number) for number in range(uses)]
-        meter = NoMeter(fabric)
-        trainer = Trainer(virtual, NoLoss(), meter, schedule(fabric), fabric.rules, accumulate=accumulate)
-        trainer.first = False  # which would flush behind the first iteration
-        for flushes in FLUSHES:
-            trainer.iteration(np.zeros(0), np.zeros(0), 0)
-            for _ in range(flushes):
-                trainer.flush()
+        with interrupted_after(LIMIT_S):
+            virtual = [VirtualUse(fabric, number) for number in range(uses)]
+            trainer = Trainer(virtual, NoLoss(), NoMeter(fabric), schedule(fabric), rules, accumulate=accumulate)
+            trainer.first = False  # which would flush behind the first iteration
+            for flushes in FLUSHES:
+                trainer.iteration(np.zeros(0), np.zeros(0), 0)
+                for _ in range(flushes):
+                    trainer.flush()
     except (ScheduleError, KeyboardInterrupt):
         raise
+    except Endless:
+        rules.refuse(f"has not come to an end after {LIMIT_S:g} seconds")
     except BaseException as error:  # sys.exit() as well, which would end the command without a word
         said = f"{type(error).__name__}: {error}"
-        raise ScheduleError(f"schedule {name!r} fails in {fabric.rules.where}: {said}") from error
+        raise ScheduleError(f"schedule {rules.name!r} fails in {rules.where}: {said}") from error
 
 
 class NoMeter:
@@ -82,3 +86,31 @@ class NoMeter:
 
     def read(self) -> float:
         return 0.0
+
+
+class Endless(BaseException):
+    """What is raised in a schedule that does not come to an end; not for its own ``except Exception``."""
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Raise ``Endless`` in this thread if the block takes longer, wherever its Python code is then.
+
+    Also on threads other than the main one, where no signal arrives: a rank may be one.
+    """
+    lock, over, thread = threading.Lock(), False, threading.get_ident()
+
+    def interrupt() -> None:
+        with lock:
+            if not over:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Endless))
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            over = True
+        timer.cancel()

@@ -14,7 +14,7 @@ import numpy as np
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.job import Job
-from dear_mpi.training.schedules import find_schedule
+from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Times
 
 __all__ = ["Timing", "describe", "timing"]
@@ -33,7 +33,7 @@ class Timing:
 
 
 def timing(
-    transport: Transport, schedule: str, blocks: Sequence[Sequence[Times]], network: Mapping[str, float]
+    transport: Transport, schedule: type[Schedule], blocks: Sequence[Sequence[Times]], network: Mapping[str, float]
 ) -> Timing:
     """Collective: put together what the ranks measured.
 
@@ -49,7 +49,7 @@ def timing(
         forward_s=forward_s,
         backward_s=backward_s,
         exposed_comm_s=exposed_s,
-        bound_s=find_schedule(schedule).bound(forward_s, backward_s, network),
+        bound_s=schedule.bound(forward_s, backward_s, network),
         steady_s=steady[:, 0].tolist(),
     )
 

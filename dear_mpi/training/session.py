@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,18 +27,20 @@ from dear_mpi.training.checkpoint import restore, resume, save, snapshot
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.sharded import ShardedFabric
 from dear_mpi.training.facts import model_of, sha256
 from dear_mpi.training.fusion import borders
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
+from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.loss_meter import LossMeter
 from dear_mpi.training.loss_scale import LossScale
 from dear_mpi.training.memory import make_slab
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse
-from dear_mpi.training.schedules import find_schedule, source_text
+from dear_mpi.training.schedules import find_schedules, source_text
 from dear_mpi.training.trainer import Times, Trainer
 
 __all__ = ["Session"]
@@ -84,7 +86,7 @@ class Session:
 
         def build() -> dict[str, Any]:
             self.options = Options.of(options)
-            self.schedules = tuple(schedules) or (self.options.schedule,)
+            self.schedules = find_schedules(schedules or [self.options.schedule])
             return {**(facts or {}), **self.build(uses)}
 
         agree(self.world.transport, name, build)
@@ -99,11 +101,11 @@ class Session:
     def build(self, uses: Sequence[int] | None) -> dict[str, Any]:
         """Make all that needs no communication; return what must be equal on all ranks."""
         options, world = self.options, self.world
-        check_schedules(self.schedules, options.algorithm, world.transport)
+        check_schedules(self.schedules, options, world.transport)
         self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
-        facts = {**asdict(options), "optimizer": str(options.optimizer), "model": model_of(layers)}
-        facts |= {"parameters": self.parameters_sha256(), "schedules": tuple(map(source_text, self.schedules))}
+        facts = options.facts() | {"model": model_of(layers), "parameters": self.parameters_sha256()}
+        facts["schedules"] = tuple(map(source_text, self.schedules))
         dtype = line_dtype(layers)
         wire = dtype if options.wire is None else DTYPES[options.wire]
         self.layout = layout_of(layers, wire, world.size)
@@ -111,33 +113,26 @@ class Session:
         with self.streams.compute.use():
             here, nbytes = self.streams.put(np.zeros(1)), Arena.nbytes(self.layout, dtype, wire)
             self.slab = make_slab(nbytes, here, options.algorithm, world.transport)
-            self.arena = Arena(
-                layers, self.layout, wire=wire, optimizer=options.optimizer, slab=self.slab, put=self.streams.put
-            )
+            update: dict[str, Any] = {"optimizer": options.optimizer, "learning_rate": options.learning_rate}
+            shards = Shards(world.rank, world.size) if options.sharded else Shards()
+            memory: dict[str, Any] = {"slab": self.slab, "put": self.streams.put}
+            self.arena = Arena(layers, self.layout, wire=wire, shards=shards, **update, **memory)
         self.uses = layer_uses(layers, self.arena)
         return facts
 
     def plan_cut(self, fusion: str, itemsize: int) -> Cut:
         """The buckets of a policy, with which all schedules were rehearsed; not collective."""
         buckets = cut(self.layout, borders(fusion, self.layout, itemsize), itemsize)
-        for name in self.schedules:
-            uses, parts, judged = len(self.layout.uses), self.options.accumulate, self.options.judged
-            rehearse(name, find_schedule(name), buckets, uses, accumulate=parts, judged=judged)
+        uses, parts = len(self.layout.uses), self.options.accumulate
+        for name, schedule in self.schedules.items():
+            rehearse(schedule, self.rules(name, buckets), uses, accumulate=parts)
         return buckets
 
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
         options = self.options
-        self.fabric = LiveFabric(
-            self.buckets,
-            self.arena,
-            self.world,
-            engine,
-            algorithm=options.algorithm,
-            segment_bytes=options.segment_bytes,
-            debug=options.debug,
-            slab=self.slab,
-        )
+        kind = ShardedFabric if options.sharded else LiveFabric
+        self.fabric = kind(self.buckets, self.arena, self.world, engine, **options.plans, slab=self.slab)
         self.plans.callback(self.fabric.free)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
         if options.judged:
@@ -148,13 +143,16 @@ class Session:
 
     def trainer(self, name: str) -> Trainer:
         """A trainer with this schedule."""
-        schedule, options = find_schedule(name)(self.fabric), self.options
+        schedule, options = self.schedules[name](self.fabric), self.options
         self.fabric.prepare(schedule.collectives)
         parts, debug = options.accumulate, options.debug
-        return Trainer(self.uses, self.loss, self.meter, schedule, self.rules(name), accumulate=parts, debug=debug)
+        rules = self.rules(name, self.buckets)
+        return Trainer(self.uses, self.loss, self.meter, schedule, rules, accumulate=parts, debug=debug)
 
-    def rules(self, name: str) -> Rules:
-        return Rules(name, self.buckets, find_schedule(name).collectives, judged=self.options.judged)
+    def rules(self, name: str, buckets: Cut) -> Rules:
+        """A new book for a schedule; not collective."""
+        collectives, options = self.schedules[name].collectives, self.options
+        return Rules(name, buckets, collectives, judged=options.judged, sharded=options.sharded)
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
         """One iteration with the first schedule.
@@ -170,7 +168,7 @@ class Session:
             TrainingError, ArgumentError: see ``Trainer.iteration``; or ``total`` is wrong.
         """
         expected = np.size(targets) * self.world.size if total is None else total
-        return self.iterate(self.schedules[0], x, targets, expected)[0]
+        return self.iterate(next(iter(self.schedules)), x, targets, expected)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """One iteration with one of the schedules; see ``Trainer.iteration``."""
@@ -201,7 +199,7 @@ class Session:
         self.options = replace(self.options, fusion=fusion)
         self.fabric.cut(self.buckets)
         for name, trainer in self.trainers.items():
-            trainer.schedule, trainer.rules = find_schedule(name)(self.fabric), self.rules(name)
+            trainer.schedule, trainer.rules = self.schedules[name](self.fabric), self.rules(name, self.buckets)
             self.fabric.prepare(trainer.schedule.collectives)
 
     def state(self, notes: Any = None) -> dict[str, Array]:

@@ -12,7 +12,6 @@ from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import describe, timing
-from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.trainer import Times, TrainingError
 
 __all__ = ["Saving", "train"]
@@ -61,7 +60,8 @@ def train(
     if saving is not None:
         agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
     with Job(config, world, [config.schedule]) as job:
-        network = communication(job.fabric, find_schedule(config.schedule).collectives)
+        schedule = job.schedules[config.schedule]
+        network = communication(job.fabric, schedule.collectives)
         trainer = job.trainers[config.schedule]
         losses: list[float] = job.resume(saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
@@ -76,5 +76,5 @@ def train(
             if saving is not None and saving.is_due(iteration + 1, config.iterations):
                 job.save(saving.path, losses)
         trainer.flush()
-        figures = timing(world.transport, config.schedule, [times], network)
+        figures = timing(world.transport, schedule, [times], network)
         return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()

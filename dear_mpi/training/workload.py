@@ -1,6 +1,8 @@
 """What is trained: a model with its loss and its data, from a ``Config``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +14,9 @@ from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.models.networks import MODELS
 from dear_mpi.models.paper_models import load_modules, synthetic_layers
+from dear_mpi.models.user_model import build_model, try_out
 from dear_mpi.ranks.world import World
-from dear_mpi.training.config import Config
+from dear_mpi.training.config import IN_FILE, Config, kind_of
 from dear_mpi.training.memory import check_batch, check_model
 
 __all__ = ["Workload", "make_workload"]
@@ -21,45 +24,70 @@ __all__ = ["Workload", "make_workload"]
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with its loss and its data; synthetic models have no data."""
+    """A model with its loss and its data; synthetic models have no data.
 
+    Attributes:
+        model: what ranks compare: its name, or the checksum of a user's file.
+    """
+
+    model: str
     layers: list[Layer]
     loss: Loss
     dataset: Dataset | None
 
 
 def make_workload(config: Config, world: World) -> Workload:
-    """One of our models on data, or a synthetic model.
+    """One of our models or a user's on data, or a synthetic model.
 
     Raises:
         ValueError: a name is unknown, a file is no good, model and data do not fit, or there is no memory for them.
     """
-    kind, _, table = config.model.partition(":")
-    return synthetic_workload(config, world, table) if kind == "synthetic" else real_workload(config, world)
+    makers = {"synthetic": synthetic_workload, IN_FILE: user_workload}
+    return makers.get(kind_of(config.model), our_workload)(config, world)
 
 
-def real_workload(config: Config, world: World) -> Workload:
+def our_workload(config: Config, world: World) -> Workload:
     """A model of ours, on data."""
-    dtype = lookup("dtype", config.dtype, {name: DTYPES[name] for name in ("fp64", "fp32")})
-    build = lookup("model", config.model, MODELS)
-    dataset = load_data(config.data, dtype, config.context)
+    build, (dtype, dataset) = lookup("model", config.model, MODELS), data_of(config)
     text = dataset.train.take(np.zeros(1, np.intp))[0].dtype.kind in "iu"
     if text != (config.model == "gpt"):
         raise ValueError(
             f"model {config.model!r} cannot be trained on data {config.data!r}: gpt takes text alone (--data FILE.txt)"
         )
     layers = build(dataset.shape, dataset.classes, np.random.default_rng(config.seed), dtype)
-    check_model(sum(parameter.value.size for layer in layers for parameter in layer.parameters), config, world)
+    check_room(layers, dataset, config, world)
+    return Workload(config.model, layers, SoftmaxCrossEntropy(), dataset)
+
+
+def user_workload(config: Config, world: World) -> Workload:
+    """A model of a user, on data: whether they fit is seen by an example."""
+    dtype, dataset = data_of(config)
+    model = build_model(config.model, dataset, np.random.default_rng(config.seed), dtype)
+    try_out(model, dataset.train)
+    check_room(model.layers, dataset, config, world)
+    return Workload(model.text, model.layers, model.loss, dataset)
+
+
+def data_of(config: Config) -> tuple[np.dtype[Any], Dataset]:
+    """The type of the parameters and of inputs that are no text, and the data."""
+    dtype = lookup("dtype", config.dtype, {name: DTYPES[name] for name in ("fp64", "fp32")})
+    return dtype, load_data(config.data, dtype, config.context)
+
+
+def check_room(layers: Sequence[Layer], dataset: Dataset, config: Config, world: World) -> None:
+    """See that the model and a batch find room in memory."""
+    sizes = {id(parameter): parameter.value.size for layer in layers for parameter in layer.parameters}  # tied: once
+    check_model(sum(sizes.values()), config, world)
     check_batch(layers, dataset.train, config, world)
-    return Workload(layers, SoftmaxCrossEntropy(), dataset)
 
 
-def synthetic_workload(config: Config, world: World, table: str) -> Workload:
+def synthetic_workload(config: Config, world: World) -> Workload:
     """A synthetic model, without data."""
+    table = config.model.partition(":")[2]
     backward_s = 2 * config.forward_time if config.backward_time is None else config.backward_time
     modules, dtype, rng = load_modules(table), lookup("dtype", config.dtype, DTYPES), np.random.default_rng(config.seed)
     check_model(sum(count for module in modules for count in module.counts), config, world)
     layers = synthetic_layers(
         modules, forward_s=config.forward_time, backward_s=backward_s, dtype=dtype, rng=rng, compute=config.compute
     )
-    return Workload(layers, NoLoss(), None)
+    return Workload(config.model, layers, NoLoss(), None)

@@ -51,11 +51,6 @@ struct Max {
     template <typename T> static __device__ __forceinline__ T combine(T a, T b) { return a > b || is_nan(a) ? a : b; }
 };
 
-// The part of a block, of `count` elements in all.
-__device__ __forceinline__ long long part_of(long long start, long long count, long long part) {
-    return count - start < part ? count - start : part;
-}
-
 template <typename T, typename Op> struct Combine {
     using W = typename Wide<T>::type;
     static constexpr int VECTOR = vector_length<T>();

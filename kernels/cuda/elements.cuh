@@ -128,7 +128,7 @@ template <typename... T> struct ComputeOf<double, T...> { using type = double; }
 template <typename F, typename... T> struct ComputeOf<F, T...> { using type = typename ComputeOf<T...>::type; };
 template <typename... T> using Compute = typename ComputeOf<T...>::type;
 
-// ---- The tables of a launch: built once, they stay on the device ----------------------------------------------------
+// ---- The tables of a launch over many tensors: built once, they stay on the device ----------------------------------
 
 struct Block {  // blocks[blockIdx.x]: elements [start, start + count) of one tensor
     long long start;  // a multiple of 8 elements: it keeps a tensor's alignment
@@ -218,6 +218,11 @@ __device__ __forceinline__ long long sweep(const Element& element, long long beg
 template <typename Element> __device__ __forceinline__ void for_each(const Element& element, long long count) {
     const long long done = element.aligned() ? sweep<Element::VECTOR>(element, 0, count) : 0;
     sweep<1>(element, done, count);
+}
+
+// How many of `count` elements belong to a block that begins at `start`, where no table says so.
+__device__ __forceinline__ long long part_of(long long start, long long count, long long part) {
+    return count - start < part ? count - start : part;
 }
 
 #endif

@@ -1,22 +1,16 @@
-// Unpack a reduced bucket and update the parameters in one pass: all parameters of a bucket in one launch.
+// Update flat arrays of values with their gradients in one pass: the end of every training iteration.
 //
 // Bytes moved per element, fp32: SGD 12 (read value and gradient, write value), with momentum 20, Adam 28.
-// Launch: one block of 256 threads per row of `blocks`. Each thread has up to 32 bytes of every array under way, so
-//     rows of a multiple of 2048 elements (fp32) suit it.
-// Alignment: accesses of up to 16 bytes where value, gradient and state allow, else element by element.
+// Launch: blocks of 256 threads; block b handles elements [b * part, (b + 1) * part), cut off at `count`. Each thread
+//     has up to 32 bytes of every array under way, so a `part` of a multiple of 2048 elements (fp32) suits it.
+// Alignment: accesses of up to 16 bytes where values, gradients and state allow (`part` is a multiple of 4, for this
+//     to hold in every block), else element by element.
 // Same bits as kernels/reference.py with the formulas of kernels/optimizers, operation by operation; an optimiser's
-// numbers are rounded to the type of the computation, fp32, or fp64 for fp64 parameters.
+// numbers are rounded to the type of the computation, fp32, or fp64 for fp64 values.
 
 #include "elements.cuh"
 
-constexpr int MAX_STATE = 2;  // arrays per parameter: as in kernels/launch_tables.py
-
-struct Parameter {
-    void* value;
-    const void* grad;        // its place in the bucket
-    void* state[MAX_STATE];  // in the type of the computation; null where the optimiser has fewer arrays
-    long long kind;          // of `value`
-};
+constexpr int MAX_STATE = 2;  // arrays that an optimiser may keep: as in kernels/cuda_backend.py
 
 // ---- Optimisers: the formula for one element, in the type C ---------------------------------------------------------
 //
@@ -78,13 +72,13 @@ struct AdamW {
 
 // ---- One launch -----------------------------------------------------------------------------------------------------
 
-// T: the parameter's format, B: the bucket's.
+// T: the format of the values, B: that of the gradients.
 template <typename T, typename B, typename Optimizer> struct Update {
     using C = Compute<T>;
     using Scale = Compute<C, B>;
     static constexpr int VECTOR = vector_length<T, B, C>();
     static constexpr int UNROLL = 2;
-    static_assert(Optimizer::STATE <= MAX_STATE, "the table has room for MAX_STATE arrays");
+    static_assert(Optimizer::STATE <= MAX_STATE, "a launch has room for MAX_STATE arrays");
     template <int V> struct Registers {
         Vector<T, V> value;
         Vector<B, V> grad;
@@ -97,16 +91,6 @@ template <typename T, typename B, typename Optimizer> struct Update {
     Scale scale;
     unsigned char* finite;
     Optimizer optimizer;
-
-    __device__ Update(const Parameter& parameter, long long start, double scale, unsigned char* finite,
-                      const Optimizer& optimizer)
-        : value(static_cast<T*>(parameter.value) + start),
-          grad(static_cast<const B*>(parameter.grad) + start),
-          scale(convert<Scale>(scale)),
-          finite(finite),
-          optimizer(optimizer) {
-        for (int s = 0; s < Optimizer::STATE; ++s) state[s] = static_cast<C*>(parameter.state[s]) + start;
-    }
 
     __device__ bool aligned() const {
         bool all = is_aligned<VECTOR>(value) && is_aligned<VECTOR>(grad);
@@ -140,15 +124,16 @@ template <typename T, typename B, typename Optimizer> struct Update {
     }
 };
 
-// `finite` (or null) is set to 0 where a gradient is not finite.
-template <typename B, typename Optimizer, typename... Double>
+// The states are null where the optimiser has fewer. `finite` (or null) is set to 0 where a gradient is not finite.
+template <typename T, typename B, typename Optimizer, typename... Double>
 __global__ void __launch_bounds__(THREADS)
-    update(const Parameter* parameters, const Block* blocks, double scale, unsigned char* finite, Double... numbers) {
-    const Block block = blocks[blockIdx.x];
-    const Parameter parameter = parameters[block.tensor];
-    const Optimizer optimizer{numbers...};
-    with_format(parameter.kind, [&](auto format) {
-        using T = typename decltype(format)::type;
-        for_each(Update<T, B, Optimizer>(parameter, block.start, scale, finite, optimizer), block.count);
-    });
+    update(T* value, const B* grad, Compute<T>* state0, Compute<T>* state1, long long count, long long part,
+           double scale, unsigned char* finite, Double... numbers) {
+    using Element = Update<T, B, Optimizer>;
+    const long long start = part * blockIdx.x;
+    if (start >= count) return;
+    const auto factor = convert<typename Element::Scale>(scale);
+    Element element{value + start, grad + start, {state0, state1}, factor, finite, Optimizer{numbers...}};
+    for (int s = 0; s < Optimizer::STATE; ++s) element.state[s] += start;
+    for_each(element, part_of(start, count, part));
 }

@@ -34,7 +34,7 @@ class Optimizer(ABC):
 
     @property
     def state_arrays(self) -> int:
-        """The number of arrays that it keeps for each parameter from one iteration to the next."""
+        """The number of arrays that it keeps beside the values from one iteration to the next."""
         return 0
 
     @abstractmethod
@@ -46,6 +46,6 @@ class Optimizer(ABC):
         raise ValueError(f"optimizer {type(self).__name__!r} has no CUDA kernel: it trains on the device cpu alone")
 
     def new_state(self, value: Array) -> list[Array]:
-        """The state of one parameter before the first iteration, all zero; in fp32, or fp64 for fp64."""
+        """The state of an array of values before the first iteration, all zero; in fp32, or fp64 for fp64."""
         zeros = array_module(value).zeros
         return [zeros(value.shape, compute_dtype(value.dtype)) for _ in range(self.state_arrays)]

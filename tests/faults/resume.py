@@ -15,10 +15,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
+from dear_mpi.training.checkpoint import older
 from tests.launch import ROOT, mpis_at_hand
 
 RANKS = 3
-JOB = ["--model", "mlp", "--fusion", "none", "--iterations", "400", "--seed", "5"]
+ITERATIONS = 3000
+JOB = ["--model", "mlp", "--fusion", "none", "--iterations", str(ITERATIONS), "--seed", "5"]
 LIMIT_S = 300.0
 
 
@@ -58,6 +62,12 @@ def kill(job, choice):
     return "the launcher" if victim == job.pid else "a rank"
 
 
+def iterations_in(file):
+    """How far a run had come at its last checkpoint."""
+    found = file if file.exists() else older(file)
+    return json.loads(bytes(np.load(found)["about"]))["iterations"] if found.exists() else 0
+
+
 def done(job, what):
     """Wait for the end of a job that nobody disturbs."""
     _, said = job.communicate(timeout=LIMIT_S)
@@ -73,21 +83,22 @@ def campaign(mpi, kills, seed):
         done(launch(mpi, "--json", str(whole)), "the undisturbed run")
         length_s = time.monotonic() - begin
         while True:
-            there = file.exists() or file.with_name("run.npz.old").exists()
-            resumed = ["--resume"] if there else []
-            job = launch(mpi, "--save", str(file), "--every", "7", "--json", str(report), *resumed)
+            resumed = ["--resume"] if iterations_in(file) else []
+            job = launch(mpi, "--save", str(file), "--every", "40", "--json", str(report), *resumed)
             if killed == kills:
                 done(job, "the last run")
                 break
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(choice.uniform(0.1, 1.0) * length_s)
-            if job.poll() is not None:  # it had come to its end before
+            if job.poll() is None:
+                killed += 1
+                victim = kill(job, choice)
+                yield f"{killed:3}  {mpi.name}: {victim} was killed, {iterations_in(file)} iterations are kept"
+            else:
                 done(job, "a run that was to be killed")
-                file.unlink()
-                file.with_name("run.npz.old").unlink(missing_ok=True)
-                continue
-            killed += 1
-            yield f"{killed:3}  {mpi.name}: {kill(job, choice)} was killed"
+            if iterations_in(file) == ITERATIONS:  # killed behind its last checkpoint, or not at all: from the start
+                for each in (file, older(file)):
+                    each.unlink(missing_ok=True)
         ends = [json.loads(path.read_text()) for path in (whole, report)]
         assert ends[0]["params_sha256"] == ends[1]["params_sha256"], "another result"
         assert ends[0]["loss"] == ends[1]["loss"], "other losses on the way"

@@ -1,7 +1,6 @@
 """The kernels through CuPy against the NumPy reference, bit for bit, in one launch each."""
 
 import gc
-import itertools
 
 import cupy
 import numpy as np
@@ -12,11 +11,12 @@ from dear_mpi.kernels.cuda_sources import kernel
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import event_for
 from dear_mpi.kernels.launch_tables import COMBINE_PART, PART
-from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Optimizer
+from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.kernels.update import updater
+from tests.shim.build import UPDATES
 
 SHAPES = [(5,), (PART + 1,), (0,), (), (3, 7), (2 * PART,), (129, 65)]
 COUNTS = [0, 1, 7, 8, 9, COMBINE_PART - 1, COMBINE_PART + 1, 100_003]
@@ -60,12 +60,11 @@ def test_pack_and_unpack(wire, dtype, scale, launches):
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_what_is_not_finite_is_told(value):
-    plan = PackPlan.of([(PART + 3,)], DTYPES["fp16"], 1)
-    bucket, finite = cupy.zeros(plan.padded, np.float16), cupy.ones(1, np.bool_)
-    call = updater(bucket, plan, [cupy.zeros(PART + 3, np.float32)], [[]], SGD(), finite=finite)
+    grads, finite = cupy.zeros(PART + 3, np.float16), cupy.ones(1, np.bool_)
+    call = updater(grads, cupy.zeros(PART + 3, np.float32), [], SGD(), finite=finite)
     call(SGD(), 1, 1.0)
     assert bool(finite[0])
-    bucket[PART + 1] = value
+    grads[PART + 1] = value
     call(SGD(), 2, 1.0)
     assert not bool(finite[0])
 
@@ -149,28 +148,32 @@ def test_pinned_host_memory_is_read_and_written(count, stream):
     assert left.tobytes() == (1 + normal(count, np.float32)).tobytes()
 
 
-@pytest.mark.parametrize("wire", DTYPES)
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "optimizer",
-    [SGD(), SGD(0.1, 0.9, True, 0.3), Adam(0.1, weight_decay=0.3), AdamW(0.1)],
-    ids=lambda optimizer: optimizer.kernel(1)[0],
+    ("dtype", "wire", "optimizer"),
+    [pytest.param(*update, id=f"{update[1]} to {update[0]}, {update[2].kernel(1)[0]}") for update in UPDATES],
 )
-def test_update(wire, dtype, optimizer):
-    plan = PackPlan.of(SHAPES, DTYPES[wire], 2)
-    values = [normal(shape, DTYPES[dtype], seed) for seed, shape in enumerate(SHAPES)]
-    bucket = np.zeros(plan.padded, plan.dtype)
-    packer([normal(shape, DTYPES["fp32"], seed + 50) for seed, shape in enumerate(SHAPES)], bucket, plan)()
-    there = cupy.asarray(bucket), [cupy.asarray(value) for value in values]
-    state, state_there = ([optimizer.new_state(value) for value in some] for some in (values, there[1]))
-    update = updater(bucket, plan, values, state, optimizer)
-    update_there = updater(there[0], plan, there[1], state_there, optimizer)
+@pytest.mark.parametrize("first", [0, 1])
+def test_update(dtype, wire, optimizer, first, launches):
+    """Aligned and not."""
+    arrays = [normal(2 * PART + 5, DTYPES[name], seed) for seed, name in enumerate((wire, dtype))]
+    grads, values = (array[first:] for array in arrays)
+    grads_there, values_there = (cupy.asarray(array)[first:] for array in arrays)
+    state, state_there = optimizer.new_state(values), optimizer.new_state(values_there)
+    update = updater(grads, values, state, optimizer)
+    update_there = updater(grads_there, values_there, state_there, optimizer)
+    begin = launches()
     for iteration in (1, 2, 3):
         update(optimizer, iteration, 0.25)
         update_there(optimizer, iteration, 0.25)
-    flat = itertools.chain.from_iterable
-    for one, other in zip([*there[1], *flat(state_there)], [*values, *flat(state)], strict=True):
+    assert launches() == (None if begin is None else begin + 3)
+    for one, other in zip([values_there, *state_there], [values, *state], strict=True):
         assert_same_bits(one, other)
+
+
+def test_an_update_of_nothing_launches_nothing(launches):
+    none, begin = cupy.zeros(0, np.float32), launches()
+    updater(none, none, [], SGD())(SGD(), 1, 1.0)
+    assert launches() == begin
 
 
 class Plain(Optimizer):
@@ -181,9 +184,8 @@ class Plain(Optimizer):
 
 
 def test_an_optimizer_without_a_kernel_is_refused():
-    plan = PackPlan.of([(3,)], DTYPES["fp32"], 1)
     with pytest.raises(ValueError, match="optimizer 'Plain' has no CUDA kernel: it trains on the device cpu alone"):
-        updater(cupy.zeros(plan.padded, np.float32), plan, [cupy.zeros(3, np.float32)], [[]], Plain(0.1))
+        updater(cupy.zeros(3, np.float32), cupy.zeros(3, np.float32), [], Plain(0.1))
 
 
 def test_kernels_are_compiled_once():

@@ -19,6 +19,7 @@ CASES = [
     {"model": "cnn", "fusion": "buckets:3", "wire": "bf16", "iterations": 3},
     {"model": "mlp", "fusion": "cut:9kB", "clip": 0.5, "accumulate": 2, "optimizer": "adamw"},
     {"model": "mlp", "fusion": "none", "wire": "fp16", "loss_scale": "dynamic", "iterations": 3},
+    {"model": "mlp", "fusion": "cut:9kB", "clip": 0.5, "update": "sharded", "accumulate": 2, "wire": "bf16"},
     {"model": "gpt", "data": README, "fusion": "layers:3", "context": 8, "batch": 6, "iterations": 2},
 ]
 

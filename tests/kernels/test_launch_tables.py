@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.launch_tables import BLOCK, COMBINE_PART, PART, block_table, grid_of, row_table, state_columns
+from dear_mpi.kernels.launch_tables import BLOCK, COMBINE_PART, PART, block_table, grid_of, row_table
 
 
 @given(counts=st.lists(st.integers(0, 3000), max_size=40), part=st.sampled_from([8, 64, 1024]))
@@ -29,19 +29,13 @@ def test_a_tensor_of_more_than_2_to_the_31_elements():
 
 
 def test_structs_are_those_of_the_kernels():
-    """Their layout in C: ``Block``, ``Tensor`` and ``Parameter``."""
+    """Their layout in C: ``Block`` and ``Tensor``."""
     assert [BLOCK.fields[name][1] for name in ("start", "tensor", "count")] == [0, 8, 12]
     arrays = [np.zeros(4, dtype) for dtype in DTYPES.values()]
     rows = row_table(arrays, arrays[::-1])
     assert rows.tolist() == [
         [one.ctypes.data, other.ctypes.data, kind]
         for kind, (one, other) in enumerate(zip(arrays, arrays[::-1], strict=True))
-    ]
-    state = state_columns([[], [arrays[0]], arrays[:2]])
-    assert row_table(arrays[:3], arrays[:3], *state)[:, 2:4].tolist() == [
-        [0, 0],
-        [arrays[0].ctypes.data, 0],
-        [arrays[0].ctypes.data, arrays[1].ctypes.data],
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.array import array_module
+from dear_mpi.kernels.optimizers import Adam
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from tests.standin import fixture
@@ -588,6 +589,29 @@ def test_the_sources_of_a_sum_are_read_and_nothing_beside_them(standin, streams)
                 part.fill(0)
         for part in (one[8:], two[:4], two[12:], three[8:]):
             part.fill(0)
+
+
+def test_an_update_touches_its_arrays_and_nothing_beside_them(standin, streams):
+    from dear_mpi.kernels import cuda_backend
+
+    slab = cuda_backend.allocate(1024)
+    grads = slab[:128].view(np.float16)
+    values, mean, square = (slab[start : start + 128].view(np.float32) for start in (256, 512, 768))
+    slab[...] = 0
+    standin.cuda.Stream.null.synchronize()
+    with streams[0]:
+        arrays, adam = [values[:8], [mean[:8], square[:8]]], Adam()
+        cuda_backend.updater(grads[:8], *arrays, adam, finite=None)(adam, 1, 1.0)
+    with streams[1]:
+        grads + 1
+        for what, part in {"reads": grads[7:8], "writes": values[7:8]}.items():
+            with expect_race(standin, f"what {what} them: kernel update<float, Half, Adam, "):
+                part.fill(0)
+        for state in (mean, square):
+            with expect_race(standin, "what writes them: kernel update<float, Half, Adam, "):
+                state[7:8].tolist()
+        for array in (grads, values, mean, square):
+            array[8:].fill(0)
 
 
 # ---- The fixture, and runs of a process of their own ----------------------------------------------------------------

@@ -1,12 +1,12 @@
 """The optimisers' arithmetic against their formulas, written plainly in float64 on whole arrays."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
-from dear_mpi.kernels.pack import packer
-from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import BLOCK
 from dear_mpi.kernels.update import updater
 
@@ -47,54 +47,49 @@ def formula(optimizer, iteration, value, grad, state):
     return value - optimizer.lr * step, [velocity]
 
 
-def start(shapes, dtype):
-    return [np.random.default_rng([1, number]).standard_normal(shape).astype(dtype) for number, shape in shapes.items()]
+def start(size, dtype):
+    return np.random.default_rng(1).standard_normal(size).astype(DTYPES[dtype])
 
 
-def grads(shapes, dtype, iteration):
-    """Those of one iteration; they depend on the tensor, not on its bucket."""
-    rngs = [np.random.default_rng([2, number, iteration]) for number in shapes]
-    return [rng.standard_normal(shape).astype(dtype) for rng, shape in zip(rngs, shapes.values(), strict=True)]
+def gradients(size, dtype, iteration):
+    return np.random.default_rng([2, iteration]).standard_normal(size).astype(DTYPES[dtype])
 
 
-def train(name, shapes, *, dtype="fp32", wire="fp32", scale=1.0):
-    """Values and state of tensors ``{number: shape}`` that share a bucket, after a few iterations."""
-    values, optimizer = start(shapes, DTYPES[dtype]), CASES[name]
-    state = [optimizer.new_state(value) for value in values]
-    plan = PackPlan.of(list(shapes.values()), DTYPES[wire], 3)
-    bucket = np.full(plan.padded, np.nan, plan.dtype)
-    call = updater(bucket, plan, values, state, optimizer)
+def train(name, size, *, dtype="fp32", wire="fp32", scale=1.0, cuts=()):
+    """Values, then state, after a few iterations; each piece between two cuts is updated by a call of its own."""
+    values, grads, optimizer = start(size, dtype), np.empty(size, DTYPES[wire]), CASES[name]
+    state, pieces = optimizer.new_state(values), [slice(*ends) for ends in pairwise([0, *cuts, size])]
+    calls = [updater(grads[piece], values[piece], [array[piece] for array in state], optimizer) for piece in pieces]
     for iteration in range(1, ITERATIONS + 1):
-        packer(grads(shapes, plan.dtype, iteration), bucket, plan)()
-        before = bucket.tobytes()
-        call(optimizer, iteration, scale)
-        assert bucket.tobytes() == before, "gradients are only read"
-    return values, state
+        grads[...] = gradients(size, wire, iteration)
+        before = grads.tobytes()
+        for call in calls:
+            call(optimizer, iteration, scale)
+        assert grads.tobytes() == before, "gradients are only read"
+    return [values, *state]
 
 
-def expected(name, shapes, *, dtype="fp32", wire="fp32", scale=1.0):
+def expected(name, size, *, dtype="fp32", wire="fp32", scale=1.0):
     """The same in float64."""
-    values, optimizer = [value.astype(np.float64) for value in start(shapes, DTYPES[dtype])], CASES[name]
-    state = [optimizer.new_state(value) for value in values]
+    value, optimizer = start(size, dtype).astype(np.float64), CASES[name]
+    state = optimizer.new_state(value)
     for iteration in range(1, ITERATIONS + 1):
-        for number, grad in enumerate(grads(shapes, DTYPES[wire], iteration)):
-            wide = scale * grad.astype(np.float64)
-            values[number], state[number] = formula(optimizer, iteration, values[number], wide, state[number])
-    return values, state
+        grad = scale * gradients(size, wire, iteration).astype(np.float64)
+        value, state = formula(optimizer, iteration, value, grad, state)
+    return [value, *state]
 
 
-def check(name, shapes, rtol, **choices):
-    got, wanted = train(name, shapes, **choices), expected(name, shapes, **choices)
-    assert {value.dtype for value in got[0]} == {DTYPES[choices.get("dtype", "fp32")]}
-    for got_arrays, wanted_arrays in [(got[0], wanted[0]), *zip(got[1], wanted[1], strict=True)]:
-        for array, reference in zip(got_arrays, wanted_arrays, strict=True):
-            np.testing.assert_allclose(array.astype(np.float64), reference, rtol=rtol, atol=rtol)
+def check(name, size, rtol, **choices):
+    got, wanted = train(name, size, **choices), expected(name, size, **choices)
+    assert got[0].dtype == DTYPES[choices.get("dtype", "fp32")]
+    for array, reference in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(array.astype(np.float64), reference, rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("size", SIZES)
 def test_formula(name, size):
-    check(name, {0: (size,)}, 1e-13, dtype="fp64", wire="fp64")
+    check(name, size, 1e-13, dtype="fp64", wire="fp64")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -102,51 +97,63 @@ def test_formula(name, size):
 @pytest.mark.parametrize("scale", [1.0, 1 / 3])
 def test_narrow_gradients_and_scale(name, wire, scale):
     """What the wire rounded is not rounded again: parameters are right to the accuracy of fp32."""
-    check(name, {0: (BLOCK + 1,), 1: (), 2: (3, 5)}, 3e-5, wire=wire, scale=scale)
+    check(name, BLOCK + 16, 3e-5, wire=wire, scale=scale)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("dtype", "rtol"), [("fp16", 0.02), ("bf16", 0.1)])
 def test_narrow_parameters(name, dtype, rtol):
-    check(name, {0: (40, 7)}, rtol, dtype=dtype, wire=dtype)
+    check(name, 280, rtol, dtype=dtype, wire=dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_adam_leaves_a_parameter_without_gradient_alone(dtype):
     """Its moments are zero, and what keeps 0 / 0 away, epsilon, is less than fp16 can hold."""
-    value = np.ones(3, DTYPES[dtype])
-    plan = PackPlan.of([(3,)], DTYPES[dtype], 1)
-    optimizer = CASES["adam"]
-    state = [optimizer.new_state(value)]
+    values, optimizer = np.ones(3, DTYPES[dtype]), CASES["adam"]
     with np.errstate(all="ignore"):
-        updater(np.zeros(plan.padded, plan.dtype), plan, [value], state, optimizer)(optimizer, 1, 1.0)
-    assert value.astype(float).tolist() == [1, 1, 1]
+        updater(np.zeros(3, DTYPES[dtype]), values, optimizer.new_state(values), optimizer)(optimizer, 1, 1.0)
+    assert values.astype(float).tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("wire", ["fp32", "bf16"])
-def test_grouping_does_not_change_a_bit(name, wire):
-    shapes = {0: (5,), 1: (BLOCK + 1,), 2: (0,), 3: (), 4: (3, 7)}
+def test_cuts_do_not_change_a_bit(name, wire):
+    size = BLOCK + 28
 
-    def in_groups(*groups):
-        """The bytes of every tensor's value, then of its state."""
-        found = {}
-        for group in groups:
-            values, state = train(name, {number: shapes[number] for number in group}, wire=wire, scale=0.3)
-            for number, value, own in zip(group, values, state, strict=True):
-                found[number] = [array.tobytes() for array in (value, *own)]
-        return [found[number] for number in shapes]
+    def in_pieces(*cuts):
+        return [array.tobytes() for array in train(name, size, wire=wire, scale=0.3, cuts=cuts)]
 
-    together = in_groups([0, 1, 2, 3, 4])
-    assert in_groups([0], [1], [2], [3], [4]) == together
-    assert in_groups([4, 1], [3, 2, 0]) == together
+    assert in_pieces(5, BLOCK + 6, BLOCK + 6, BLOCK + 7) == in_pieces()
+    assert in_pieces(size - 3, size) == in_pieces()
 
 
-@pytest.mark.parametrize("values", [[], [np.zeros(3)] * 2])
-def test_one_value_per_tensor(values):
-    plan = PackPlan.of([(3,)], DTYPES["fp32"], 1)
-    with pytest.raises(ValueError, match="tensors must have the shapes of the plan"):
-        updater(np.zeros(plan.padded, np.float32), plan, values, [[]] * len(values), SGD())
+def zeros(size=3, dtype=np.float32):
+    return np.zeros(size, dtype)
+
+
+@pytest.mark.parametrize(
+    ("grads", "values", "state", "message"),
+    [
+        (zeros((2, 3)), zeros(6), 2, "grads must be flat, without gaps, and of float64, .*, not float32[2, 3]"),
+        (zeros(), zeros(6)[::2], 2, "values must be flat, .* bfloat16, not float32[3] with gaps"),
+        (zeros(3, np.int32), zeros(), 2, "grads must be flat, .* bfloat16, not int32[3]"),
+        (zeros(), zeros(4), 2, "grads and values must be of one length, not float32[3] and float32[4]"),
+        (zeros(), zeros(), 1, "state of Adam must be float32[3] and float32[3], not float32[3]"),
+        (zeros(), zeros(), 0, "state of Adam must be float32[3] and float32[3], not no array"),
+        (zeros(), zeros(3, np.float64), 2, "state of Adam must be float64[3] and float64[3], not float32[3] and"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(grads, values, state, message):
+    with pytest.raises(ValueError, match=message.replace("[", r"\[")):
+        updater(grads, values, [zeros() for _ in range(state)], CASES["adam"])
+
+
+@pytest.mark.parametrize("state", [zeros(4), zeros(6)[::2], zeros(3, np.float16)], ids=["length", "gaps", "type"])
+def test_state_that_does_not_fit_is_refused(state):
+    with pytest.raises(ValueError, match=r"state of SGD must be float32\[3\], not float"):
+        updater(zeros(), zeros(3, DTYPES["bf16"]), [state], CASES["momentum"])
+    with pytest.raises(ValueError, match="state of SGD must be no array, not float"):
+        updater(zeros(), zeros(), [state], CASES["sgd"])
 
 
 @pytest.mark.parametrize(
@@ -162,16 +169,12 @@ def test_one_value_per_tensor(values):
 )
 @pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK])
 def test_finite_flag(value, wire, dtype, scale, expected, place):
-    plan = PackPlan.of([(3,), (BLOCK + 1,)], DTYPES[wire], 2)
-    bucket, finite = np.full(plan.padded, np.nan, plan.dtype), np.array([True])
-    first, second = plan.views(bucket)
-    first[...], second[...], second[place] = 1, 1, value
-    call = updater(
-        bucket, plan, [np.ones(shape, DTYPES[dtype]) for shape in plan.shapes], [[], []], SGD(), finite=finite
-    )
+    grads, values, finite = np.ones(BLOCK + 1, DTYPES[wire]), np.ones(BLOCK + 1, DTYPES[dtype]), np.array([True])
+    grads[place] = value
+    call = updater(grads, values, [], SGD(), finite=finite)
     with np.errstate(all="ignore"):
         call(SGD(), 1, scale)
-        assert finite[0] == expected, "padding does not count"
-        second[place] = 1
+        assert finite[0] == expected
+        grads[place] = 1
         call(SGD(), 2, scale)
     assert finite[0] == expected, "the flag stays as it is"

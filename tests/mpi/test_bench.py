@@ -26,6 +26,7 @@ from dear_mpi.ranks.world import run_world
 
 pytestmark = pytest.mark.mpi
 
+FEW = 3  # samples
 QUICK = Settings(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
@@ -38,7 +39,7 @@ KEYS = (  # a contract: scripts depend on them
 def _few_samples(comm, monkeypatch):
     if comm.size > 3:
         pytest.skip("slow where ranks share cores; 1 to 3 of them will do")
-    monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (7, 7))
+    monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (FEW, FEW))
 
 
 def measured(**settings):
@@ -62,7 +63,7 @@ def test_rows(comm, collective):
     assert all(" ".join(asdict(row)) == KEYS for row in report.rows)
     for row in report.rows:
         assert row.wrong == 0
-        assert row.samples == 7
+        assert row.samples == FEW
         assert 0 < row.min_us <= row.ci_low_us <= row.p50_us <= row.ci_high_us <= row.max_us
         assert row.algbw_GBps == pytest.approx(row.bytes / row.p50_us * 1e-3)
         assert row.busbw_GBps == pytest.approx(row.algbw_GBps * BUS_FACTORS[collective](comm.size))
@@ -147,7 +148,7 @@ def test_the_other_mpi_takes_part(comm):
     rows = [row for row in report.rows if row.algorithm == name]
     assert [row.bytes for row in rows] == [8, 96, 10_000] * 2
     assert all(row.backend.startswith(OTHERS[name]) and row.ranks == comm.size for row in rows)
-    assert all(row.wrong == 0 and row.samples == 7 for row in rows)
+    assert all(row.wrong == 0 and row.samples == FEW for row in rows)
 
 
 def test_all_calls_of_both_libraries_take_part(comm):

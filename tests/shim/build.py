@@ -35,26 +35,37 @@ INTEGERS = [c_type for c_type in C_TYPES.values() if c_type not in FLOATING]
 OPS = ["Sum", "Prod", "Min", "Max"]
 
 
-def update_expression(bucket, optimizer):
-    """The name expression of an optimizer's kernel for a bucket of a C type."""
+# The updates that are built, by the names of formats: (of values, of gradients, optimizer). Training has values of fp32
+# and any gradients, which all optimizers take; every other pair of formats has one of them, each in turn.
+OPTIMIZERS = [Adam(), AdamW(), SGD(), SGD(momentum=0.9)]
+UPDATES = [
+    (value, grad, optimizer)
+    for (i, value), (j, grad), (k, optimizer) in product(*map(enumerate, (DTYPES, DTYPES, OPTIMIZERS)))
+    if value == "fp32" or (i - j + k) % len(OPTIMIZERS) == 0
+]
+
+
+def update_expression(value, grad, optimizer):
+    """The name expression of an optimizer's kernel for values and gradients of these formats."""
     name, numbers = optimizer.kernel(1)
-    return f"update<{', '.join([bucket, name, *['double'] * len(numbers)])}>"
+    types = [C_TYPES[DTYPES[dtype].name] for dtype in (value, grad)]
+    return f"update<{', '.join([*types, name, *['double'] * len(numbers)])}>"
 
 
-# Every kernel that is launched, by the name expression under which CuPy finds it.
+# Every kernel that is launched, by the name expression under which CuPy finds it; of updates enough to try everything
+# (another one is built when it is asked for).
 EXPRESSIONS = {
     "pack.cu": [f"{name}<{bucket}>" for name, bucket in product(["pack", "unpack"], FLOATING)],
     "accumulate.cu": [
         f"{name}<{dtype}, {op}>"
         for name, dtype, op in product(["accumulate", "accumulate_all"], FLOATING + INTEGERS, OPS)
     ],
-    "update.cu": list(starmap(update_expression, product(FLOATING, [SGD(), SGD(momentum=0.9), Adam(), AdamW()]))),
+    "update.cu": list(starmap(update_expression, UPDATES)),
 }
 
 # Instances of a template whose other instances try everything that it does. Building them takes long: the build for
 # the sanitizers leaves them out.
 FURTHER = {f"accumulate_all<{dtype}, {op}>" for dtype, op in product(set(INTEGERS) - {"int"}, OPS)}
-FURTHER |= {update_expression(bucket, AdamW()) for bucket in FLOATING}
 
 
 def source(file):

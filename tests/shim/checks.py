@@ -8,18 +8,18 @@ write behind them is seen.
 import math
 import sys
 from functools import partial
-from itertools import chain, cycle, product
+from itertools import cycle, product
 
 import numpy as np
 from ml_dtypes import finfo
 
 from dear_mpi.kernels.accumulate import accumulator, combiner
 from dear_mpi.kernels.dtypes import C_TYPES, DTYPES, compute_dtype
-from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table, state_columns
+from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.kernels.pack import packer, unpacker
 from dear_mpi.kernels.pack_plan import PackPlan
-from dear_mpi.kernels.reference import OPS, update
+from dear_mpi.kernels.reference import OPS
 from dear_mpi.kernels.update import updater
 from tests.shim import build
 
@@ -172,17 +172,15 @@ def check_lists(kernel, seeds):
 def check_finite(kernel, wire):
     """The flag falls for one bad gradient anywhere, and never rises."""
     optimizer, _ = OPTIMIZERS["sgd"]
-    run = kernel("update.cu", build.update_expression(FLOATING[wire], optimizer))
+    run = kernel("update.cu", build.update_expression("fp32", wire, optimizer))
     largest = min(float(finfo(DTYPES[wire]).max), 3.0e38)  # what is larger would not fit into fp32
     cases = [(1.0, True), (largest, True), (math.inf, False), (-math.inf, False), (math.nan, False)]
     for (value, is_finite), position, at_first in product(cases, (0, 5, 999, 1000), (True, False)):
-        parameter, grad, finite = np.ones(1001, np.float32), np.ones(1001, DTYPES[wire]), np.array([at_first])
-        grad[position] = value
-        table, blocks = row_table([parameter], [grad], *state_columns([[]])), block_table([1001], 512)
-        numbers = optimizer.kernel(1)[1]
-        launch(run, blocks, table, blocks, 1.0, finite, *map(float, numbers))
+        arrays, finite = [np.ones(1001, DTYPES[dtype]) for dtype in ("fp32", wire)], np.array([at_first])
+        arrays[1][position] = value
+        launch_update(run, optimizer, 1, arrays, 1001, 512, finite=finite)
         assert finite[0] == (is_finite and at_first), f"{value} at {position}, flag {at_first}"
-        launch(run, blocks, table, blocks, 1.0, None, *map(float, numbers))
+        launch_update(run, optimizer, 1, arrays, 1001, 512)
 
 
 def check_accumulate(kernel, name, op):
@@ -219,32 +217,43 @@ def check_accumulate_all(kernel, name, op):
         assert [term.tobytes() for term in terms] == before, "sources are only read"
 
 
-def state_of(optimizer, value, rng, offset):
+def state_of(optimizer, value, rng, offsets):
     name = next(name for name in DTYPES if DTYPES[name] == compute_dtype(value.dtype))
-    state = [ordinary(value.size, name, rng, offset) for _ in range(optimizer.state_arrays)]
+    state = [ordinary(value.size, name, rng, offset) for offset in offsets[: optimizer.state_arrays]]
     for array in state[1:]:
         np.abs(array, out=array)  # a mean of squares
     return state
 
 
-def check_update(kernel, name, wire, scale, make=ordinary):
-    """Parameters of all formats in one launch, several times, so that state that was written is read."""
+def launch_update(run, optimizer, iteration, arrays, count, part, *, scale=1.0, finite=None, first_block=0):
+    """Launch an update of ``arrays``: values, gradients, state; each may be an address."""
+    numbers = map(float, optimizer.kernel(iteration)[1])
+    arguments = (*arrays, *[None] * (4 - len(arrays)), count, part, scale, finite, *numbers)
+    if count:
+        run((-(-count // part),), (THREADS,), arguments, first_block=first_block)
+
+
+# Sizes, and offsets of values, gradients and both states: all aligned, none, and one that differs.
+UPDATED = [(size, (0, 0, 0, 0)) for size in SIZES]
+UPDATED += [(1030, offsets) for offsets in [(1, 1, 1, 1), (1, 0, 0, 0), (0, 3, 0, 0), (0, 0, 1, 0), (0, 0, 0, 2)]]
+
+
+def check_update(kernel, name, dtype, wire):
+    """Each array several times, so that state that was written is read; ordinary numbers, then special ones."""
     (optimizer, iteration), rng = OPTIMIZERS[name], np.random.default_rng(5)
-    run = kernel("update.cu", build.update_expression(FLOATING[wire], optimizer))
-    values = mixture(SIZES, rng, make)
-    state = [state_of(optimizer, value, rng, number % 2) for number, value in enumerate(values)]
-    wanted, wanted_state = [value.copy() for value in values], [[array.copy() for array in own] for own in state]
-    plan = plan_of(values, wire)
-    for part, offset in zip(PARTS, (0, 1, 0), strict=True):
-        grads = bucket_of(plan, make, rng, offset)
-        before, views = grads.tobytes(), plan.views(grads)
-        updater(grads, plan, wanted, wanted_state, optimizer)(optimizer, iteration, scale)
-        table = row_table(values, views, *state_columns(state))
-        blocks = block_table([value.size for value in values], part)
-        launch(run, blocks, table, blocks, scale, None, *map(float, optimizer.kernel(iteration)[1]))
-        for got, expected in zip(chain(values, *state), chain(wanted, *wanted_state), strict=True):
-            assert_same(got, expected)
-        assert grads.tobytes() == before, "gradients are only read"
+    run = kernel("update.cu", build.update_expression(dtype, wire, optimizer))
+    for (make, scale), (size, offsets) in product([(ordinary, 1 / 3), (filled, 1.0)], UPDATED):
+        value = make(size, dtype, rng, offsets[0])
+        state = state_of(optimizer, value, rng, offsets[2:])
+        wanted, wanted_state = value.copy(), [array.copy() for array in state]
+        for part in [part for part in PARTS if size < 40 * part]:
+            grad = make(size, wire, rng, offsets[1])
+            before = grad.tobytes()
+            updater(grad, wanted, wanted_state, optimizer)(optimizer, iteration, scale)
+            launch_update(run, optimizer, iteration, [value, grad, *state], size, part, scale=scale)
+            for got, expected in zip([value, *state], [wanted, *wanted_state], strict=True):
+                assert_same(got, expected)
+            assert grad.tobytes() == before, "gradients are only read"
 
 
 PART = 2048
@@ -271,17 +280,14 @@ def check_pack_beyond_32_bits(kernel, name):
 
 
 def check_update_beyond_32_bits(kernel, name):
+    """Only the last blocks of a launch over arrays of which only the end exists."""
     (optimizer, iteration), rng = OPTIMIZERS["adam"], np.random.default_rng(7)
     value, grad = ordinary(4097, name, rng), ordinary(4097, name, rng)
-    state = state_of(optimizer, value, rng, 0)
+    state = state_of(optimizer, value, rng, (0, 0))
     wanted, wanted_state = value.copy(), [array.copy() for array in state]
-    update(wanted, grad, wanted_state, partial(optimizer.update, iteration), 1.0)
-    addresses = map(biased, (value, grad, *state))
-    table = np.array([[*addresses, KINDS[value.dtype.name]]], np.int64)
-    blocks = block_table([4097], PART)
-    blocks["start"] += BEYOND
-    run = kernel("update.cu", build.update_expression(FLOATING[name], optimizer))
-    launch(run, blocks, table, blocks, 1.0, None, *optimizer.kernel(iteration)[1])
+    updater(grad, wanted, wanted_state, optimizer)(optimizer, iteration, 1.0)
+    run, ends = kernel("update.cu", build.update_expression(name, name, optimizer)), map(biased, (value, grad, *state))
+    launch_update(run, optimizer, iteration, list(ends), BEYOND + 4097, PART, first_block=BEYOND // PART)
     for got, expected in zip([value, *state], [wanted, *wanted_state], strict=True):
         assert_same(got, expected)
 
@@ -332,17 +338,15 @@ def accumulate_checks():
 def update_checks():
     found = {f"beyond 2^32, {name}": partial(check_update_beyond_32_bits, name=name) for name in DTYPES}
     found |= {f"finite {name}": partial(check_finite, wire=name) for name in DTYPES}
-    for name in OPTIMIZERS:
-        found[f"{name}, special values"] = partial(check_update, name=name, wire="fp32", scale=1.0, make=filled)
-        for wire in DTYPES:
-            found[f"{name}, {wire}"] = partial(check_update, name=name, wire=wire, scale=1 / 3)
+    for (dtype, wire, built), (name, (optimizer, _)) in product(build.UPDATES, OPTIMIZERS.items()):
+        if optimizer.kernel(1)[0] == built.kernel(1)[0]:
+            found[f"{name}, {wire} to {dtype}"] = partial(check_update, name=name, dtype=dtype, wire=wire)
     return found
 
 
 # By file and name; each is called with a function like ``build.kernel``.
 CHECKS = {"pack.cu": pack_checks(), "accumulate.cu": accumulate_checks(), "update.cu": update_checks()}
 FURTHER = {f"{op} of several {name}" for op, name in product(OPS, INTEGERS) if name != "int32"}  # see build.FURTHER
-FURTHER |= {name for name in CHECKS["update.cu"] if name.startswith("adamw")}
 
 
 def one_too_long(kernel):

@@ -5,10 +5,9 @@ A footprint takes a launch's arguments and yields (address, nbytes, writes). It 
 
 import numpy as np
 
-from dear_mpi.kernels.dtypes import C_TYPES, DTYPES, compute_dtype
+from dear_mpi.kernels.dtypes import C_TYPES, DTYPES
 
 ITEMSIZES = [dtype.itemsize for dtype in DTYPES.values()]  # by the kernels' number of a type
-STATE_ITEMSIZES = [compute_dtype(dtype).itemsize for dtype in DTYPES.values()]
 C_ITEMSIZES = {c_type: np.dtype(name).itemsize for name, c_type in C_TYPES.items()}
 
 
@@ -29,16 +28,16 @@ def moved(expression, tensors, blocks, bucket_written):
         yield place(bucket, start, stop, element_itemsize(expression), bucket_written)
 
 
-def update(expression, parameters, blocks, scale, finite, *numbers):
-    """Values, the state that an optimizer has and the flag are written, the bucket is read."""
-    yield from whole(parameters, blocks)
-    if not isinstance(finite, int) and finite is not None:
-        yield finite.data.ptr, 1, True
-    for (value, grad, *state, kind), start, stop in parts(parameters, blocks):
-        yield place(value, start, stop, ITEMSIZES[kind], True)
-        yield place(grad, start, stop, element_itemsize(expression), False)
-        for array in filter(None, state):
-            yield place(array, start, stop, STATE_ITEMSIZES[kind], True)
+def update(expression, value, grad, state0, state1, count, part, scale, finite, *numbers):
+    """Values, the state that an optimizer has and the flag are written, gradients are read."""
+    value_itemsize, grad_itemsize = element_itemsize(expression), element_itemsize(expression, 1)
+    yield start_of(value), int(count) * value_itemsize, True
+    yield start_of(grad), int(count) * grad_itemsize, False
+    for array in (state0, state1):
+        if start_of(array):
+            yield start_of(array), int(count) * max(4, value_itemsize), True  # fp32, or fp64 for fp64
+    if start_of(finite):
+        yield start_of(finite), 1, True
 
 
 def accumulate(expression, dst, left, right, count, part):
@@ -63,9 +62,9 @@ def start_of(array_or_address):
     return array_or_address.data.ptr if hasattr(array_or_address, "get") else int(array_or_address)
 
 
-def element_itemsize(expression):
-    """Of a kernel's first type: the one that it combines, or that of its bucket."""
-    return C_ITEMSIZES[expression.partition("<")[2].rstrip(">").partition(",")[0]]
+def element_itemsize(expression, number=0):
+    """Of a kernel's first type, or of another one: the one that it combines, that of its bucket or of its values."""
+    return C_ITEMSIZES[expression.partition("<")[2].rstrip(">").split(", ")[number]]
 
 
 def whole(*tables):

@@ -15,15 +15,15 @@ from dear_mpi.models.layers import synthetic
 from dear_mpi.models.paper_models import Module, load_modules, synthetic_layers
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median, ratio
-from dear_mpi.training.config import PRESETS, Config
+from dear_mpi.training.config import PRESETS, Config, kind_of
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from tests.training_checks import settings
 
 
-@pytest.mark.parametrize("name", [*PRESETS, "synthetic:resnet50"])
+@pytest.mark.parametrize("name", [*PRESETS, "synthetic:resnet50", "path/to/mine.py:build"])
 def test_preset_then_override(name):
-    preset = PRESETS[name.partition(":")[0]]
+    preset = PRESETS[kind_of(name)]
     assert Config.of({"model": name, "seed": None}) == Config(**{"model": name} | preset)
     assert Config.of({"model": name, "lr": 7.0, "iterations": 5}).lr == 7.0
     assert Config.of({}) == Config.of({"model": None}) == Config.of({"model": Config.model})
@@ -46,6 +46,7 @@ BAD_SETTINGS = {
     "context does not apply to the model 'cnn'": {"model": "cnn", "context": 8},
     "compute does not apply to the model 'gpt'": {"model": "gpt", "compute": "spin"},
     "forward_time does not apply to the model 'cnn'": {"model": "cnn", "forward_time": 0.1},
+    "compute does not apply to the model 'mine.py:build'": {"model": "mine.py:build", "compute": "spin"},
     "data does not apply to the model 'synthetic:resnet50'": {"model": "synthetic:resnet50", "data": "digits"},
     "setting 'iteration' is unknown: did you mean 'iterations'?": {"iteration": 5},
     "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda": {"device": "gpu"},

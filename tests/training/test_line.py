@@ -183,9 +183,10 @@ def test_parameters_that_stay_in_their_memory_are_updated_there(wire):
                 for parameter in layer.parameters:
                     parameter.grad[...] = grads.setdefault(parameter.name, rng.standard_normal(parameter.grad.shape))
             for bucket in cut(arena.layout, range(0, 900, 100), arena.wire.itemsize):
-                bound = BoundBucket(bucket, arena)
+                bound = BoundBucket(bucket, arena, np.ones(1, np.bool_))
                 bound.pack()
-                bound.update(Adam())
+                bound.step(1.0)
+                bound.updated()
             arena.updates += 1
     first, second = ([p.value for layer in layers for p in layer.parameters] for layers in networks)
     assert all((one == other).all() for one, other in zip(first, second, strict=True))

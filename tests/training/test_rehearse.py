@@ -15,7 +15,8 @@ from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.config import Config
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.fabric.rules import ScheduleError
+from dear_mpi.training.fabric.order import Order
+from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualUse
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.rehearse import NoMeter, rehearse
@@ -29,9 +30,13 @@ USES = 5
 BUCKETS = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, uses, 128) for i, uses in enumerate([(0, 4), (1, 2), (2,), (3, 4)])))
 
 
+def rehearsed(name, schedule, buckets, uses, *, accumulate=1, **how):
+    rehearse(schedule, Rules(name, buckets, schedule.collectives, **how), uses, accumulate=accumulate)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_our_schedules_keep_the_rules(schedule):
-    rehearse(schedule, SCHEDULES[schedule], BUCKETS, USES)
+    rehearsed(schedule, SCHEDULES[schedule], BUCKETS, USES)
 
 
 class NeverWaits(Dear):
@@ -147,19 +152,59 @@ class UpdatesSoon(Wfbp):
 
 
 def test_a_batch_in_parts_is_rehearsed_in_parts():
-    rehearse("mine", GathersAgain, BUCKETS, USES)
+    rehearsed("mine", GathersAgain, BUCKETS, USES)
     with pytest.raises(ScheduleError, match=r"starts the all_gather of bucket 0 .* once too often"):
-        rehearse("mine", GathersAgain, BUCKETS, USES, accumulate=2)
+        rehearsed("mine", GathersAgain, BUCKETS, USES, accumulate=2)
     for schedule in SCHEDULES.values():
-        rehearse("ours", schedule, BUCKETS, USES, accumulate=3, judged=True)
+        rehearsed("ours", schedule, BUCKETS, USES, accumulate=3, judged=True)
+
+
+class GathersSoon(Dear):
+    """Starts each all-gather right behind its reduce-scatter."""
+
+    def after_backward(self, use):
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.fabric.start("reduce_scatter", bucket)
+            self.gathering[bucket] = self.fabric.start("all_gather", bucket)
+
+    def end_backward(self):
+        pass
 
 
 def test_an_early_update_is_refused_where_all_gradients_are_looked_at_first():
-    rehearse("mine", UpdatesSoon, BUCKETS, USES)
+    rehearsed("mine", UpdatesSoon, BUCKETS, USES)
     with pytest.raises(
         ScheduleError, match="before all buckets are on their way, which clipping and loss scaling need"
     ):
-        rehearse("mine", UpdatesSoon, BUCKETS, USES, judged=True)
+        rehearsed("mine", UpdatesSoon, BUCKETS, USES, judged=True)
+
+
+def test_an_early_gather_of_values_is_refused_there():
+    """With a sharded update the all-gather is of values: they must have been updated, by gradients looked at."""
+    rehearsed("mine", GathersSoon, BUCKETS, USES, sharded=True)
+    rehearsed("mine", GathersSoon, BUCKETS, USES, judged=True)
+    with pytest.raises(
+        ScheduleError, match=r"starts the all_gather of bucket . .* before all buckets are on their way"
+    ):
+        rehearsed("mine", GathersSoon, BUCKETS, USES, judged=True, sharded=True)
+
+
+def test_one_that_never_ends_is_refused(monkeypatch):
+    class Endless(Wfbp):
+        def after_backward(self, use):
+            while use == 1:
+                pass
+
+    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    with pytest.raises(
+        ScheduleError, match=r"'mine' has not come to an end after 0.3 seconds \(in after_backward\(1\)"
+    ):
+        rehearsed("mine", Endless, BUCKETS, USES)
+
+
+def test_an_order_that_gathers_before_it_reduces_is_refused():
+    with pytest.raises(ValueError, match="the order lets the all_gather of bucket 1 go before its reduce_scatter"):
+        Order([("reduce_scatter", 0), ("all_gather", 1), ("reduce_scatter", 1), ("all_gather", 0)])
 
 
 class Fails(Dear):
@@ -204,7 +249,7 @@ WRONG = {
 @pytest.mark.parametrize("schedule", WRONG, ids=lambda schedule: schedule.__name__)
 def test_wrong_ones_are_refused_with_the_layer_and_the_bucket(schedule):
     with pytest.raises(ScheduleError) as error:
-        rehearse("mine.py:Mine", schedule, BUCKETS, USES)
+        rehearsed("mine.py:Mine", schedule, BUCKETS, USES)
     assert str(error.value).startswith("schedule 'mine.py:Mine' ")
     assert WRONG[schedule] in str(error.value)
 
@@ -266,7 +311,7 @@ def test_a_file_that_is_not_there_is_named():
 
 def timed(schedule, price, *, forward_s=1.0, backward_s=2.0, iterations=4):
     """Seconds of the last iteration, and of waiting in it."""
-    fabric = VirtualFabric("test", BUCKETS, collectives=schedule.collectives, price=price)
+    fabric = VirtualFabric(Rules("test", BUCKETS, schedule.collectives), price=price)
     steps = [VirtualUse(fabric, number, forward_s / USES, backward_s / USES) for number in range(USES)]
     trainer = Trainer(steps, NoLoss(), NoMeter(fabric), schedule(fabric), fabric.rules)
     trainer.first = False
@@ -349,4 +394,4 @@ def test_any_cut_keeps_the_rules_of_our_schedules(data):
     groups = data.draw(st.lists(st.sets(st.integers(0, uses - 1), min_size=1), min_size=1, max_size=6))
     buckets = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, tuple(sorted(group)), 128) for i, group in enumerate(groups)))
     for name, schedule in SCHEDULES.items():
-        rehearse(name, schedule, buckets, uses)
+        rehearsed(name, schedule, buckets, uses)

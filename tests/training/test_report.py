@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.tables import notes, show_comparison
 from dear_mpi.training.compare import compare, compared
-from dear_mpi.training.config import PRESETS, Config
+from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import Timing, timing
+from dear_mpi.training.schedules import Wfbp
 from dear_mpi.training.trainer import Times
 from tests.training_checks import README, settings
 
@@ -29,7 +31,7 @@ def test_the_figures_are_those_of_one_iteration_on_one_rank(seed, ranks, counts)
     rng = np.random.default_rng(seed)
     parts = [[rng.exponential(size=(count, 4)) for count in counts] for _ in range(ranks)]
     blocks = [[[Times(sum(row), *row[1:]) for row in block.tolist()] for block in rank] for rank in parts]
-    figures = timing(gathering(blocks), "wfbp", blocks[0], NETWORK)
+    figures = timing(gathering(blocks), Wfbp, blocks[0], NETWORK)
     slowest = [
         np.max([[times.iteration_s for times in rank[i]] for rank in blocks], axis=0) for i in range(len(counts))
     ]
@@ -44,7 +46,7 @@ def test_the_figures_are_those_of_one_iteration_on_one_rank(seed, ranks, counts)
 def test_a_rank_that_computes_long_and_one_that_waits_long_are_not_mixed():
     """44.6 + 38.1 were more than the 70.6 of the iteration."""
     ranks = [[[Times(70.0, 20.0, 24.6, 25.0)] * 3], [[Times(70.6, 15.0, 17.0, 38.1)] * 3]]
-    figures = timing(gathering(ranks), "wfbp", ranks[0], NETWORK)
+    figures = timing(gathering(ranks), Wfbp, ranks[0], NETWORK)
     assert (figures.forward_s, figures.backward_s, figures.exposed_comm_s) == pytest.approx((15.0, 17.0, 38.1))
 
 
@@ -97,7 +99,7 @@ def test_the_ideal_gain_is_that_of_the_bounds():
     assert rows[1]["ideal_speedup"] > 0
 
 
-@pytest.mark.parametrize("model", [name for name in PRESETS if name != "synthetic"])
+@pytest.mark.parametrize("model", MODELS)
 def test_presets_have_several_buckets(model):
     data = {"data": README} if model == "gpt" else {}
 

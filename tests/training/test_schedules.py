@@ -169,10 +169,13 @@ def test_dear_gathers_in_the_order_of_first_use():
 
 
 def test_gpt_learns_a_text():
-    """The decoder learns to guess the project's own README: below 2.2 nats per byte, from 5.5 = log 256."""
+    """The decoder learns to guess the project's own README: below 2.3 nats per byte, from 5.5 = log 256.
+
+    Who knows the last byte alone, and how often which byte follows it, needs 2.6. One batch is 0.3 off the mean.
+    """
     config = Config.of({"model": "gpt", "data": README, "fusion": "layers:2", "context": 32, "iterations": 300})
     loss = run_world(lambda world: train(config, world), threads=1)["loss"]
-    assert loss[0] > 5 > 2.2 > loss[-1]
+    assert loss[0] > 5 > 2.3 > np.mean(loss[-20:])
 
 
 @pytest.mark.parametrize("wire", ["fp16", "bf16", "fp64"])
@@ -186,7 +189,9 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     """The clock moves only while the main thread waits for a handle."""
     now = SimpleNamespace(s=0.0)
     clock = SimpleNamespace(mark=lambda: now.s, seconds=lambda begin, end: end - begin)
-    fabric = LiveFabric(Cut(()), None, None, SimpleNamespace(streams=SimpleNamespace(compute=clock)))
+    fabric = LiveFabric(
+        Cut(()), SimpleNamespace(values=np.zeros(0)), None, SimpleNamespace(streams=SimpleNamespace(compute=clock))
+    )
     handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25))
     fabric.wait(handle)
     now.s += 10

@@ -1,11 +1,5 @@
 """The page docs/your-own-schedule.md: its schedule trains, with the bits of ours, and its commands run."""
 
-import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from dear_mpi.collectives.program.errors import AgreedError
@@ -13,16 +7,15 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import World
 from dear_mpi.training.config import Config
 from dear_mpi.training.train import train
+from tests.pages import Page, output_of
 from tests.training_checks import settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "your-own-schedule.md").read_text("utf-8")
-CODE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
-COMMANDS = re.findall(r"^    mpirun -n (\d) dear-mpi (.*)$", PAGE, re.MULTILINE)
+PAGE = Page.of("your-own-schedule.md")
 
 
 @pytest.fixture
 def lazy(tmp_path, monkeypatch):
-    (tmp_path / "lazy.py").write_text(CODE)
+    (tmp_path / "lazy.py").write_text(PAGE.code)
     monkeypatch.chdir(tmp_path)
     return "lazy.py:Lazy"
 
@@ -38,17 +31,14 @@ def test_it_has_the_bits_of_ours(lazy):
 
 
 def test_without_its_wait_it_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "lazy.py").write_text(CODE.replace("    def before_forward", "    def unused"))
+    (tmp_path / "lazy.py").write_text(PAGE.code.replace("    def before_forward", "    def unused"))
     monkeypatch.chdir(tmp_path)
     config = Config.of({"schedule": "lazy.py:Lazy"})
     with pytest.raises(AgreedError) as error:
         run_loopback(4, lambda transport: train(config, World(transport)))
-    assert " ".join(str(error.value).split()) in " ".join(PAGE.split())
+    assert PAGE.shows(str(error.value))
 
 
-@pytest.mark.parametrize(("ranks", "command"), COMMANDS)
+@pytest.mark.parametrize(("ranks", "command"), PAGE.commands)
 def test_its_commands_run(lazy, ranks, command):
-    words = [sys.executable, "-m", "dear_mpi", *shlex.split(command), "--threads", ranks]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert "lazy" in done.stdout
+    assert "lazy" in output_of(ranks, command)

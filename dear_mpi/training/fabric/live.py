@@ -1,18 +1,20 @@
 """The live fabric: buckets bound to memory, the plans of their collectives, and the engine that runs these."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
+
+import numpy as np
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
-from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Handle
 from dear_mpi.training.fabric.order import LOSS, VERDICT, Key
 from dear_mpi.training.fabric.rules import Rules
@@ -33,6 +35,7 @@ class LiveFabric:
         options: of ``make_plan``.
     """
 
+    binding = BoundBucket
     verdict: Verdict | None = None
     rules: Rules | None = None
 
@@ -48,7 +51,9 @@ class LiveFabric:
 
     def bind(self, buckets: Cut) -> None:
         self.buckets = buckets
-        self.bound = {bucket: BoundBucket(bucket, self.arena) for bucket in buckets}
+        self.finite = array_module(self.arena.values).ones(len(buckets), np.bool_)
+        flags = [self.finite[bucket.index : bucket.index + 1] for bucket in buckets]
+        self.bound = {each: self.binding(each, self.arena, flag) for each, flag in zip(buckets, flags, strict=True)}
 
     def cut(self, buckets: Cut) -> None:
         """Collective: go on with other buckets. To be called while nothing is under way, behind a flush.
@@ -74,8 +79,16 @@ class LiveFabric:
         """Values and state are those behind so many updates."""
         self.arena.updates = updates
         for bound in self.bound.values():
-            bound.updates = updates
+            bound.steps = bound.updates = updates
             bound.unpack()
+
+    def whole_state(self) -> Iterator[Array]:
+        """Collective: the optimiser's state of the whole line, array by array."""
+        yield from self.arena.state
+
+    def put_state(self, number: int, line: Array) -> None:
+        """Take over what is new in such an array."""
+        self.arena.state[number][...] = line
 
     def shards(self) -> list[Array]:
         """The parts of the wire that this rank owns."""
@@ -87,12 +100,21 @@ class LiveFabric:
         for collective, bucket in product(collectives, self.buckets):
             key = collective, bucket.start, bucket.stop
             if key not in self.plans:
-                self.plans[key] = make_plan(collective, self.bound[bucket].buffer, self.world.transport, **self.options)
+                array = self.travels(collective, bucket)
+                self.plans[key] = make_plan(collective, array, self.world.transport, **self.options)
             self.plans[key].name = f"{collective} of {bucket}"
+
+    def travels(self, collective: str, bucket: Bucket) -> Array:
+        """What a collective sends."""
+        return self.bound[bucket].buffer
 
     def plan(self, collective: str, bucket: Bucket) -> Plan:
         """A plan that was prepared."""
         return self.plans[collective, bucket.start, bucket.stop]
+
+    def plans_of(self, collective: str, bucket: Bucket) -> list[Plan]:
+        """Those that carry out what a schedule calls by this name."""
+        return [self.plan(collective, bucket)]
 
     @property
     def chosen(self) -> list[str]:
@@ -107,10 +129,10 @@ class LiveFabric:
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a collective on a bucket. If it reduces, the bucket is packed first."""
-        plan, reduces = self.plan(collective, bucket), collective != "all_gather"
+        reduces = collective != "all_gather"
         if reduces:
             self.bound[bucket].pack()
-        handle = self.engine.start(plan, plan.name, (collective, bucket.index))
+        handle = self.launch(collective, bucket)
         if self.rules is not None:
             self.rules.start(collective, bucket, handle)
         self.reduced += reduces
@@ -119,6 +141,11 @@ class LiveFabric:
             if self.verdict is not None:
                 self.judged = self.engine.start(self.verdict, self.verdict.plan.name, VERDICT)
         return handle
+
+    def launch(self, collective: str, bucket: Bucket) -> PlanHandle:
+        """Hand a collective to the engine."""
+        plan = self.plan(collective, bucket)
+        return self.engine.start(plan, plan.name, (collective, bucket.index))
 
     def follow(self, order: Sequence[Key] | None) -> None:
         """Let collectives go onto the wire in this order, that of the loss first, the verdict behind the reductions."""
@@ -130,12 +157,15 @@ class LiveFabric:
 
     def wait(self, handle: Any) -> None:
         """Wait, and count the time as exposed communication."""
-        begin = self.now()
-        handle.wait()
-        self.waits.append((begin, self.now()))
+        self.wait_exposed(handle)
         if self.rules is not None:
             collective, index = handle.key
             self.rules.awaited(collective, self.buckets[index], handle)
+
+    def wait_exposed(self, handle: Handle) -> None:
+        begin = self.now()
+        handle.wait()
+        self.waits.append((begin, self.now()))
 
     @property
     def loss_scale(self) -> float:
@@ -150,7 +180,8 @@ class LiveFabric:
             self.rules.update(bucket)
         factor = self.factor()
         if factor is not None:
-            self.bound[bucket].update(self.arena.optimizer, factor)
+            self.bound[bucket].step(factor)
+            self.bound[bucket].updated()
 
     def factor(self) -> float | None:
         """What gradients are multiplied by; waits for the verdict on them."""
@@ -160,13 +191,14 @@ class LiveFabric:
             what = f"only {self.reduced} of {len(self.buckets)} buckets are being reduced"
             raise CollectiveError(f"an update needs the verdict on all gradients, and {what}")
         if self.judged is not None:
-            self.wait(self.judged)
+            self.wait_exposed(self.judged)
             self.judged = None
         return self.verdict.factor
 
     def complaints(self) -> list[str]:
         """What was wrong with summed gradients, the same on all ranks."""
-        return [text for bound in self.bound.values() if (text := bound.complaint())]
+        fine = to_host(self.finite).tolist()
+        return [bound.complaint() for bound, finite in zip(self.bound.values(), fine, strict=True) if not finite]
 
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
         """Collective: raise on all ranks what any of them raises in ``facts``."""

@@ -29,6 +29,9 @@ class Order(Generic[T]):
     Args:
         keys: the collectives of an iteration, again and again; None for first in, first out.
 
+    Raises:
+        ValueError: the all_gather of a bucket comes before its reduce_scatter.
+
     >>> order = Order([("all_gather", 0), ("all_gather", 1)])
     >>> order.submit(("all_gather", 1), "early"), order.submit(("all_gather", 0), "late")
     ([], ['late', 'early'])
@@ -36,6 +39,10 @@ class Order(Generic[T]):
 
     def __init__(self, keys: Sequence[Key] | None = None) -> None:
         self.keys = None if keys is None else tuple(keys)
+        listed = self.keys or ()
+        for place, (collective, bucket) in enumerate(listed):
+            if collective == "all_gather" and ("reduce_scatter", bucket) in listed[place:]:
+                raise ValueError(f"the order lets the all_gather of bucket {bucket} go before its reduce_scatter")
         self.position = 0
         self.waiting: dict[Key, T] = {}
 

@@ -38,10 +38,14 @@ class Rules:
         name: of the schedule, for messages.
         collectives: those that it says it starts.
         judged: whether all gradients are looked at before any of them is used.
+        sharded: whether an all-gather is of values, which must have been updated.
     """
 
-    def __init__(self, name: str, buckets: Cut, collectives: Sequence[str], *, judged: bool = False) -> None:
-        self.name, self.buckets, self.collectives, self.judged = name, buckets, collectives, judged
+    def __init__(
+        self, name: str, buckets: Cut, collectives: Sequence[str], *, judged: bool = False, sharded: bool = False
+    ) -> None:
+        self.name, self.buckets, self.collectives = name, buckets, collectives
+        self.judged, self.sharded = judged, sharded
         self.reduced = 0  # buckets of this iteration
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
@@ -92,6 +96,8 @@ class Rules:
             self.refuse(f"starts the {collective} of {bucket} behind its {[*entry.started][-1]}, once too often")
         if collective == "all_gather" and [*entry.started] != ["reduce_scatter"]:
             self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
+        if collective == "all_gather" and self.sharded:
+            self.check_judged(f"starts the all_gather of {bucket}")
         if entry.updated or entry.missing:
             missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
             self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
@@ -112,9 +118,13 @@ class Rules:
         if not {"all_reduce", "all_gather"}.intersection(entry.awaited):
             found = f"its {[*entry.started][-1]} was waited for" if entry.started else "its gradients were reduced"
             self.refuse(f"updates {bucket} before {found}")
-        if self.judged and self.reduced % len(self.entries):
-            self.refuse(f"updates {bucket} before all buckets are on their way, which clipping and loss scaling need")
+        self.check_judged(f"updates {bucket}")
         entry.updated = True
+
+    def check_judged(self, what: str) -> None:
+        """Gradients are used now: if they are to be looked at before, all must have been started."""
+        if self.judged and self.reduced % len(self.entries):
+            self.refuse(f"{what} before all buckets are on their way, which clipping and loss scaling need")
 
     def end_backward(self) -> None:
         """Backward is over: all buckets must be on their way."""

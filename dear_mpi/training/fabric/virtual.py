@@ -16,7 +16,7 @@ from typing import Any
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.fabric.order import Key, Order
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.line.bucket import Bucket
 
 __all__ = ["VirtualFabric", "VirtualUse"]
 
@@ -40,23 +40,12 @@ class VirtualFabric:
     """Runs a schedule on a clock.
 
     Args:
-        name: of the schedule, for messages.
-        collectives: those that it says it starts.
-        judged: whether all gradients are looked at before any of them is used.
+        rules: the book of the schedule that runs, with the buckets.
         price: seconds of a collective of a bucket.
     """
 
-    def __init__(
-        self,
-        name: str,
-        buckets: Cut,
-        *,
-        collectives: Sequence[str],
-        judged: bool = False,
-        price: Price = lambda collective, bucket: 0.0,
-    ) -> None:
-        self.buckets, self.price = buckets, price
-        self.rules = Rules(name, buckets, collectives, judged=judged)
+    def __init__(self, rules: Rules, *, price: Price = lambda collective, bucket: 0.0) -> None:
+        self.rules, self.buckets, self.price = rules, rules.buckets, price
         self.clock_s = self.wire_free_s = self.exposed = 0.0
         self.order: Order[VirtualHandle] = Order(None)
 

@@ -3,7 +3,8 @@
     values   | weight | bias |.| weight | bias |......|     parameters of the layers are views into it
     grads    | weight | bias |.| weight | bias |......|     layers write their gradients straight into it
     wire     the same array as grads, or its copy in the type that travels
-    state    | ...                                    |     one array for each that the optimiser keeps
+    state    | ...                                    |     one array for each that the optimiser keeps, of this
+                                                            rank's shards (``shards.py``)
 
 So an update of a bucket is one pass over flat arrays, wherever tensors end, and buckets can be cut anew without moving
 a byte. A parameter whose memory is its owner's (``rebind=False``), or whose type is not the line's, stays where it is:
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,12 @@ from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.parameters import line_dtype, trained
+from dear_mpi.training.line.shards import Shards
 
 __all__ = ["Arena", "GradPlace"]
 
 Call = Callable[[], object]
+WHOLE = Shards()  # of the only rank
 
 
 @dataclass
@@ -62,6 +65,8 @@ class Arena:
         uses: the layers, in the order in which they run.
         layout: where their parameters lie.
         wire: the type in which gradients travel.
+        learning_rate: from the number of an update, counted from 0; that of the optimiser if it is not given.
+        shards: what this rank updates.
         slab: what is communicated is taken from it.
         put: brings an array to where the slab is.
     """
@@ -73,14 +78,17 @@ class Arena:
         *,
         wire: np.dtype[Any],
         optimizer: Optimizer,
+        learning_rate: Callable[[int], float] | None = None,
+        shards: Shards = WHOLE,
         slab: Slab,
         put: Callable[[Array], Array] = lambda array: array,
     ) -> None:
         dtype = line_dtype(uses)
-        self.layout, self.optimizer = layout, optimizer
+        self.layout, self.optimizer, self.learning_rate = layout, optimizer, learning_rate
+        self.shards = shards
         self.values, self.grads = slab.zeros(layout.count, dtype), slab.zeros(layout.count, dtype)
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
-        self.state = optimizer.new_state(self.values)
+        self.state = optimizer.new_state(self.values[: layout.count // self.shards.ranks])
         self.updates = 0  # of every bucket, whenever buckets are cut
         self.over = False
         self.owners: dict[int, Parameter] = {}  # of tensors that stay where they are
@@ -134,6 +142,11 @@ class Arena:
         """A tensor's part of a flat array, in its shape."""
         layout = self.layout
         return array[layout.offsets[tensor] : layout.end(tensor)].reshape(layout.shapes[tensor])
+
+    def optimizer_at(self, update: int) -> Optimizer:
+        """The optimiser for an update, counted from 0."""
+        rate = self.learning_rate
+        return self.optimizer if rate is None else replace(self.optimizer, lr=rate(update))
 
     def add_tied(self, use: int) -> None:
         """Add what later uses have contributed to the gradients that a use owns; backward ends with the owner."""

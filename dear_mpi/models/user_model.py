@@ -1,0 +1,138 @@
+"""Models of users: a function in a file of their own, named as ``path/to/mine.py:build``.
+
+It has the signature of our networks (``networks.py``), and returns layers, or ``(layers, loss)``. One example goes
+through them, forward and backward, before they are trained: what fails there is told by the layer's name, on all ranks
+alike and before anything is sent.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.collectives.program.user_file import load, source_of, telling
+from dear_mpi.kernels.array import Array
+from dear_mpi.models.data import Dataset, Examples
+from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
+from dear_mpi.models.layers import SoftmaxCrossEntropy
+
+__all__ = ["UserModel", "build_model", "try_out"]
+
+
+@dataclass(frozen=True)
+class UserModel:
+    """What a user's function has returned.
+
+    Attributes:
+        name: of the model, for messages.
+        text: what ranks compare: a checksum of the file that was run.
+    """
+
+    name: str
+    layers: list[Layer]
+    loss: Loss
+    text: str
+
+
+def build_model(spec: str, dataset: Dataset, rng: np.random.Generator, dtype: np.dtype[Any]) -> UserModel:
+    """Call a user's function as ``build(shape, classes, rng, dtype)``; without a loss of its own it is a classifier.
+
+    Args:
+        spec: ``path/to/mine.py:build``.
+        dataset: its ``shape`` is that of one input; ``classes`` is the number of labels, 256 for text.
+        rng: in the same state on all ranks.
+        dtype: that of the parameters that are to be trained.
+
+    Raises:
+        ValueError: there is no such file or function, it fails, or it does not return such layers.
+    """
+    source, name = source_of(spec, "model", "build"), f"model {spec!r}"
+    build, shape, classes = load(source), dataset.shape, dataset.classes
+    with telling(f"{name} fails for samples of shape {shape} and {classes} classes"):
+        made = build(shape, classes, rng, dtype)
+    has_loss = isinstance(made, tuple) and len(made) == 2 and not hasattr(made[0], "forward")
+    layers, loss = made if has_loss else (made, SoftmaxCrossEntropy())
+    check_layers(name, layers, dtype)
+    check_methods(f"the loss of {name}", loss)
+    return UserModel(name, list(layers), loss, source.text)
+
+
+def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
+    """See that they are layers, some parameter of which is trained.
+
+    Raises:
+        ValueError: they are not; the message names the layer.
+    """
+    if not isinstance(layers, Sequence):
+        raise ValueError(f"{model} must return a sequence of layers, or (layers, loss), not {type(layers).__name__}")
+    parameters = [each for number, layer in enumerate(layers) for each in parameters_of(model, number, layer)]
+    if not any(parameter.trained for parameter in parameters):
+        raise ValueError(f"{model} must have a parameter that is trained, and its {len(layers)} layers have none")
+    for parameter in parameters:
+        found = str(getattr(parameter.value, "dtype", type(parameter.value).__name__))
+        if parameter.trained and found != str(dtype):
+            raise ValueError(f"parameter {parameter.name} of {model} must be of dtype {dtype} (--dtype), not {found}")
+
+
+def parameters_of(model: str, number: int, layer: Any) -> Sequence[Parameter]:
+    """The parameters of what should be a layer."""
+    what = named(number, layer, model)
+    check_methods(what, layer)
+    found = getattr(layer, "parameters", None)
+    if not isinstance(found, Sequence) or not all(isinstance(each, Parameter) for each in found):
+        raise ValueError(f"{what} must have parameters, a sequence of Parameter, not {found!r:.99}")
+    return found
+
+
+def check_methods(what: str, thing: Any) -> None:
+    """See that something goes forward and backward."""
+    for method in ("forward", "backward"):
+        if not callable(getattr(thing, method, None)):
+            raise ValueError(f"{what} must have the methods forward and backward: it has no {method}")
+
+
+def named(number: int, layer: Any, model: str) -> str:
+    return f"layer {number} ({type(layer).__name__}) of {model}"
+
+
+def try_out(model: UserModel, examples: Examples) -> None:
+    """Let one example through, forward and backward. The gradients are then those of it, and of no use.
+
+    Raises:
+        ValueError: a layer or the loss fails, or returns what cannot go on; the message names it.
+    """
+    x, targets = examples.take(np.zeros(1, np.intp))
+    layers, inputs = in_order(model.layers), list[Array]()
+    with np.errstate(all="ignore"):  # what is not finite is looked for in training
+        for number, layer in enumerate(layers):
+            inputs.append(x)
+            x = returned(named(number, layer, model.name), layer.forward, x)
+        dy = tried_loss(model, x, targets)
+        for number in reversed(range(len(layers))):
+            what = named(number, layers[number], model.name)
+            # what is in front of the first layer has no use for a gradient
+            dy = returned(what, layers[number].backward, dy, due=inputs[number].shape if number else None)
+
+
+def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int, ...] | None = None) -> Array:
+    """What a method returns, an array; of the shape that is due, the gradient of something."""
+    about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
+    call = f"{what}: {method.__name__}({about})"
+    with telling(f"{call} fails"):
+        array = method(given)
+    if not hasattr(array, "shape"):
+        raise ValueError(f"{call} must return an array, not {array!r:.99}")
+    if due is not None and array.shape != due:
+        raise ValueError(f"{call} must return the gradient of its input, of shape {list(due)}, not {list(array.shape)}")
+    return array
+
+
+def tried_loss(model: UserModel, outputs: Array, targets: Array) -> Array:
+    """The gradient of the loss of the model's outputs."""
+    what, loss = f"the loss of {model.name}", model.loss
+    with telling(f"{what} fails for outputs of shape {list(outputs.shape)} and targets of {list(targets.shape)}"):
+        total = loss.forward(outputs, targets)
+    if np.ndim(total):
+        raise ValueError(f"{what} must return the sum over all examples, one number, not {list(np.shape(total))}")
+    return returned(what, loss.backward, 1.0, due=outputs.shape)

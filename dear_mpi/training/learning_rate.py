@@ -1,0 +1,135 @@
+"""Learning rates that change: a rise over the first iterations, then a fall.
+
+    lr    |       ___
+          |     /     \\ _          warm-up: linear; the first iteration has lr / warmup, the last one lr
+          |   /           \\ _      then T = iterations - warmup iterations of a decay, from lr towards the floor
+    floor | /                 \\
+          +--------|------------|
+                 warmup     iterations
+
+A decay would be at its floor in iteration ``iterations``, the first that is not run: so every rate is above zero, even
+where the floor is not. What comes later has the rate of the last iteration.
+
+Sources: for the cosine Loshchilov and Hutter, SGDR, ICLR 2017, equation 5, without restarts; for the warm-up Goyal et
+al., Accurate, Large Minibatch SGD, 2017, section 2.2.
+"""
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from typing import TypeAlias
+
+import numpy as np
+
+from dear_mpi.collectives.program.user_file import telling
+
+__all__ = ["DECAYS", "Constant", "Cosine", "Linear", "Rate", "rates_of"]
+
+Rate: TypeAlias = Callable[[int], float]  # from the number of an iteration, counted from 0, to its learning rate
+
+COMPARED = 1000  # iterations
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same rate in every iteration after the warm-up.
+
+    Args:
+        lr: the rate after the warm-up.
+        iterations: of the whole run, with the warm-up.
+        warmup: iterations of the linear rise; 0 for none.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    >>> list(map(Constant(0.8, iterations=6, warmup=4), range(6)))
+    [0.2, 0.4, 0.6000000000000001, 0.8, 0.8, 0.8]
+    """
+
+    lr: float
+    iterations: int
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be above zero, not {self.lr}")
+        if type(self.iterations) is not int or self.iterations < 1:
+            raise ValueError(f"iterations must be a whole number of at least 1, not {self.iterations!r}")
+        if type(self.warmup) is not int or not 0 <= self.warmup < self.iterations:
+            allowed = f"a whole number from 0 to {self.iterations - 1}, as there are {self.iterations} iterations"
+            raise ValueError(f"warmup must be {allowed}, not {self.warmup!r}")
+
+    def __call__(self, iteration: int) -> float:
+        """The rate of an iteration, counted from 0."""
+        if iteration < self.warmup:
+            return self.lr * ((iteration + 1) / self.warmup)
+        left = self.iterations - min(iteration, self.iterations - 1)
+        return self.decayed(left / (self.iterations - self.warmup))
+
+    def decayed(self, left: float) -> float:
+        """The rate where this part of the decay is left: 1 in its first iteration, 1 / T in its last."""
+        return self.lr
+
+
+@dataclass(frozen=True)
+class Linear(Constant):
+    """A straight line after the warm-up; the last iteration has floor + (lr - floor) / T.
+
+    >>> list(map(Linear(0.8, iterations=4), range(6)))
+    [0.8, 0.6000000000000001, 0.4, 0.2, 0.2, 0.2]
+    """
+
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.floor <= self.lr:
+            raise ValueError(f"floor must be from 0 to lr, {self.lr}, not {self.floor}")
+
+    def decayed(self, left: float) -> float:
+        return self.lr * left + self.floor * (1 - left)
+
+
+@dataclass(frozen=True)
+class Cosine(Linear):
+    """Half a wave of a cosine after the warm-up: floor + (lr - floor) (1 + cos(pi t / T)) / 2 in its iteration t.
+
+    The last iteration, t = T - 1, has about floor + (lr - floor) (pi / 2T)^2.
+
+    >>> [round(rate, 4) for rate in map(Cosine(0.8, iterations=4), range(6))]
+    [0.8, 0.6828, 0.4, 0.1172, 0.1172, 0.1172]
+    """
+
+    def decayed(self, left: float) -> float:
+        # (1 + cos(pi t / T)) / 2 = sin(pi (T - t) / 2T)^2, which does not vanish where cos is rounded to -1
+        return super().decayed(math.sin(math.pi / 2 * left) ** 2)
+
+
+DECAYS: dict[str, type[Constant]] = {"none": Constant, "linear": Linear, "cosine": Cosine}
+
+
+def rates_of(rate: Rate) -> str:
+    """What ranks compare of a learning rate: its values in the first 1000 iterations, in words and by their checksum.
+
+    Raises:
+        ValueError: one of them is no finite number above zero, or ``rate`` is no function, or fails.
+
+    >>> rates_of(lambda iteration: 0.1 / (1 + iteration))
+    '0.1 in iteration 0, 0.0001 in iteration 999 (checksum 398677dd)'
+    """
+    if not callable(rate):
+        raise ValueError(f"learning_rate must be a function of the iteration, counted from 0, not {rate!r}")
+    values = [checked(rate, iteration) for iteration in range(COMPARED)]
+    checksum = zlib.crc32(np.array(values, np.float64).tobytes())
+    return f"{values[0]:g} in iteration 0, {values[-1]:g} in iteration {COMPARED - 1} (checksum {checksum:08x})"
+
+
+def checked(rate: Rate, iteration: int) -> float:
+    """A value of a rate, which an optimiser can take."""
+    with telling(f"learning_rate fails in iteration {iteration}"):
+        value = rate(iteration)
+    if not isinstance(value, Real) or not 0 < value < math.inf:
+        raise ValueError(f"learning_rate must give finite numbers above zero, not {value!r} in iteration {iteration}")
+    return float(value)

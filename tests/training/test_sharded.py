@@ -1,0 +1,179 @@
+"""``--update sharded``: each rank has a part of the optimiser's state, and all have the very same bits."""
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
+from dear_mpi.models.layer import Parameter
+from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
+from dear_mpi.training import Session
+from dear_mpi.training.fabric.order import LOSS, VERDICT
+from dear_mpi.training.fabric.sharded import ShardedFabric
+from dear_mpi.training.learning_rate import Cosine
+from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
+
+OPTIONS = [
+    {"optimizer": Adam(0.01), "fusion": "none"},
+    {"optimizer": SGD(0.1, momentum=0.9), "fusion": "cut:256B", "wire": "bf16", "accumulate": 2},
+    {"optimizer": AdamW(0.01), "fusion": "cut:128B", "clip": 0.5},
+    {"optimizer": Adam(), "wire": "fp16", "loss_scale": "dynamic", "clip": 1.0, "learning_rate": Cosine(0.01, 9)},
+]
+IDS = ["adam", "sgd", "adamw", "scaled"]
+
+
+def layers():
+    """With a tied weight, a frozen bias, and a parameter that stays in its own memory."""
+    rng = np.random.default_rng(0)
+    first, last = Dense("first", rng.standard_normal((6, 6))), Dense("last", rng.standard_normal((6, 4)))
+    tied = Dense("tied", first.weight.value)
+    tied.bias.trained, last.weight.rebind = False, False
+    return [first, Gelu(), tied, Gelu(), last]
+
+
+def batch(iteration, rank):
+    rng = np.random.default_rng([iteration, rank])
+    return rng.standard_normal((4, 6)), rng.integers(0, 4, 4)
+
+
+def trained(transport, schedule, update, *, recut=False, **options):
+    """The parameters behind nine iterations, and the bytes of state on this rank."""
+    options = {"algorithm": "ordered", "schedule": schedule, "update": update} | options
+    with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
+        for iteration in range(9):
+            if recut and iteration % 3 == 2:
+                session.cut(["25MB", "cut:128B", "none"][iteration // 3])
+            session.step(*batch(iteration, transport.rank))
+        session.flush()
+        return session.parameters_sha256(), sum(array.nbytes for array in session.arena.state)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("options", OPTIONS, ids=IDS)
+def test_same_bits_as_with_whole_updates(options, ranks):
+    """Under every schedule, and when buckets are cut anew; in the memory of a rank's share."""
+    ((expected, whole),) = set(run_loopback(ranks, lambda each: trained(each, "sequential", "full", **options)))
+    for schedule in SCHEDULES:
+        for recut in (False, True):
+            run = lambda each, s=schedule, r=recut: trained(each, s, "sharded", recut=r, **options)  # noqa: E731
+            assert set(run_loopback(ranks, run)) == {(expected, whole // ranks)}
+
+
+def test_an_overflow_is_told_to_all_ranks_alike():
+    """One rank alone meets it, in its shard; all raise what they raise with whole updates."""
+
+    def broken(transport, update):
+        mine = layers()
+        try:
+            options = {"update": update, "fusion": "none", "optimizer": Adam()}
+            with Session(mine, SoftmaxCrossEntropy(), transport, **options) as session:
+                for iteration in range(4):
+                    x, targets = batch(iteration, transport.rank)
+                    if iteration == 2 and transport.rank == 1:
+                        session.loss.backward = lambda scale: np.full((4, 4), 1e308) * [[0, 0, 0, 1e308]]
+                    session.step(x, targets)
+        except AgreedError as error:
+            return str(error)
+
+    said = {update: set(run_loopback(3, lambda each, u=update: broken(each, u))) for update in ("full", "sharded")}
+    assert said["full"] == said["sharded"]
+    (text,) = said["full"]
+    assert "gradients, summed in float64, are infinite or not a number in iteration 2" in text
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "auto", "native-best"])
+def test_algorithms_must_have_both_halves(algorithm):
+    def body(transport):
+        try:
+            trained(transport, "wfbp", "sharded", algorithm=algorithm)
+        except AgreedError as error:
+            return str(error)
+
+    said = set(run_loopback(2, body))
+    assert said == {None} if algorithm != "native-best" else all("native-best" in text for text in said)
+
+
+def test_a_checkpoint_knows_nothing_of_shards(tmp_path):
+    """Another session goes on from it, with whole updates or on other ranks."""
+    file = tmp_path / "run.npz"
+
+    def body(transport, update, iterations, fusion):
+        options = {"algorithm": "ordered", "optimizer": Adam(0.01), "update": update, "fusion": fusion}
+        with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
+            done = session.resume(file) if file.exists() else 0
+            for iteration in range(done, iterations):
+                x, targets = batch(iteration, 0)
+                own = slice(*chunk_bounds(len(x), transport.size, transport.rank))
+                session.step(x[own], targets[own], total=len(x))
+            session.save(file, iterations)
+            return np.concatenate([parameter.value.ravel() for parameter in session.parameters])
+
+    expected = run_loopback(3, lambda each: body(each, "full", 6, "25MB"))[0]
+    for first, second in (("sharded", "full"), ("full", "sharded"), ("sharded", "sharded")):
+        file.unlink()
+        run_loopback(3, lambda each, u=first: body(each, u, 3, "cut:128B"))
+        assert (run_loopback(3, lambda each, u=second: body(each, u, 6, "none"))[0] == expected).all()
+    file.unlink()
+    for ranks, iterations in ((3, 2), (1, 4), (2, 6)):
+        found = run_loopback(ranks, lambda each, n=iterations: body(each, "sharded", n, "none"))[0]
+    assert found == pytest.approx(expected, rel=1e-10)
+
+
+class Ordered(Wfbp):
+    """An order decided in advance."""
+
+    def __init__(self, fabric):
+        super().__init__(fabric)
+        self.order = [("all_reduce", bucket.index) for bucket in reversed(fabric.buckets)]
+
+
+class Backwards(Dear):
+    """The all-gathers in another order than they are started."""
+
+    def __init__(self, fabric):
+        super().__init__(fabric)
+        numbers = [bucket.index for bucket in fabric.buckets]
+        self.order = [("reduce_scatter", number) for number in reversed(numbers)]
+        self.order += [("all_gather", number) for number in numbers]
+
+
+@pytest.mark.parametrize("schedule", [Ordered, Backwards])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_an_order_of_the_iteration(schedule, clip, monkeypatch):
+    monkeypatch.setitem(SCHEDULES, "mine", schedule)
+    options = {"clip": clip, "fusion": "none", "optimizer": Adam(0.01)}
+    answers = {
+        run_loopback(3, lambda each, n=name, u=update: trained(each, n, u, **options)[0])[0]
+        for name in ("mine", "wfbp")
+        for update in ("full", "sharded")
+    }
+    assert len(answers) == 1
+
+
+def test_where_the_gathers_of_an_order_go():
+    fabric = object.__new__(ShardedFabric)
+    order = [("all_reduce", 1), ("all_reduce", 0)]
+    assert fabric.with_gathers(order) == [("all_reduce", 1), ("all_gather", 1), ("all_reduce", 0), ("all_gather", 0)]
+    fabric.verdict, followed = True, []
+    fabric.engine = type("", (), {"follow": staticmethod(followed.append)})
+    fabric.follow(order)
+    assert followed == [[LOSS, *order, VERDICT, ("all_gather", 1), ("all_gather", 0)]]
+
+
+def test_a_parameter_in_its_own_memory_has_the_values_of_all_shards():
+    def body(transport):
+        weight = np.random.default_rng(1).standard_normal((40, 4))
+        mine = Dense("only", weight)
+        mine.parameters[0].rebind = False
+        assert isinstance(mine.weight, Parameter)
+        with Session([mine], SoftmaxCrossEntropy(), transport, update="sharded", algorithm="ordered") as session:
+            for iteration in range(3):
+                rng = np.random.default_rng([iteration, transport.rank])
+                session.step(rng.standard_normal((4, 40)), rng.integers(0, 4, 4))
+            session.flush()
+            assert (session.arena.view(session.arena.values, 0) == mine.weight.value).all()
+            return session.parameters_sha256()
+
+    assert len(set(run_loopback(3, body))) == 1
