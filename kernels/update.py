@@ -19,8 +19,8 @@ def updater(
     """A bound call that updates ``values`` with ``grads``; on a GPU it is one launch.
 
     All arrays are flat, without gaps, of one library and of one length, which may be 0.
-    The call takes the optimiser, which may have other constants each time, the number of the iteration, which counts
-    from 1, and a factor for the gradients.
+    The call takes the optimiser, which may have other constants each time, the number of the update, counted from 1,
+    and a factor for the gradients.
 
     Args:
         grads: the gradients, of any floating type; only read.

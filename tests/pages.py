@@ -30,7 +30,9 @@ class Page:
     @property
     def commands(self):
         """(ranks, what follows them) of each ``mpirun -n RANKS dear-mpi ...``."""
-        return re.findall(r"^    mpirun -n (\d) dear-mpi (.*)$", self.text, re.MULTILINE)
+        found = re.findall(r"^    mpirun -n (\d+) dear-mpi (.*)$", self.text, re.MULTILINE)
+        assert found, "the page has no commands"
+        return found
 
     def shows(self, said):
         """Whether it has these words, wherever its lines end."""

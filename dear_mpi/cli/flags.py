@@ -76,7 +76,7 @@ CONFIG_FLAGS = {
     "beta2": Option(help="How much of the mean of their squares stays.", show_default=of_optimizers("beta2")),
     "epsilon": Option(help="Added to the root of that mean.", show_default=of_optimizers("epsilon")),
     "decay": Option(help=f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}."),
-    "warmup": Option(help="Iterations in which it rises to its full value."),
+    "warmup": Option(help="Iterations over which the learning rate rises to --lr."),
     "batch": Option(help="Examples per iteration, over all ranks together.", show_default="by model"),
     "accumulate": Option(help="Split each batch into so many parts; gradients are sent after the last."),
     "clip": Option(help="Scale gradients down to this norm, of all of them together.", show_default="no limit"),

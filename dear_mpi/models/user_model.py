@@ -79,7 +79,8 @@ def parameters_of(model: str, number: int, layer: Any) -> Sequence[Parameter]:
     """The parameters of what should be a layer."""
     what = named(number, layer, model)
     check_methods(what, layer)
-    found = getattr(layer, "parameters", None)
+    with telling(f"the parameters of {what} fail"):
+        found = getattr(layer, "parameters", None)
     if not isinstance(found, Sequence) or not all(isinstance(each, Parameter) for each in found):
         raise ValueError(f"{what} must have parameters, a sequence of Parameter, not {found!r:.99}")
     return found
@@ -97,13 +98,15 @@ def named(number: int, layer: Any, model: str) -> str:
 
 
 def try_out(model: UserModel, examples: Examples) -> None:
-    """Let one example through, forward and backward. The gradients are then those of it, and of no use.
+    """Let one example through, forward and backward. It leaves its gradients behind, which nobody reads.
 
     Raises:
         ValueError: a layer or the loss fails, or returns what cannot go on; the message names it.
     """
     x, targets = examples.take(np.zeros(1, np.intp))
-    layers, inputs = in_order(model.layers), list[Array]()
+    with telling(f"{model.name}: a layer that is there twice must be one that copy.deepcopy can copy"):
+        layers = in_order(model.layers)
+    inputs: list[Array] = []
     with np.errstate(all="ignore"):  # what is not finite is looked for in training
         for number, layer in enumerate(layers):
             inputs.append(x)
@@ -133,6 +136,7 @@ def tried_loss(model: UserModel, outputs: Array, targets: Array) -> Array:
     what, loss = f"the loss of {model.name}", model.loss
     with telling(f"{what} fails for outputs of shape {list(outputs.shape)} and targets of {list(targets.shape)}"):
         total = loss.forward(outputs, targets)
-    if np.ndim(total):
-        raise ValueError(f"{what} must return the sum over all examples, one number, not {list(np.shape(total))}")
+    if np.ndim(total) or np.asarray(total).dtype.kind not in "fiu":
+        found = f"an array of shape {list(np.shape(total))}" if np.ndim(total) else f"{total!r:.99}"
+        raise ValueError(f"{what} must return the sum over all examples, one number, not {found}")
     return returned(what, loss.backward, 1.0, due=outputs.shape)

@@ -25,7 +25,7 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     accuracy, steady_s = report["accuracy"], median(report["iteration_s"][1:] or report["iteration_s"]).value
     rest_s = round(steady_s - report["compute_s"] - report["exposed_comm_s"], 9) + 0.0  # never "-0.00"
     rows = {
-        "schedule": f"{report['schedule']}, {algorithm(report)}, {buckets(report)}",
+        "schedule": f"{report['schedule']}, {algorithm(report)}, {buckets(report)}" + sharded(report),
         "iterations": f"{report['iterations']}" + (f", batch {report['batch']}" if report["data"] else ""),
         "loss, first and last": f"{report['loss'][0]:.4f}, {report['loss'][-1]:.4f}" if report["data"] else None,
         "test accuracy": None if accuracy is None else f"{accuracy:.2%}",
@@ -63,15 +63,19 @@ def algorithm(report: dict[str, Any]) -> str:
     return str(report["algorithm"]) + (f" ({chosen})" if report["algorithm"] not in counts else "")
 
 
+def sharded(report: dict[str, Any]) -> str:
+    """What the all-gathers carry, if it is not gradients."""
+    return ", sharded update" if report["update"] == "sharded" else ""
+
+
 def show_comparison(world: World, rows: Sequence[dict[str, Any]]) -> None:
     """Schedules side by side."""
     first = rows[0]
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {buckets(first)}"
     parts = "exposed: waiting for communication; bound: least time possible; / bound: iteration / bound"
     caption = f"ms: {MEDIANS}; {parts}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
-    table = Table(
-        title=f"{title}\n{algorithm(first)} over {first['transport']}", caption=caption, box=SIMPLE_HEAD, padding=0
-    )
+    title += f"\n{algorithm(first)}{sharded(first)} over {first['transport']}"
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=0)
     heads = ("iteration", "compute", "exposed", "bound", "/ bound", "speed-up", "")
     for head in ("schedule", *heads):
         table.add_column(head, justify="left" if head == "schedule" else "right")

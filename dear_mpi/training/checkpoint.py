@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.transports.agree import by_rank_0
+from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.reporting.files import replacing
 from dear_mpi.training.line.arena import Arena
@@ -36,8 +36,13 @@ FORMAT = 1
 VALUE = "value"
 
 
-def snapshot(session: Session, notes: Any = None) -> dict[str, Array]:
-    """The state of a session behind a flush, as arrays of the host; ``notes`` is anything that JSON can hold."""
+def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[str, Array]:
+    """Collective: the state of a session behind a flush, as arrays of the host, or nothing if not to ``keep``.
+
+    Raises:
+        ArgumentError: the notes are something that JSON cannot hold.
+    """
+    agree(session.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
     session.flush()
     arena, trainer = session.arena, next(iter(session.trainers.values()))
     about = {
@@ -52,7 +57,7 @@ def snapshot(session: Session, notes: Any = None) -> dict[str, Array]:
     }
     arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     for name, flat in flat_arrays(session):
-        for tensor in range(len(arena.layout.shapes)):
+        for tensor in range(len(arena.layout.shapes) if keep else 0):
             array = to_host(arena.view(flat, tensor)).copy()
             arrays[f"{name}.{tensor}"] = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
     return arrays
@@ -85,19 +90,25 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
     about: dict[str, Any] = {}
     by_rank_0(transport, "checkpoint", lambda: about.update(check(session, arrays)))
     about = json.loads(transport.gather_values(json.dumps(about))[0])  # each rank its own
-    for name, flat in flat_arrays(session):
-        for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
-            arena.view(flat, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(flat.dtype))
-        with make_plan("broadcast", flat, transport, algorithm="binomial") as plan:
-            plan()
-        if name != VALUE:
-            session.fabric.put_state(int(name.partition(".")[2]), flat)
+    fill(session, VALUE, arena.values, arrays)
+    for number in range(len(arena.state)):
+        with session.fabric.state_line(number) as line:
+            fill(session, f"state.{number}", line, arrays)
     session.fabric.restored(about["updates"])
     for trainer in session.trainers.values():
         trainer.done = about["iterations"]
     if session.loss_scale is not None and about["loss_scale"] is not None:
         vars(session.loss_scale).update(about["loss_scale"])
     return about["notes"]
+
+
+def fill(session: Session, name: str, line: Array, arrays: dict[str, Array]) -> None:
+    """Collective: bring the tensors of a snapshot, which rank 0 has, into an array as long as the line."""
+    arena, transport = session.arena, session.world.transport
+    for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
+        arena.view(line, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(line.dtype))
+    with make_plan("broadcast", line, transport, algorithm="binomial") as plan:
+        plan()
 
 
 def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
@@ -124,9 +135,10 @@ def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
         raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(mine)}")
     kept = [VALUE, *(f"state.{number}" for number in range(arena.optimizer.state_arrays))]
     for name, (number, shape) in product(kept, enumerate(arena.layout.shapes)):
-        array = f"{name}.{number}"
-        if array not in arrays or arrays[array].shape != shape:
-            raise ValueError(f"it has no array {array!r} of shape {shape}, which {arena.optimizer} needs")
+        array, like = f"{name}.{number}", arena.values if name == VALUE else arena.state[0]
+        found = arrays.get(array)
+        if found is None or (found.shape, found.itemsize) != (shape, like.itemsize):
+            raise ValueError(f"it must have the array {array!r} of {like.dtype}{list(shape)} for {arena.optimizer}")
     return about
 
 
@@ -136,7 +148,7 @@ def save(session: Session, path: Path, notes: Any = None) -> None:
     Raises:
         ArgumentError: it cannot be written.
     """
-    arrays = snapshot(session, notes)
+    arrays = snapshot(session, notes, keep=session.world.rank == 0)
     by_rank_0(session.world.transport, "checkpoint", lambda: write(path, arrays))
 
 

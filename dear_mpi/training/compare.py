@@ -7,6 +7,7 @@ the machine does hits them alike. The first iteration of each block fills the pi
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import Median, median, ratio
 from dear_mpi.training.bounds import communication
@@ -39,6 +40,7 @@ def compare(
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
     """
+    agree(world.transport, "compare", lambda: check(config))
     with Job(config, world, schedules) as job:
         started = dict.fromkeys(collective for each in job.schedules.values() for collective in each.collectives)
         network = communication(job.fabric, started)
@@ -62,6 +64,18 @@ def compare(
             | {"ideal_speedup": ideal_speedup(each, job.schedules[schedules[0]], figures[schedules[0]], network)}
             for name, each in job.schedules.items()
         ]
+
+
+def check(config: Config) -> dict[str, Any]:
+    """See that settings have a meaning for one model that several schedules train in turn.
+
+    Raises:
+        ValueError: one has none.
+    """
+    for name in ("decay", "warmup"):
+        if getattr(config, name) != getattr(Config, name):
+            raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")
+    return {}
 
 
 def turns(iterations: int) -> list[int]:

@@ -50,10 +50,10 @@ def check_model(elements: int, config: Config, world: World) -> None:
     dtype, wire = lookup("dtype", config.dtype, DTYPES), config.wire_type
     packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
     packed += dtype.itemsize * (config.accumulate > 1)
-    state = config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
+    state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
     if config.update == "sharded":
-        state = -(-state // world.size)
-    check(f"model {config.model!r}", elements * (dtype.itemsize + wire.itemsize + packed + state), config, world)
+        state //= world.size
+    check(f"model {config.model!r}", elements * (dtype.itemsize + wire.itemsize + packed) + state, config, world)
 
 
 def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:

@@ -11,11 +11,9 @@ import numpy as np
 
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array
 from dear_mpi.models.layers.synthetic import NoLoss
-from dear_mpi.training.fabric.rules import Rules, ScheduleError
-from dear_mpi.training.fabric.sharded import halves
-from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualUse
+from dear_mpi.training.fabric.rules import Rules, ScheduleError, carried_out
+from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualMeter, VirtualUse
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -23,7 +21,7 @@ from dear_mpi.training.trainer import Trainer
 __all__ = ["check_schedules", "rehearse"]
 
 LIMIT_S = 60.0  # a rehearsal takes milliseconds
-FLUSHES = (0, 0, 2, 0, 1)  # behind each iteration: the first has nothing to wait for, and one goes on behind a flush
+FLUSHES = (0, 0, 2, 0, 1)  # how often behind each iteration: not at all, twice (the second has nothing to do), once
 
 
 def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, transport: Transport) -> None:
@@ -35,9 +33,7 @@ def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, t
     for name, schedule in schedules.items():
         if not isinstance(schedule.collectives, tuple | list) or not schedule.collectives:
             raise ValueError(f"schedule {name!r} must have collectives, a tuple of names, not {schedule.collectives!r}")
-        wanted = schedule.collectives
-        if options.sharded:
-            wanted = tuple(dict.fromkeys(half for collective in wanted for half in halves(collective)))
+        wanted = carried_out(schedule.collectives, sharded=options.sharded)
         try:
             check_algorithm(options.algorithm, transport, *wanted)
         except ValueError as error:
@@ -59,7 +55,7 @@ def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: i
     try:
         with interrupted_after(LIMIT_S):
             virtual = [VirtualUse(fabric, number) for number in range(uses)]
-            trainer = Trainer(virtual, NoLoss(), NoMeter(fabric), schedule(fabric), rules, accumulate=accumulate)
+            trainer = Trainer(virtual, NoLoss(), VirtualMeter(fabric), schedule(fabric), rules, accumulate=accumulate)
             trainer.first = False  # which would flush behind the first iteration
             for flushes in FLUSHES:
                 trainer.iteration(np.zeros(0), np.zeros(0), 0)
@@ -74,20 +70,6 @@ def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: i
         raise ScheduleError(f"schedule {rules.name!r} fails in {rules.where}: {said}") from error
 
 
-class NoMeter:
-    """Reads no loss."""
-
-    def __init__(self, fabric: VirtualFabric) -> None:
-        self.fabric = fabric
-
-    def start(self, loss: Array | float, targets: int, total: int) -> None: ...
-
-    def complaint(self) -> None: ...
-
-    def read(self) -> float:
-        return 0.0
-
-
 class Endless(BaseException):
     """What is raised in a schedule that does not come to an end; not for its own ``except Exception``."""
 
@@ -96,7 +78,8 @@ class Endless(BaseException):
 def interrupted_after(seconds: float) -> Iterator[None]:
     """Raise ``Endless`` in this thread if the block takes longer, wherever its Python code is then.
 
-    Also on threads other than the main one, where no signal arrives: a rank may be one.
+    What sleeps or waits outside Python is not interrupted before it is over. A rank may be a thread other than the main
+    one, where no signal arrives.
     """
     lock, over, thread = threading.Lock(), False, threading.get_ident()
 

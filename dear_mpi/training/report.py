@@ -74,6 +74,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
     return {
         "schedule": schedule,
         "algorithm": config.algorithm,
+        "update": config.update,
         "chosen": job.fabric.chosen,
         "fusion": config.fusion,
         "buckets": len(job.buckets),

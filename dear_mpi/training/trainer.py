@@ -102,8 +102,9 @@ class Trainer:
             ArgumentError: a layer of some rank has not written its gradients where they travel.
         """
         fabric = self.fabric
-        fabric.follow(self.schedule.order)
         fabric.rules = self.rules
+        self.rules.follow(self.schedule.order)
+        fabric.follow(self.schedule.order)
         fabric.exposed_s()  # leave out the waiting between iterations
         begin = fabric.now()
         forward, backward = list[Pair](), list[Pair]()

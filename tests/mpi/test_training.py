@@ -41,7 +41,7 @@ def test_same_bits_with_auto(comm, link):
 
 def test_an_overflow_of_the_wire_ends_all_ranks_with_the_same_error(comm):
     """A gradient of the head is near 1: scaled up by its inputs, it does not fit into fp16."""
-    with pytest.raises(TrainingError, match=r"bucket 0 \(.*summed in float16, .* in iteration \d+:.*--wire") as error:
+    with pytest.raises(TrainingError, match=r"bucket 0 \(.*summed in float16, .* in update \d+:.*--wire") as error:
         trained(wire="fp16", optimizer="sgd", lr=1e4, iterations=50)
     assert len(set(comm.allgather(str(error.value)))) == 1
 

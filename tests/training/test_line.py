@@ -185,7 +185,7 @@ def test_parameters_that_stay_in_their_memory_are_updated_there(wire):
             for bucket in cut(arena.layout, range(0, 900, 100), arena.wire.itemsize):
                 bound = BoundBucket(bucket, arena, np.ones(1, np.bool_))
                 bound.pack()
-                bound.step(1.0)
+                bound.update_own(1.0)
                 bound.updated()
             arena.updates += 1
     first, second = ([p.value for layer in layers for p in layer.parameters] for layers in networks)

@@ -17,9 +17,9 @@ from dear_mpi.training.config import Config
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.order import Order
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
-from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualUse
+from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualMeter, VirtualUse
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.rehearse import NoMeter, rehearse
+from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
 from dear_mpi.training.train import train
 from dear_mpi.training.trainer import Trainer
@@ -313,7 +313,7 @@ def timed(schedule, price, *, forward_s=1.0, backward_s=2.0, iterations=4):
     """Seconds of the last iteration, and of waiting in it."""
     fabric = VirtualFabric(Rules("test", BUCKETS, schedule.collectives), price=price)
     steps = [VirtualUse(fabric, number, forward_s / USES, backward_s / USES) for number in range(USES)]
-    trainer = Trainer(steps, NoLoss(), NoMeter(fabric), schedule(fabric), fabric.rules)
+    trainer = Trainer(steps, NoLoss(), VirtualMeter(fabric), schedule(fabric), fabric.rules)
     trainer.first = False
     return [trainer.iteration(np.zeros(0), np.zeros(0), 0)[1] for _ in range(iterations)][-1]
 

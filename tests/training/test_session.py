@@ -191,7 +191,7 @@ def test_what_the_last_iteration_did_wrong_is_said_by_the_flush():
     assert on_all(lambda transport: body(transport, [1, 1])) == [None] * 3
     said = on_all(lambda transport: body(transport, [1, 1e9]))
     assert said == said[:1] * 3
-    assert "are infinite or not a number in iteration 1" in said[0]
+    assert "are infinite or not a number in update 1" in said[0]
 
 
 def test_a_session_that_is_over_says_so():

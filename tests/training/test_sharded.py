@@ -13,6 +13,7 @@ from dear_mpi.training import Session
 from dear_mpi.training.fabric.order import LOSS, VERDICT
 from dear_mpi.training.fabric.sharded import ShardedFabric
 from dear_mpi.training.learning_rate import Cosine
+from dear_mpi.training.options import UPDATES
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
 
 OPTIONS = [
@@ -80,19 +81,107 @@ def test_an_overflow_is_told_to_all_ranks_alike():
     said = {update: set(run_loopback(3, lambda each, u=update: broken(each, u))) for update in ("full", "sharded")}
     assert said["full"] == said["sharded"]
     (text,) = said["full"]
-    assert "gradients, summed in float64, are infinite or not a number in iteration 2" in text
+    assert "gradients, summed in float64, are infinite or not a number in update 2" in text
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "auto", "native-best"])
-def test_algorithms_must_have_both_halves(algorithm):
+@pytest.mark.parametrize("algorithm", ["ring", "auto", "bruck", "naive"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_same_bits_with_other_algorithms(algorithm, schedule):
+    """Where an all-reduce is a reduce-scatter and an all-gather, and so sums in one order."""
+    options = {"algorithm": algorithm, "fusion": "25MB", "optimizer": Adam(0.01)}
+    digests = {run_loopback(3, lambda each, u=update: trained(each, "dear", u, **options)[0])[0] for update in UPDATES}
+    digests.add(run_loopback(3, lambda each: trained(each, schedule, "sharded", **options)[0])[0])
+    assert len(digests) == 1
+
+
+def test_algorithms_must_have_both_halves():
     def body(transport):
+        with pytest.raises(AgreedError) as error:
+            trained(transport, "wfbp", "sharded", algorithm="recursive_doubling")
+        return str(error.value)
+
+    assert trained_alone("wfbp", "full", algorithm="recursive_doubling"), "it has all_reduce"
+    (said,) = set(run_loopback(2, body))
+    assert "schedule 'wfbp' takes reduce_scatter and all_gather: algorithm 'recursive_doubling'" in said
+
+
+def trained_alone(schedule, update, **options):
+    return run_loopback(2, lambda each: trained(each, schedule, update, **options)[0])[0]
+
+
+class Early(Dear):
+    """Lets the first all-gather go before the last reduce-scatter."""
+
+    def __init__(self, fabric):
+        super().__init__(fabric)
+        first, *others = [bucket.index for bucket in reversed(fabric.buckets)]
+        self.order = [("reduce_scatter", first), ("all_gather", first)]
+        self.order += [(each, number) for each in ("reduce_scatter", "all_gather") for number in others]
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_no_gather_may_go_before_the_verdict(update, monkeypatch):
+    """It would be of values that the verdict of the iteration before has scaled; or wait for ever."""
+    monkeypatch.setitem(SCHEDULES, "early", Early)
+
+    def body(transport):
+        with pytest.raises(AgreedError) as error:
+            trained(transport, "early", update, clip=0.5, fusion="none")
+        return str(error.value)
+
+    (said,) = set(run_loopback(2, body))
+    assert "schedule 'early' has an order in which an all_gather goes before the last reduction" in said
+    assert trained_alone("early", update, fusion="none") == trained_alone("dear", "full", fusion="none")
+
+
+class Flat:
+    """A layer whose gradient is 1."""
+
+    def __init__(self):
+        self.parameters = [Parameter.of("flat", np.zeros(40, np.float32))]
+
+    def forward(self, x):
+        return x
+
+    def backward(self, dy):
+        self.parameters[0].grad[...] = 1.0
+        return dy
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_each_update_has_its_rate(update):
+    """Also behind a checkpoint, and where the rate is one of NumPy's numbers."""
+
+    def body(transport):
+        options = {"update": update, "learning_rate": lambda number: np.float64(2.0**-number)}
+        layer, again = Flat(), Flat()
+        with Session([layer], SoftmaxCrossEntropy(), transport, optimizer=SGD(1.0), **options) as session:
+            for _ in range(3):
+                session.step(np.zeros((1, 2)), np.zeros(1, int))
+            state = session.state()
+        with Session([again], SoftmaxCrossEntropy(), transport, optimizer=SGD(1.0), **options) as session:
+            session.load(state)
+            session.step(np.zeros((1, 2)), np.zeros(1, int))
+            session.flush()
+            return set(again.parameters[0].value.tolist()), again.parameters[0].value.dtype.name
+
+    assert run_loopback(2, body) == [({-2 * (1 + 1 / 2 + 1 / 4 + 1 / 8)}, "float32")] * 2
+
+
+def test_values_that_overflow_are_no_gradients_that_do():
+    """Both say the same, in the same iteration: the gradients are finite."""
+
+    def body(transport, update):
         try:
-            trained(transport, "wfbp", "sharded", algorithm=algorithm)
+            with Session(layers(), SoftmaxCrossEntropy(), transport, update=update, optimizer=SGD(1e300)) as session:
+                for iteration in range(4):
+                    session.step(*batch(iteration, transport.rank))
         except AgreedError as error:
             return str(error)
 
-    said = set(run_loopback(2, body))
-    assert said == {None} if algorithm != "native-best" else all("native-best" in text for text in said)
+    said = {text for update in UPDATES for text in run_loopback(3, lambda each, u=update: body(each, u))}
+    assert len(said) == 1
+    assert said != {None}
 
 
 def test_a_checkpoint_knows_nothing_of_shards(tmp_path):

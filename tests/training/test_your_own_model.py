@@ -213,7 +213,7 @@ WRONG = {
     "a loss for each": (
         "class Each(Identity):\n    def forward(self, y, targets): return y[0]\n"
         + returning("(classifier(rng), Each())"),
-        f"the loss of {NAME} must return the sum over all examples, one number, not [10]",
+        f"the loss of {NAME} must return the sum over all examples, one number, not an array of shape [10]",
     ),
     "a loss without a gradient": (
         "class Each(Identity):\n    def forward(self, y, targets): return 0.0\n"

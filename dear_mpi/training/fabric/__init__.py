@@ -1,7 +1,8 @@
 """What schedules drive: buckets that communicate, on a live network or on a virtual one.
 
-``fabric.py`` has the protocol. ``live.py`` carries it out with plans and an engine, ``virtual.py`` with a clock and
-prices; ``rules.py`` says what a schedule may do, and ``order.py`` who is first on the wire.
+``fabric.py`` has the protocol. ``live.py`` carries it out with plans and an engine (``engine.py``), ``sharded.py``
+where each rank updates a shard, ``virtual.py`` with a clock and prices. ``rules.py`` says what a schedule may do,
+``order.py`` who is first on the wire, and ``verdict.py`` what must be known of gradients before they are used.
 """
 
 from dear_mpi.training.fabric.fabric import Fabric, Handle

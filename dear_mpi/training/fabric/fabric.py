@@ -43,7 +43,8 @@ class Fabric(Protocol):
         """Wait for it, and count the time as exposed communication."""
 
     def update(self, bucket: Bucket) -> None:
-        """Update the parameters of a bucket by its gradients, which must be reduced, and whole on this rank."""
+        """Make the parameters of a bucket new, by gradients that were reduced; with sharded updates, by the values that
+        were gathered."""
 
     def now(self) -> Any:
         """A mark of the time."""

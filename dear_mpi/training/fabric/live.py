@@ -1,6 +1,7 @@
 """The live fabric: buckets bound to memory, the plans of their collectives, and the engine that runs these."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -9,19 +10,19 @@ import numpy as np
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
-from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Handle
-from dear_mpi.training.fabric.order import LOSS, VERDICT, Key
+from dear_mpi.training.fabric.order import VERDICT, Key, completed
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.loss_scale import LossScale
 
 __all__ = ["LiveFabric"]
@@ -35,7 +36,7 @@ class LiveFabric:
         options: of ``make_plan``.
     """
 
-    binding = BoundBucket
+    binding: type[BoundBucket] = BoundBucket
     verdict: Verdict | None = None
     rules: Rules | None = None
 
@@ -46,7 +47,7 @@ class LiveFabric:
         self.plans: dict[tuple[str, int, int], Plan] = {}  # by collective and interval
         self.waits: list[tuple[Any, Any]] = []
         self.reduced = 0  # buckets of this iteration
-        self.judged: Handle | None = None
+        self.verdict_handle: Handle | None = None
         self.bind(buckets)
 
     def bind(self, buckets: Cut) -> None:
@@ -68,7 +69,7 @@ class LiveFabric:
         slab: Slab = self.options["slab"]
         self.options["slab"] = Slab(slab.allocate, growth=slab.growth)  # which goes when the plans from it are gone
         if self.verdict is not None:
-            self.verdict.shards = self.shards()
+            self.verdict.shards = self.owned()
 
     @property
     def updates(self) -> int:
@@ -79,21 +80,22 @@ class LiveFabric:
         """Values and state are those behind so many updates."""
         self.arena.updates = updates
         for bound in self.bound.values():
-            bound.steps = bound.updates = updates
+            bound.own_updates = bound.updates = updates
             bound.unpack()
 
     def whole_state(self) -> Iterator[Array]:
         """Collective: the optimiser's state of the whole line, array by array."""
         yield from self.arena.state
 
-    def put_state(self, number: int, line: Array) -> None:
-        """Take over what is new in such an array."""
-        self.arena.state[number][...] = line
+    @contextmanager
+    def state_line(self, number: int) -> Iterator[Array]:
+        """A state array for the whole line, to be filled within the block; this rank keeps its part of it."""
+        yield self.arena.state[number]
 
-    def shards(self) -> list[Array]:
+    def owned(self) -> list[Array]:
         """The parts of the wire that this rank owns."""
-        rank, size = self.world.rank, self.world.size
-        return [bound.buffer[Partition.of(bucket.count, size).shard(rank)] for bucket, bound in self.bound.items()]
+        shards = Shards(self.world.rank, self.world.size)
+        return [self.arena.wire[shards.of(bucket)] for bucket in self.buckets]
 
     def prepare(self, collectives: Iterable[str]) -> None:
         """Collective: make the plans that are still missing. To be called while nothing is under way."""
@@ -118,14 +120,14 @@ class LiveFabric:
 
     @property
     def chosen(self) -> list[str]:
-        """The algorithm of each bucket, which the collectives of a bucket share."""
-        algorithms = {tuple(interval): plan.algorithm for (_, *interval), plan in self.plans.items()}
+        """The algorithm of each bucket: that of its reduction, which is prepared first."""
+        algorithms = {tuple(interval): plan.algorithm for (_, *interval), plan in reversed(self.plans.items())}
         return [algorithms[bucket.start, bucket.stop] for bucket in self.buckets]
 
     def judge(self, clip: float | None, loss_scale: LossScale | None) -> None:
         """Collective: from now on look at the gradients of each iteration before they are used; see ``Verdict``."""
         slab = self.options["slab"]
-        self.verdict = Verdict(self.shards(), self.world.transport, slab=slab, clip=clip, loss_scale=loss_scale)
+        self.verdict = Verdict(self.owned(), self.world.transport, slab=slab, clip=clip, loss_scale=loss_scale)
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a collective on a bucket. If it reduces, the bucket is packed first."""
@@ -139,7 +141,7 @@ class LiveFabric:
         if self.reduced == len(self.buckets):
             self.reduced = 0
             if self.verdict is not None:
-                self.judged = self.engine.start(self.verdict, self.verdict.plan.name, VERDICT)
+                self.verdict_handle = self.engine.start(self.verdict, self.verdict.plan.name, VERDICT)
         return handle
 
     def launch(self, collective: str, bucket: Bucket) -> PlanHandle:
@@ -148,12 +150,8 @@ class LiveFabric:
         return self.engine.start(plan, plan.name, (collective, bucket.index))
 
     def follow(self, order: Sequence[Key] | None) -> None:
-        """Let collectives go onto the wire in this order, that of the loss first, the verdict behind the reductions."""
-        if order is not None:
-            last = max(number for number, (collective, _) in enumerate(order) if collective != "all_gather")
-            judged = [] if self.verdict is None else [VERDICT]
-            order = [LOSS, *order[: last + 1], *judged, *order[last + 1 :]]
-        self.engine.follow(order)
+        """Let collectives go onto the wire in this order, with the loss and the verdict."""
+        self.engine.follow(completed(order, judged=self.verdict is not None))
 
     def wait(self, handle: Any) -> None:
         """Wait, and count the time as exposed communication."""
@@ -180,7 +178,7 @@ class LiveFabric:
             self.rules.update(bucket)
         factor = self.factor()
         if factor is not None:
-            self.bound[bucket].step(factor)
+            self.bound[bucket].update_own(factor)
             self.bound[bucket].updated()
 
     def factor(self) -> float | None:
@@ -190,9 +188,9 @@ class LiveFabric:
         if self.reduced:
             what = f"only {self.reduced} of {len(self.buckets)} buckets are being reduced"
             raise CollectiveError(f"an update needs the verdict on all gradients, and {what}")
-        if self.judged is not None:
-            self.wait_exposed(self.judged)
-            self.judged = None
+        if self.verdict_handle is not None:
+            self.wait_exposed(self.verdict_handle)
+            self.verdict_handle = None
         return self.verdict.factor
 
     def complaints(self) -> list[str]:

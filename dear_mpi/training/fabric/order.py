@@ -15,12 +15,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["LOSS", "VERDICT", "Key", "Order"]
+__all__ = ["LOSS", "VERDICT", "Key", "Order", "completed"]
 
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started behind the forward pass
 VERDICT: Key = ("verdict", 0)  # on the gradients, behind the last reduction
 T = TypeVar("T")
+
+
+def completed(order: Sequence[Key] | None, *, judged: bool = False) -> list[Key] | None:
+    """The order of a schedule with what comes without it: the loss first, a verdict behind the last reduction.
+
+    >>> completed([("reduce_scatter", 0), ("all_gather", 0)], judged=True)
+    [('loss', 0), ('reduce_scatter', 0), ('verdict', 0), ('all_gather', 0)]
+    """
+    if order is None:
+        return None
+    last = max((number for number, (collective, _) in enumerate(order) if collective != "all_gather"), default=-1)
+    return [LOSS, *order[: last + 1], *([VERDICT] if judged else []), *order[last + 1 :]]
 
 
 class Order(Generic[T]):

@@ -8,17 +8,29 @@ bucket, and the point of the iteration.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
 
-__all__ = ["Rules", "ScheduleError"]
+__all__ = ["Rules", "ScheduleError", "carried_out"]
 
 
 class ScheduleError(ValueError):
     """A schedule does what would train wrongly, or hang."""
+
+
+def carried_out(collectives: Iterable[str], *, sharded: bool) -> tuple[str, ...]:
+    """The collectives of plans: with sharded updates an all_reduce is its two halves.
+
+    >>> carried_out(["all_reduce"], sharded=True), carried_out(["all_reduce"], sharded=False)
+    (('reduce_scatter', 'all_gather'), ('all_reduce',))
+    """
+    halves = ("reduce_scatter", "all_gather")
+    parts = (halves if sharded and each == "all_reduce" else (each,) for each in collectives)
+    return tuple(dict.fromkeys(part for each in parts for part in each))
 
 
 @dataclass
@@ -63,6 +75,13 @@ class Rules:
         """The hook that runs."""
         hook, use = self.point
         return f"{hook}({', '.join(map(str, use))})"
+
+    def follow(self, order: Sequence[Key] | None) -> None:
+        """The order of an iteration on the wire: the verdict on the gradients stands behind the last reduction."""
+        gathers = [collective == "all_gather" for collective, _ in order or ()]
+        if self.judged and gathers != sorted(gathers):
+            what = "behind which clipping and loss scaling look at all gradients"
+            self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
 
     def before_layer(self, use: int) -> None:
         """A layer runs forward: its parameters must have been updated."""

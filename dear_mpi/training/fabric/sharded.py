@@ -5,15 +5,18 @@
 
 The optimiser's state takes 1/P of the memory, and the update 1/P of the time. It runs on the engine's thread, right
 before the all-gather. Values have the same bits as with whole updates, because an update is elementwise. They travel
-in their own type, whatever that of the wire: with ``--wire fp16`` an all-gather sends twice the bytes.
+in their own type, whatever that of the wire: with ``--wire fp16`` an all-gather of fp32 values sends twice the bytes.
 
-Schedules do not know the difference. An ``all_reduce`` is carried out as its two halves, with the update between them;
-a schedule waits for the sum, and ``update`` for the values.
+Schedules do not know the difference. An ``all_reduce`` is carried out as its two halves, with the update between them:
+``wait`` returns when the sum is there, and ``update`` waits for the values.
+
+To cut buckets anew, or to write a checkpoint, the state is gathered: then every rank has all of it for a while.
 
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,19 +29,11 @@ from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.fabric import Handle
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fabric.rules import carried_out
 from dear_mpi.training.line.bound import BoundShard
 from dear_mpi.training.line.bucket import Bucket, Cut
 
-__all__ = ["ShardedFabric", "halves"]
-
-
-def halves(collective: str) -> tuple[str, ...]:
-    """What carries out a collective here.
-
-    >>> halves("all_reduce"), halves("all_gather")
-    (('reduce_scatter', 'all_gather'), ('all_gather',))
-    """
-    return ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
+__all__ = ["ShardedFabric"]
 
 
 class ShardedFabric(LiveFabric):
@@ -52,17 +47,17 @@ class ShardedFabric(LiveFabric):
         super().__init__(*args, **options)
 
     def prepare(self, collectives: Iterable[str]) -> None:
-        super().prepare(dict.fromkeys(half for collective in collectives for half in halves(collective)))
+        super().prepare(carried_out(collectives, sharded=True))
 
     def travels(self, collective: str, bucket: Bucket) -> Array:
         bound = self.bound[bucket]
         return bound.values if collective == "all_gather" else bound.buffer
 
     def plans_of(self, collective: str, bucket: Bucket) -> list[Plan]:
-        return [self.plan(half, bucket) for half in halves(collective)]
+        return [self.plan(each, bucket) for each in carried_out([collective], sharded=True)]
 
     def launch(self, collective: str, bucket: Bucket) -> PlanHandle:
-        plan = self.plan(halves(collective)[0], bucket)
+        plan, *_ = self.plans_of(collective, bucket)
         call: Callable[[], object] = plan
         if collective == "all_gather":
             call = partial(self.update_and_gather, bucket, plan)
@@ -75,7 +70,7 @@ class ShardedFabric(LiveFabric):
         factor = 1.0 if self.verdict is None else self.verdict.factor
         if factor is not None:
             with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
-                self.bound[bucket].step(factor)
+                self.bound[bucket].update_own(factor)
             gather()
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
@@ -118,12 +113,16 @@ class ShardedFabric(LiveFabric):
             shards.on_line(gathered, self.buckets, line)
             yield line
 
-    def put_state(self, number: int, line: Array) -> None:
-        self.arena.shards.from_line(line, self.buckets, self.arena.state[number])
+    @contextmanager
+    def state_line(self, number: int) -> Iterator[Array]:
+        own = self.arena.state[number]
+        line = array_module(own).zeros(self.arena.values.shape, own.dtype)
+        yield line
+        self.arena.shards.from_line(line, self.buckets, own)
 
     def cut(self, buckets: Cut) -> None:
         """Collective: go on with other buckets. The state moves to the ranks that have its shards now."""
         lines = list(self.whole_state())
         super().cut(buckets)
-        for number, line in enumerate(lines):
-            self.put_state(number, line)
+        for own, line in zip(self.arena.state, lines, strict=True):
+            self.arena.shards.from_line(line, buckets, own)

@@ -5,6 +5,9 @@
 
 The trainer and the schedules run on it as they do on the live one. It also keeps the book of ``rules.py``, so that a
 schedule which would train wrongly, or wait for ever, is refused before the first byte moves.
+
+The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
+has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
 """
 
 from __future__ import annotations
@@ -13,27 +16,42 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dear_mpi.kernels.array import Array
-from dear_mpi.training.fabric.order import Key, Order
+from dear_mpi.training.fabric.order import LOSS, Key, Order, completed
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
 
-__all__ = ["VirtualFabric", "VirtualUse"]
+__all__ = ["Price", "VirtualFabric", "VirtualMeter", "VirtualUse", "Wait"]
 
 Price = Callable[[str, Bucket], float]
 
 
 @dataclass(eq=False)
 class VirtualHandle:
-    """A collective under way, and when it has ended, if that is known."""
+    """A collective under way (the sum of the loss has no bucket), and when it has ended, if that is known."""
 
     collective: str
-    bucket: Bucket
-    submitted_s: float
+    bucket: Bucket | None
+    submitted_s: Any  # float, or over ranks
+    price_s: float
+    begin_s: float | None = None
     end_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.collective if self.bucket is None else f"{self.collective} of {self.bucket}"
 
     def wait(self) -> None:
         """Nothing: the fabric moves the clock."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What the compute of a rank, or of each of several, has waited for."""
+
+    handle: VirtualHandle
+    exposed_s: Any  # float, or over ranks
 
 
 class VirtualFabric:
@@ -42,57 +60,90 @@ class VirtualFabric:
     Args:
         rules: the book of the schedule that runs, with the buckets.
         price: seconds of a collective of a bucket.
-    """
+        loss_s: seconds of the sum of the loss.
+        update_s: seconds of the update of a bucket.
+        compute: from the nominal seconds of a layer to those that it takes on each rank.
 
-    def __init__(self, rules: Rules, *, price: Price = lambda collective, bucket: 0.0) -> None:
-        self.rules, self.buckets, self.price = rules, rules.buckets, price
-        self.clock_s = self.wire_free_s = self.exposed = 0.0
-        self.order: Order[VirtualHandle] = Order(None)
+    Attributes:
+        clock_s: the time, of all ranks or of each.
+        log: the collectives since ``log`` was emptied last, in the order of the wire.
+        waited: what ``exposed_s`` has added up.
+    """
 
     loss_scale = 1.0
 
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        price: Price = lambda collective, bucket: 0.0,
+        loss_s: float = 0.0,
+        update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
+        compute: Callable[[float], Any] = lambda seconds: seconds,
+    ) -> None:
+        self.rules, self.buckets = rules, rules.buckets
+        self.price, self.loss_s, self.update_s, self.compute = price, loss_s, update_s, compute
+        self.clock_s: Any = 0.0
+        self.wire_free_s = 0.0
+        self.log: list[VirtualHandle] = []
+        self.waits: list[Wait] = []
+        self.waited: list[Wait] = []
+        self.order: Order[VirtualHandle] = Order(None)
+
     def follow(self, order: Sequence[Key] | None) -> None:
         """Let collectives go onto the wire in this order."""
-        self.order = self.order.replaced(order)
+        self.order = self.order.replaced(completed(order))
 
     def start(self, collective: str, bucket: Bucket) -> VirtualHandle:
         """Put a collective onto the wire, when its turn has come."""
-        handle = VirtualHandle(collective, bucket, self.clock_s)
+        handle = VirtualHandle(collective, bucket, self.clock_s, self.price(collective, bucket))
         self.rules.start(collective, bucket, handle)
-        for next_one in self.order.submit((collective, bucket.index), handle):
-            begin_s = max(self.wire_free_s, next_one.submitted_s)
-            self.wire_free_s = next_one.end_s = begin_s + self.price(next_one.collective, next_one.bucket)
+        self.submit((collective, bucket.index), handle)
         return handle
+
+    def start_loss(self) -> VirtualHandle:
+        """The same for the sum of the loss."""
+        handle = VirtualHandle("sum of the loss", None, self.clock_s, self.loss_s)
+        self.submit(LOSS, handle)
+        return handle
+
+    def submit(self, key: Key, handle: VirtualHandle) -> None:
+        for each in self.order.submit(key, handle):
+            each.begin_s = max(self.wire_free_s, float(np.max(each.submitted_s)))
+            self.wire_free_s = each.end_s = each.begin_s + each.price_s
+            self.log.append(each)
 
     def wait(self, handle: VirtualHandle) -> None:
         """Move the clock on to the end of a collective."""
         if handle.end_s is None:
-            what = f"waits for the {handle.collective} of {handle.bucket} though it has not started what comes before"
+            what = f"waits for the {handle} though it has not started what comes before"
             self.rules.refuse(f"{what}, {self.order.next}: it would wait for ever")
-        self.exposed += max(0.0, handle.end_s - self.clock_s)
-        self.clock_s = max(self.clock_s, handle.end_s)
-        self.rules.awaited(handle.collective, handle.bucket, handle)
+        self.waits.append(Wait(handle, np.maximum(0.0, handle.end_s - self.clock_s)))
+        self.clock_s = np.maximum(self.clock_s, handle.end_s)
+        if handle.bucket is not None:
+            self.rules.awaited(handle.collective, handle.bucket, handle)
 
     def update(self, bucket: Bucket) -> None:
-        """Note that a bucket is updated, which takes no time."""
+        """Update a bucket, which takes its time."""
         self.rules.update(bucket)
+        self.spend(self.update_s(bucket))
 
     def spend(self, seconds: float) -> None:
         """Let time pass: something is computed."""
-        self.clock_s += seconds
+        self.clock_s = self.clock_s + self.compute(seconds)
 
-    def now(self) -> float:
+    def now(self) -> Any:
         """The clock, in seconds."""
         return self.clock_s
 
-    def seconds(self, begin: float, end: float) -> float:
+    def seconds(self, begin: Any, end: Any) -> Any:
         """From one time to another."""
         return end - begin
 
-    def exposed_s(self) -> float:
+    def exposed_s(self) -> Any:
         """Seconds of waiting since this was asked last."""
-        exposed, self.exposed = self.exposed, 0.0
-        return exposed
+        self.waited, self.waits = self.waits, []
+        return sum(wait.exposed_s for wait in self.waited)
 
     def complaints(self) -> list[str]:
         """Nothing: there are no numbers that could be wrong."""
@@ -125,3 +176,19 @@ class VirtualUse:
         return dy
 
     def after_backward(self, *, last: bool) -> None: ...
+
+
+class VirtualMeter:
+    """Sums a loss that is zero: the sum has its place on the wire, behind the forward pass."""
+
+    def __init__(self, fabric: VirtualFabric) -> None:
+        self.fabric = fabric
+
+    def start(self, loss: Array | float, targets: int, total: int) -> None:
+        self.handle = self.fabric.start_loss()
+
+    def complaint(self) -> None: ...
+
+    def read(self) -> float:
+        self.fabric.wait(self.handle)
+        return 0.0

@@ -146,7 +146,7 @@ class Arena:
     def optimizer_at(self, update: int) -> Optimizer:
         """The optimiser for an update, counted from 0."""
         rate = self.learning_rate
-        return self.optimizer if rate is None else replace(self.optimizer, lr=rate(update))
+        return self.optimizer if rate is None else replace(self.optimizer, lr=float(rate(update)))
 
     def add_tied(self, use: int) -> None:
         """Add what later uses have contributed to the gradients that a use owns; backward ends with the owner."""

@@ -2,14 +2,15 @@
 
 Whatever goes wrong with a gradient on one rank ends as a NaN or an infinity in the sum, which is the same on all ranks.
 The update tells whether it met one: so all ranks find it in the same iteration, without a message. Where each rank
-updates a shard, one alone meets it. It then leaves NaN at the beginning of its shard, where all look when they have
-gathered the values.
+updates a shard, one alone meets it. It then leaves a word at the beginning of its shard, a NaN that no computation has,
+where all look when they have gathered the values.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.update import updater
@@ -17,6 +18,8 @@ from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Bucket
 
 __all__ = ["BoundBucket", "BoundShard"]
+
+WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; each is a NaN in all types of that size
 
 
 class BoundBucket:
@@ -27,33 +30,29 @@ class BoundBucket:
 
     Attributes:
         buffer, values: its gradients as they travel, and its parameters: views into the arena.
-        steps: how often the optimiser has been applied to this rank's shard.
+        own_updates: how often this rank's shard has been updated.
         updates: how often all of its parameters have been updated.
     """
 
-    def __init__(self, bucket: Bucket, arena: Arena, finite: Array) -> None:
+    def __init__(self, bucket: Bucket, arena: Arena, finite: Array, *, own_finite: Array | None = None) -> None:
         self.bucket, self.arena, self.finite = bucket, arena, finite
         span, own = slice(bucket.start, bucket.stop), arena.shards.of(bucket)
         self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
-        self.steps = self.updates = arena.updates
+        self.own_updates = self.updates = arena.updates
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         state = [array[arena.shards.state(bucket)] for array in arena.state]
-        self.apply = updater(arena.wire[own], self.own, state, arena.optimizer, finite=self.seen)
-
-    @property
-    def seen(self) -> Array:
-        """What the optimiser turns False."""
-        return self.finite
+        self.own_finite = finite if own_finite is None else own_finite
+        self.apply = updater(arena.wire[own], self.own, state, arena.optimizer, finite=self.own_finite)
 
     def pack(self) -> None:
         """Bring the gradients onto the wire; layers have written them there already, unless it has another type."""
         for call in self.packing:
             call()
 
-    def step(self, factor: float) -> None:
+    def update_own(self, factor: float) -> None:
         """Apply the optimiser to this rank's shard, with the reduced gradients in the buffer, times a factor."""
-        self.apply(self.arena.optimizer_at(self.steps), self.steps + 1, factor)
-        self.steps += 1
+        self.apply(self.arena.optimizer_at(self.own_updates), self.own_updates + 1, factor)
+        self.own_updates += 1
 
     def updated(self) -> None:
         """All values are new: bring them to the parameters that stay where they are."""
@@ -70,27 +69,24 @@ class BoundBucket:
         if wire.itemsize < 4:
             advice = f"a type of a wider range may carry them (--wire bf16 or fp32), or {advice}"
         what = f"gradients, summed in {wire}, are infinite or not a number"
-        return f"{self.bucket}: {what} in iteration {self.updates - 1}: {advice}"
+        return f"{self.bucket}: {what} in update {self.updates - 1}: {advice}"
 
 
 class BoundShard(BoundBucket):
     """The same where this rank updates a shard, perhaps on another thread than the one that looks at the result."""
 
     def __init__(self, bucket: Bucket, arena: Arena, finite: Array) -> None:
-        self.mine = array_module(finite).ones_like(finite)
-        super().__init__(bucket, arena, finite)
+        super().__init__(bucket, arena, finite, own_finite=array_module(finite).ones_like(finite))
+        size = self.values.itemsize
+        self.word = np.dtype(f"u{size}").type(WORDS[size])
+        self.words = self.values.view(self.word.dtype)[:: self.own.size]  # the first element of each rank's shard
 
-    @property
-    def seen(self) -> Array:
-        mine: Array = self.mine
-        return mine
-
-    def step(self, factor: float) -> None:
-        super().step(factor)
+    def update_own(self, factor: float) -> None:
+        super().update_own(factor)
         xp: Any = array_module(self.own)
-        self.own[:1] = xp.where(self.mine, self.own[:1], math.nan)
+        first = self.own.view(self.word.dtype)[:1]
+        first[...] = xp.where(self.own_finite, first, self.word)
 
     def updated(self) -> None:
-        firsts = self.values[:: max(1, self.own.size)]
-        self.finite &= array_module(firsts).isfinite(firsts).all()
+        self.finite &= (self.words != self.word).all()
         super().updated()

@@ -110,5 +110,4 @@ def cut(layout: Layout, borders: Iterable[int], itemsize: int) -> Cut:
 
 def uses_of(layout: Layout, start: int, stop: int) -> tuple[int, ...]:
     """The uses that touch an interval."""
-    inside = set(layout.tensors(start, stop))
-    return tuple(use for use, tensors in enumerate(layout.uses) if inside.intersection(tensors))
+    return tuple(sorted({use for tensor in layout.tensors(start, stop) for use in layout.users[tensor]}))

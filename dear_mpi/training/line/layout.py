@@ -12,6 +12,7 @@ shards of every bucket are equal, and no two of them share a cache line. This is
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,16 +79,25 @@ class Layout:
 
     def end(self, tensor: int) -> int:
         """The element behind the last one of a tensor."""
-        return self.offsets[tensor] + self.size(tensor)
+        return self.ends[tensor]
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        return tuple(offset + math.prod(shape) for offset, shape in zip(self.offsets, self.shapes, strict=True))
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """The uses that touch each tensor, ascending."""
+        found: list[list[int]] = [[] for _ in self.shapes]
+        for use, tensors in enumerate(self.uses):
+            for tensor in dict.fromkeys(tensors):
+                found[tensor].append(use)
+        return tuple(map(tuple, found))
 
     @cached_property
     def first_uses(self) -> tuple[int, ...]:
         """The first use of each tensor."""
-        first: dict[int, int] = {}
-        for use, tensors in enumerate(self.uses):
-            for tensor in tensors:
-                first.setdefault(tensor, use)
-        return tuple(first[tensor] for tensor in range(len(self.shapes)))
+        return tuple(users[0] for users in self.users)
 
     @cached_property
     def owned(self) -> tuple[int, ...]:
@@ -101,6 +111,6 @@ class Layout:
         """Where on the line the tensors begin that a use owns."""
         return self.offsets[self.first_uses.index(use)]
 
-    def tensors(self, start: int, stop: int) -> list[int]:
+    def tensors(self, start: int, stop: int) -> range:
         """The tensors that lie, at least in part, between two elements."""
-        return [tensor for tensor, offset in enumerate(self.offsets) if offset < stop and start < self.end(tensor)]
+        return range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))

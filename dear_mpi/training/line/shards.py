@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.line.bucket import Bucket
 
@@ -37,8 +38,8 @@ class Shards:
 
     def of(self, bucket: Bucket) -> slice:
         """The elements of the line that this rank updates."""
-        count = bucket.count // self.ranks
-        return slice(bucket.start + self.rank * count, bucket.start + (self.rank + 1) * count)
+        own = Partition.of(bucket.count, self.ranks).shard(self.rank)
+        return slice(bucket.start + own.start, bucket.start + own.stop)
 
     def state(self, bucket: Bucket) -> slice:
         """Where the state for them lies."""
