@@ -13,6 +13,9 @@ from typing import Any
 __all__ = ["Source", "is_in_file", "load", "source_of", "telling"]
 
 
+MOST = 500  # characters of an error of a user
+
+
 @dataclass(frozen=True)
 class Source:
     """A user's function or class as it is now: relative names and files may change, what was proved may not.
@@ -86,4 +89,18 @@ def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[Non
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() as well, which would end the command in silence
-        raise error_type(f"{what}: {type(error).__name__}: {error}") from error
+        raise error_type(f"{what}: {type(error).__name__}: {in_a_line(error)}") from error
+
+
+def in_a_line(error: BaseException) -> str:
+    """What an error of a user's code says, without line breaks and control characters, and not too long.
+
+    >>> in_a_line(ValueError("one\\ntwo"))
+    'one two'
+    """
+    try:
+        words = " ".join(str(error).split())
+    except Exception:
+        words = "(it cannot say why)"
+    text = "".join(each if each.isprintable() else "?" for each in words)
+    return text if len(text) <= MOST else f"{text[:MOST]}..."

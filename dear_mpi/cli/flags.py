@@ -69,7 +69,7 @@ CONFIG_FLAGS = {
     "momentum": Option(help="Factor of the momentum.", show_default=of_optimizers("momentum")),
     "nesterov": Option("--nesterov", help="Use Nesterov's form of momentum."),
     "weight_decay": Option(
-        help="Factor of an L2 penalty on all parameters, biases and gains, too; of adamw, of the decay beside it.",
+        help="Factor of an L2 penalty on all parameters, biases and gains, too; for adamw of its decoupled decay.",
         show_default=of_optimizers("weight_decay"),
     ),
     "beta1": Option(help="How much of the mean of gradients stays.", show_default=of_optimizers("beta1")),
@@ -81,7 +81,9 @@ CONFIG_FLAGS = {
     "accumulate": Option(help="Split each batch into so many parts; gradients are sent after the last."),
     "clip": Option(help="Scale gradients down to this norm, of all of them together.", show_default="no limit"),
     "loss_scale": Option(help="dynamic: scale gradients while they travel, and skip an iteration if they overflow."),
-    "update": Option(help="full: every rank updates all; sharded: its shard, with its part of the optimiser's state."),
+    "update": Option(
+        help="full: each rank updates all parameters; sharded: a part of them, and keeps that part of the state."
+    ),
     "iterations": Option(help="Number of iterations.", show_default="by model"),
     "dtype": Option(help=f"Type of the parameters: fp32 or fp64; of synthetic models {', '.join(DTYPES)}."),
     "wire": Option(help=f"Type in which gradients travel: {', '.join(DTYPES)}.", show_default="that of the parameters"),

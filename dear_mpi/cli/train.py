@@ -16,10 +16,8 @@ from dear_mpi.training.train import train as run_training
 
 __all__ = ["train", "train_and_show"]
 
-Save = Annotated[
-    Path | None, Option("--save", metavar="FILE", help="Write a checkpoint at the end: all that is needed.")
-]
-Every = Annotated[int | None, Option(min=1, help="And one after every so many iterations.", show_default="at the end")]
+Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write a checkpoint when training is over.")]
+Every = Annotated[int | None, Option(min=1, help="And one each N iterations.", metavar="N", show_default="none")]
 Resume = Annotated[bool, Option("--resume", help="Go on from the checkpoint FILE, on any number of ranks.")]
 TRAIN_FLAGS = JOB_FLAGS | {
     "save": parameter("save", Save),
@@ -46,6 +44,8 @@ def saving_of(flags: Flags) -> Saving | None:
         ValueError: one of them has no file.
     """
     if "save" in flags:
+        if flags.get("json_file") is not None and flags["save"].resolve() == flags["json_file"].resolve():
+            raise ValueError(f"--save and --json must be different files, not both {str(flags['save'])!r}")
         return Saving(flags["save"], flags.get("every"), flags.get("resume", False))
     for name in ("every", "resume"):
         if name in flags:

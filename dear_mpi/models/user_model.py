@@ -13,7 +13,7 @@ import numpy as np
 
 from dear_mpi.collectives.program.user_file import load, source_of, telling
 from dear_mpi.kernels.array import Array
-from dear_mpi.models.data import Dataset, Examples
+from dear_mpi.models.data import Dataset
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 
@@ -97,13 +97,13 @@ def named(number: int, layer: Any, model: str) -> str:
     return f"layer {number} ({type(layer).__name__}) of {model}"
 
 
-def try_out(model: UserModel, examples: Examples) -> None:
+def try_out(model: UserModel, dataset: Dataset) -> None:
     """Let one example through, forward and backward. It leaves its gradients behind, which nobody reads.
 
     Raises:
         ValueError: a layer or the loss fails, or returns what cannot go on; the message names it.
     """
-    x, targets = examples.take(np.zeros(1, np.intp))
+    x, targets = dataset.train.take(np.zeros(1, np.intp))
     with telling(f"{model.name}: a layer that is there twice must be one that copy.deepcopy can copy"):
         layers = in_order(model.layers)
     inputs: list[Array] = []
@@ -111,7 +111,7 @@ def try_out(model: UserModel, examples: Examples) -> None:
         for number, layer in enumerate(layers):
             inputs.append(x)
             x = returned(named(number, layer, model.name), layer.forward, x)
-        dy = tried_loss(model, x, targets)
+        dy = tried_loss(model, x, targets, dataset.classes)
         for number in reversed(range(len(layers))):
             what = named(number, layers[number], model.name)
             # what is in front of the first layer has no use for a gradient
@@ -131,9 +131,11 @@ def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int
     return array
 
 
-def tried_loss(model: UserModel, outputs: Array, targets: Array) -> Array:
+def tried_loss(model: UserModel, outputs: Array, targets: Array, classes: int) -> Array:
     """The gradient of the loss of the model's outputs."""
     what, loss = f"the loss of {model.name}", model.loss
+    if isinstance(loss, SoftmaxCrossEntropy) and (outputs.ndim < 2 or outputs.shape[-1] < classes):
+        raise ValueError(f"{model.name} must have {classes} outputs, one for each class, not {list(outputs.shape[1:])}")
     with telling(f"{what} fails for outputs of shape {list(outputs.shape)} and targets of {list(targets.shape)}"):
         total = loss.forward(outputs, targets)
     if np.ndim(total) or np.asarray(total).dtype.kind not in "fiu":

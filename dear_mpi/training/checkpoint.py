@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,7 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.reporting.files import replacing
+from dear_mpi.training.facts import sha256
 from dear_mpi.training.line.arena import Arena
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[
         "optimizer": type(arena.optimizer).__name__,
         "iterations": trainer.done,
         "updates": session.fabric.updates,
+        "frozen": frozen_sha256(session),
         "loss_scale": None if session.loss_scale is None else asdict(session.loss_scale),
         "notes": notes,
     }
@@ -59,8 +61,13 @@ def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[
     for name, flat in flat_arrays(session):
         for tensor in range(len(arena.layout.shapes) if keep else 0):
             array = to_host(arena.view(flat, tensor)).copy()
-            arrays[f"{name}.{tensor}"] = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
+            arrays[f"{name}.{tensor}"] = array.view(stored(array.dtype))
     return arrays
+
+
+def frozen_sha256(session: Session) -> str:
+    """That of the parameters that are not trained: they are not in the checkpoint, and must be the same again."""
+    return sha256(parameter.value for parameter in session.parameters if not parameter.trained)
 
 
 def names_of(arena: Arena) -> list[str]:
@@ -117,16 +124,22 @@ def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
     Raises:
         ValueError: it is not; the message names what differs.
     """
+    if not isinstance(arrays, Mapping):
+        raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")
     about: dict[str, Any] = json.loads(bytes(arrays["about"])) if "about" in arrays else {}
     if about.get("format") != FORMAT:
         raise ValueError(f"it must be of format {FORMAT}, not {about.get('format')}")
+    counts = [about.get(name) for name in ("iterations", "updates")]
+    if not all(type(count) is int and count >= 0 for count in counts) or "notes" not in about:
+        raise ValueError(f"it must have notes and numbers of iterations and updates, not {about!r:.200}")
     arena = session.arena
     here = {"dtype": arena.values.dtype.name, "optimizer": type(arena.optimizer).__name__}
+    here["frozen"] = frozen_sha256(session)
     for what, due in here.items():
-        if about[what] != due:
-            raise ValueError(f"it has the {what} {about[what]}, and this run has {due}")
-    shapes = [tuple(arrays[f"value.{number}"].shape) for number in range(len(about["names"]))]
-    theirs = list(zip(about["names"], shapes, strict=True))
+        if about.get(what) != due:
+            raise ValueError(f"it has the {named(what)} {about.get(what)}, and this run has {due}")
+    names = about.get("names", [])
+    theirs = [(name, tuple(getattr(arrays.get(f"{VALUE}.{number}"), "shape", ()))) for number, name in enumerate(names)]
     mine = list(zip(names_of(arena), arena.layout.shapes, strict=True))
     for number, (there, due_here) in enumerate(zip(theirs, mine, strict=False)):
         if there != due_here:
@@ -137,7 +150,7 @@ def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
     for name, (number, shape) in product(kept, enumerate(arena.layout.shapes)):
         array, like = f"{name}.{number}", arena.values if name == VALUE else arena.state[0]
         found = arrays.get(array)
-        if found is None or (found.shape, found.itemsize) != (shape, like.itemsize):
+        if found is None or (found.shape, found.dtype) != (shape, stored(like.dtype)):
             raise ValueError(f"it must have the array {array!r} of {like.dtype}{list(shape)} for {arena.optimizer}")
     return about
 
@@ -149,7 +162,7 @@ def save(session: Session, path: Path, notes: Any = None) -> None:
         ArgumentError: it cannot be written.
     """
     arrays = snapshot(session, notes, keep=session.world.rank == 0)
-    by_rank_0(session.world.transport, "checkpoint", lambda: write(path, arrays))
+    by_rank_0(session.world.transport, "save", lambda: write(path, arrays))
 
 
 def resume(session: Session, path: Path) -> Any:
@@ -159,8 +172,17 @@ def resume(session: Session, path: Path) -> Any:
         ArgumentError: there is none, it is damaged, or it is that of another model or optimiser.
     """
     arrays: dict[str, Array] = {}
-    by_rank_0(session.world.transport, "checkpoint", lambda: arrays.update(read(path)))
+    by_rank_0(session.world.transport, "resume", lambda: arrays.update(read(path)))
     return restore(session, arrays)
+
+
+def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which an array is kept: its own, or unsigned integers where NumPy's files do not know it."""
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
+
+
+def named(what: str) -> str:
+    return "checksum of frozen parameters" if what == "frozen" else what
 
 
 def write(path: Path, arrays: dict[str, Array]) -> None:
@@ -169,6 +191,8 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
     Raises:
         ValueError: it cannot be written.
     """
+    for stale in path.resolve().parent.glob(f".*-{path.resolve().name}"):  # of a run that was killed while it wrote
+        stale.unlink(missing_ok=True)
     with replacing("checkpoint", path) as partial:
         with partial.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -192,7 +216,8 @@ def read(path: Path) -> dict[str, Array]:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         hint = f": the one before it is {str(older(path))!r}" if found == path and older(path).exists() else ""
-        raise ValueError(f"checkpoint {str(found)!r} is damaged ({error}){hint}") from None
+        what = "it is no npz file" if "pickled" in str(error) else error
+        raise ValueError(f"checkpoint {str(found)!r} is damaged ({what}){hint}") from None
 
 
 def older(path: Path) -> Path:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dear_mpi.kernels.array import Array, to_host
-from dear_mpi.models.layer import Layer
+from dear_mpi.models.layer import Layer, Loss
 
 __all__ = ["model_of", "sha256"]
 
 MOST = 300  # characters
 
 
-def model_of(layers: Sequence[Layer]) -> str:
+def model_of(layers: Sequence[Layer], loss: Loss) -> str:
     """What ranks must have in common beside the bytes of their parameters, in words; of large models the first ones."""
     parameters = [
         f"{number}: {parameter.name} {parameter.value.dtype}{list(parameter.value.shape)}"
@@ -23,7 +23,8 @@ def model_of(layers: Sequence[Layer]) -> str:
         for number, layer in enumerate(layers)
         for parameter in layer.parameters
     ]
-    text = ", ".join(parameters)
+    kinds = ", ".join(type(each).__name__ for each in (*layers, loss))
+    text = f"{', '.join(parameters)}; of {kinds}"
     return text if len(text) <= MOST else f"{text[:MOST]}... (checksum {zlib.crc32(text.encode()):08x})"
 
 

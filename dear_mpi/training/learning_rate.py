@@ -29,7 +29,7 @@ __all__ = ["DECAYS", "Constant", "Cosine", "Linear", "Rate", "rates_of"]
 
 Rate: TypeAlias = Callable[[int], float]  # from the number of an update, counted from 0, to its learning rate
 
-COMPARED = 1000  # iterations
+COMPARED = 1000  # updates
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ def rates_of(rate: Rate) -> str:
     """
     if not callable(rate):
         raise ValueError(f"learning_rate must be a function of the iteration, counted from 0, not {rate!r}")
-    values = [checked(rate, iteration) for iteration in range(COMPARED)]
+    values = [checked(rate, update) for update in range(COMPARED)]
+    if checked(rate, 0) != values[0]:
+        raise ValueError("learning_rate must depend on nothing but the number of the update; asked again, it differs")
     checksum = zlib.crc32(np.array(values, np.float64).tobytes())
     return f"{values[0]:g} in iteration 0, {values[-1]:g} in iteration {COMPARED - 1} (checksum {checksum:08x})"
 

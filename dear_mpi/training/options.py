@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any
 
 from dear_mpi.kernels.dtypes import DTYPES
@@ -33,7 +34,8 @@ class Options:
         loss_scale: with ``dynamic``, gradients are scaled for their way, and an iteration that overflows is skipped.
         update: ``full``, every rank updates all parameters; ``sharded``, each updates its shard of every bucket.
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
-            ``Cosine``; without one it is that of the optimiser. An iteration that was skipped has no update.
+            ``Cosine``; without one it is that of the optimiser. It must depend on that number alone: ranks compare its
+            first 1000 values before training. An iteration that was skipped has no update.
         debug: whether the ranks compare which collective they start, and all gradients are inspected.
     """
 
@@ -82,7 +84,10 @@ class Options:
                 raise ValueError(f"{name} must be a text, not {getattr(self, name)!r}")
         if type(self.accumulate) is not int or self.accumulate < 1:
             raise ValueError(f"accumulate must be a whole number of at least 1, not {self.accumulate!r}")
-        if self.clip is not None and (not isinstance(self.clip, float | int) or not 0 < self.clip < math.inf):
+        if type(self.debug) is not bool:
+            raise ValueError(f"debug must be True or False, not {self.debug!r}")
+        number = isinstance(self.clip, Real) and not isinstance(self.clip, bool)
+        if self.clip is not None and (not number or not 0 < self.clip < math.inf):
             raise ValueError(f"clip must be a norm above zero, not {self.clip!r}")
 
     def facts(self) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from numbers import Real
 
 import numpy as np
 
@@ -37,7 +38,8 @@ def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, t
         try:
             check_algorithm(options.algorithm, transport, *wanted)
         except ValueError as error:
-            raise ValueError(f"schedule {name!r} takes {' and '.join(wanted)}: {error}") from None
+            sharded = " with sharded updates" * options.sharded
+            raise ValueError(f"schedule {name!r}{sharded} takes {' and '.join(wanted)}: {error}") from None
 
 
 def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: int = 1) -> None:
@@ -51,49 +53,43 @@ def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: i
     Raises:
         ScheduleError: it breaks a rule of ``fabric/rules.py``, would wait for ever, never ends, or fails.
     """
-    fabric = VirtualFabric(rules)
-    try:
-        with interrupted_after(LIMIT_S):
-            virtual = [VirtualUse(fabric, number) for number in range(uses)]
-            trainer = Trainer(virtual, NoLoss(), VirtualMeter(fabric), schedule(fabric), rules, accumulate=accumulate)
-            trainer.first = False  # which would flush behind the first iteration
-            for flushes in FLUSHES:
-                trainer.iteration(np.zeros(0), np.zeros(0), 0)
-                for _ in range(flushes):
-                    trainer.flush()
-    except (ScheduleError, KeyboardInterrupt):
-        raise
-    except Endless:
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            iterate(schedule, rules, uses, accumulate)
+        except BaseException as error:  # sys.exit() as well, which would end the command without a word
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="rehearsal", daemon=True)  # it may never end
+    thread.start()
+    thread.join(LIMIT_S)
+    if thread.is_alive():
+        interrupt(thread)
         rules.refuse(f"has not come to an end after {LIMIT_S:g} seconds")
-    except BaseException as error:  # sys.exit() as well, which would end the command without a word
+    for error in failed:
+        if isinstance(error, ScheduleError | KeyboardInterrupt):
+            raise error
         said = f"{type(error).__name__}: {error}"
         raise ScheduleError(f"schedule {rules.name!r} fails in {rules.where}: {said}") from error
 
 
-class Endless(BaseException):
-    """What is raised in a schedule that does not come to an end; not for its own ``except Exception``."""
+def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int) -> None:
+    """The iterations; then the schedule's bound."""
+    fabric = VirtualFabric(rules)
+    virtual = [VirtualUse(fabric, number) for number in range(uses)]
+    trainer = Trainer(virtual, NoLoss(), VirtualMeter(fabric), schedule(fabric), rules, accumulate=accumulate)
+    trainer.first = False  # which would flush behind the first iteration
+    for flushes in FLUSHES:
+        trainer.iteration(np.zeros(0), np.zeros(0), 0)
+        for _ in range(flushes):
+            trainer.flush()
+    rules.point = ("bound", ())
+    bound = schedule.bound(1.0, 2.0, dict.fromkeys(schedule.collectives, 1.0))
+    if not isinstance(bound, Real) or not 0 <= bound < math.inf:
+        raise ValueError(f"it must return seconds, not {bound!r}")
 
 
-@contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
-    """Raise ``Endless`` in this thread if the block takes longer, wherever its Python code is then.
-
-    What sleeps or waits outside Python is not interrupted before it is over. A rank may be a thread other than the main
-    one, where no signal arrives.
-    """
-    lock, over, thread = threading.Lock(), False, threading.get_ident()
-
-    def interrupt() -> None:
-        with lock:
-            if not over:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Endless))
-
-    timer = threading.Timer(seconds, interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        with lock:
-            over = True
-        timer.cancel()
+def interrupt(thread: threading.Thread) -> None:
+    """Stop Python code that runs on a thread; what sleeps or waits outside Python stays there."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))

@@ -86,6 +86,8 @@ class Session:
 
         def build() -> dict[str, Any]:
             self.options = Options.of(options)
+            if isinstance(schedules, str):
+                raise ValueError(f"schedules must be a sequence of names, not {schedules!r}")
             self.schedules = find_schedules(schedules or [self.options.schedule])
             return {**(facts or {}), **self.build(uses)}
 
@@ -104,7 +106,7 @@ class Session:
         check_schedules(self.schedules, options, world.transport)
         self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
-        facts = options.facts() | {"model": model_of(layers), "parameters": self.parameters_sha256()}
+        facts = options.facts() | {"model": model_of(layers, self.loss), "parameters": self.parameters_sha256()}
         facts["schedules"] = tuple(map(source_text, self.schedules))
         dtype = line_dtype(layers)
         wire = dtype if options.wire is None else DTYPES[options.wire]

@@ -63,7 +63,7 @@ def train(
         schedule = job.schedules[config.schedule]
         network = communication(job.fabric, schedule.collectives)
         trainer = job.trainers[config.schedule]
-        losses: list[float] = job.resume(saving.path) if saving is not None and saving.resume else []
+        losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         times: list[Times] = []
@@ -74,7 +74,25 @@ def train(
             if progress is not None:
                 progress(iteration + 1, loss)
             if saving is not None and saving.is_due(iteration + 1, config.iterations):
-                job.save(saving.path, losses)
+                job.save(saving.path, {"loss": losses, **order_of(config)})
         trainer.flush()
         figures = timing(world.transport, schedule, [times], network)
         return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()
+
+
+def order_of(config: Config) -> dict[str, Any]:
+    """What says which examples each iteration has."""
+    return {"seed": config.seed, "batch": config.batch, "data": config.data}
+
+
+def gone_on(job: Job, path: Path) -> list[float]:
+    """Collective: go on from a checkpoint; the losses before it.
+
+    Raises:
+        TrainingError: it is of a run that had its examples in another order.
+    """
+    notes = job.resume(path)
+    for name, value in order_of(job.config).items():
+        if notes[name] != value:
+            raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {value}")
+    return list(notes["loss"])

@@ -63,7 +63,7 @@ def user_workload(config: Config, world: World) -> Workload:
     """A model of a user, on data: whether they fit is seen by an example."""
     dtype, dataset = data_of(config)
     model = build_model(config.model, dataset, np.random.default_rng(config.seed), dtype)
-    try_out(model, dataset.train)
+    try_out(model, dataset)
     check_room(model.layers, dataset, config, world)
     return Workload(model.text, model.layers, model.loss, dataset)
 

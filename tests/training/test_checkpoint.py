@@ -68,7 +68,7 @@ def test_every_so_many_iterations_and_at_the_end(tmp_path):
     run(2, 7, Saving(file, every=3))
     kept = [json.loads(bytes(np.load(path)["about"])) for path in (file, tmp_path / "run.npz.old")]
     assert [about["iterations"] for about in kept] == [7, 6]
-    assert [len(about["notes"]) for about in kept] == [7, 6]
+    assert [len(about["notes"]["loss"]) for about in kept] == [7, 6]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.npz", "run.npz.old"]
 
 
@@ -105,6 +105,8 @@ def test_a_flipped_bit_is_found(tmp_path):
         ({"dtype": "fp64"}, "it has the dtype float32, and this run has float64"),
         ({"optimizer": "sgd"}, "it has the optimizer Adam, and this run has SGD"),
         ({"iterations": 4}, "the checkpoint has all of the 4 iterations"),
+        ({"seed": 4}, "the checkpoint is of a run with seed 3, not 4"),
+        ({"batch": 30}, "the checkpoint is of a run with batch 32, not 30"),
     ],
 )
 def test_that_of_another_run_is_refused(choices, said, tmp_path):
@@ -165,3 +167,52 @@ def test_a_state_of_another_optimiser_is_refused_on_all_ranks():
 
     said = run_loopback(2, body)
     assert said == ["checkpoint: it has the optimizer Adam, and this run has SGD on rank 0"] * 2
+
+
+def one(factor=1.0, **options):
+    """A model with a frozen layer."""
+    rng = np.random.default_rng(0)
+    layers = [Dense("frozen", factor * rng.standard_normal((6, 6))), Dense("last", rng.standard_normal((6, 4)))]
+    for parameter in layers[0].parameters:
+        parameter.trained = False
+    return Session(layers, SoftmaxCrossEntropy(), World(options.pop("transport")), optimizer=Adam(), **options)
+
+
+WRONG_STATES = {
+    "the checksum of frozen parameters": lambda state: state | {"frozen": None},
+    "the array 'state.0.0' of float64[6, 4]": lambda state: state | {"state.0.0": np.zeros((6, 4), np.float32)},
+    "the array 'value.0' of float64[6, 4]": lambda state: state | {"value.0": np.zeros((6, 4), np.int64)},
+    "the array 'state.1.1' of float64[4]": lambda state: {key: state[key] for key in state if key != "state.1.1"},
+    "a mapping of arrays by name, as state() gives it, not None": lambda state: None,
+}
+
+
+@pytest.mark.parametrize("said", WRONG_STATES)
+def test_a_state_that_was_tampered_with_is_refused_on_all_ranks(said):
+    def body(transport):
+        with one(transport=transport) as session:
+            state = WRONG_STATES[said](session.state())
+        factor = 2.0 if "frozen" in said else 1.0
+        with one(factor, transport=transport) as session, pytest.raises(AgreedError) as error:
+            session.load(state)
+        return str(error.value)
+
+    (text,) = set(run_loopback(2, body))
+    assert said in text
+
+
+def test_notes_that_json_cannot_hold_on_one_rank_are_refused_on_all():
+    def body(transport):
+        with one(transport=transport) as session, pytest.raises(AgreedError) as error:
+            session.state({1, 2} if transport.rank else [1, 2])
+        return str(error.value)
+
+    (text,) = set(run_loopback(2, body))
+    assert "notes: TypeError: Object of type set is not JSON serializable on rank 1" in text
+
+
+def test_what_a_killed_run_was_writing_is_gone_behind_the_next_checkpoint(tmp_path):
+    file = tmp_path / "run.npz"
+    (tmp_path / ".4711-run.npz").write_bytes(b"a part of it")
+    run(2, 2, Saving(file))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]

@@ -1,6 +1,7 @@
 """A schedule that would train wrongly, or wait for ever, is refused before the first byte moves."""
 
 import random
+import threading
 import time
 
 import numpy as np
@@ -195,11 +196,14 @@ def test_one_that_never_ends_is_refused(monkeypatch):
             while use == 1:
                 pass
 
+    class Asleep(Wfbp):
+        def end_backward(self):
+            threading.Event().wait()
+
     monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
-    with pytest.raises(
-        ScheduleError, match=r"'mine' has not come to an end after 0.3 seconds \(in after_backward\(1\)"
-    ):
-        rehearsed("mine", Endless, BUCKETS, USES)
+    for schedule, where in ((Endless, r"after_backward\(1\)"), (Asleep, r"end_backward\(\)")):
+        with pytest.raises(ScheduleError, match=rf"'mine' has not come to an end after 0.3 seconds \(in {where}"):
+            rehearsed("mine", schedule, BUCKETS, USES)
 
 
 def test_an_order_that_gathers_before_it_reduces_is_refused():
@@ -223,6 +227,12 @@ class Deadlocks(Wfbp):
             self.fabric.wait(self.reducing[0][1])
 
 
+class Boundless(Wfbp):
+    @staticmethod
+    def bound(ff, bp, network):
+        return None
+
+
 class Disordered(Wfbp):
     order = tuple(("all_reduce", index) for index in (0, 1, 2))
 
@@ -242,7 +252,8 @@ WRONG = {
     FlushKeeps: "which has no new gradients (in flush() of iteration 3)",
     Fails: "fails in after_forward(0): KeyError: 0",
     Deadlocks: "it has not started what comes before, the all_reduce of bucket 0: it would wait for ever",
-    Disordered: "fails in after_backward(3): ValueError: the all_reduce of bucket 3 was started, but is not in the",
+    Disordered: "must have an order that is a list of all pairs of a collective and the index of a bucket, each once",
+    Boundless: "fails in bound(): ValueError: it must return seconds, not None",
 }
 
 

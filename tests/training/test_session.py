@@ -66,6 +66,22 @@ def test_buckets_may_be_cut_anew_at_any_time(ranks):
     assert len(digests) == 1
 
 
+def test_ranks_compare_the_kinds_of_layers_and_losses():
+    class Other(Gelu):
+        pass
+
+    def body(transport):
+        first, _, last = layers()
+        Session([first, Other() if transport.rank else Gelu(), last], SoftmaxCrossEntropy(), transport)
+
+    assert all("of Dense, Gelu, Dense, SoftmaxCrossEntropy" in said for said in on_all(body, 2))
+    assert all("schedules must be a sequence of names, not 'dear'" in said for said in on_all(named_by_a_text, 2))
+
+
+def named_by_a_text(transport):
+    Session(layers(), SoftmaxCrossEntropy(), transport, schedules="dear")
+
+
 def test_plans_of_buckets_that_stay_are_kept():
     def body(transport):
         with Session(layers(), SoftmaxCrossEntropy(), transport, fusion="none") as session:

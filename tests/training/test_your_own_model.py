@@ -210,6 +210,20 @@ WRONG = {
         returning("(classifier(rng), 3)"),
         f"the loss of {NAME} must have the methods forward and backward: it has no forward",
     ),
+    "a loss that is a text": (
+        "class Each(Identity):\n    def forward(self, y, targets): return 'a'\n"
+        + returning("(classifier(rng), Each())"),
+        f"the loss of {NAME} must return the sum over all examples, one number, not 'a'",
+    ),
+    "too few outputs": (
+        returning("[Reshape((64,)), dense(rng, 64, 9)]"),
+        f"{NAME} must have 10 outputs, one for each class, not [9]",
+    ),
+    "an error of several lines": (
+        "class Bad(Identity):\n    def forward(self, x): raise ValueError('one\\ntwo')\n"
+        + returning("[*classifier(rng), Bad()]"),
+        "fails: ValueError: one two",
+    ),
     "a loss for each": (
         "class Each(Identity):\n    def forward(self, y, targets): return y[0]\n"
         + returning("(classifier(rng), Each())"),

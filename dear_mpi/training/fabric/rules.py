@@ -61,7 +61,7 @@ class Rules:
         self.reduced = 0  # buckets of this iteration
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
-        self.point: tuple[str, tuple[int, ...]] = ("the start", ())
+        self.point: tuple[str, tuple[int, ...]] = ("", ())
 
     def refuse(self, what: str) -> NoReturn:
         """
@@ -74,10 +74,14 @@ class Rules:
     def where(self) -> str:
         """The hook that runs."""
         hook, use = self.point
-        return f"{hook}({', '.join(map(str, use))})"
+        return f"{hook}({', '.join(map(str, use))})" if hook else "its order"
 
     def follow(self, order: Sequence[Key] | None) -> None:
         """The order of an iteration on the wire: the verdict on the gradients stands behind the last reduction."""
+        keys = [(collective, bucket.index) for collective in self.collectives for bucket in self.buckets]
+        if order is not None and sorted(map(repr, order)) != sorted(map(repr, keys)):
+            allowed = "a list of all pairs of a collective and the index of a bucket, each once"
+            self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
         gathers = [collective == "all_gather" for collective, _ in order or ()]
         if self.judged and gathers != sorted(gathers):
             what = "behind which clipping and loss scaling look at all gradients"

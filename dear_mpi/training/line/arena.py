@@ -27,6 +27,7 @@ from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.training.learning_rate import Rate, checked
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.parameters import line_dtype, trained
@@ -78,7 +79,7 @@ class Arena:
         *,
         wire: np.dtype[Any],
         optimizer: Optimizer,
-        learning_rate: Callable[[int], float] | None = None,
+        learning_rate: Rate | None = None,
         shards: Shards = WHOLE,
         slab: Slab,
         put: Callable[[Array], Array] = lambda array: array,
@@ -146,7 +147,7 @@ class Arena:
     def optimizer_at(self, update: int) -> Optimizer:
         """The optimiser for an update, counted from 0."""
         rate = self.learning_rate
-        return self.optimizer if rate is None else replace(self.optimizer, lr=float(rate(update)))
+        return self.optimizer if rate is None else replace(self.optimizer, lr=checked(rate, update))
 
     def add_tied(self, use: int) -> None:
         """Add what later uses have contributed to the gradients that a use owns; backward ends with the owner."""
