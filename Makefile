@@ -32,7 +32,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 page = tail -n 1 $(1) | grep -qx '```' && mv $(1) docs/benchmarks/$(2) || { rm $(1); echo 'failed: see above'; exit 1; }
 
 .PHONY: help install demo test test-quick test-standin test-gpu check format docs clean
-.PHONY: bench bench-hosts bench-cadence bench-gpu numerics terminal faults
+.PHONY: bench bench-hosts bench-cadence bench-gpu numerics topology terminal faults
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -122,6 +122,9 @@ bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on 
 
 numerics: install     ## the error of sums by type, algorithm and number of ranks: docs/benchmarks/numerics.md
 	$(PYTHON) tests/numerics.py
+
+topology: install     ## all-reduces replayed by SimGrid on four networks: docs/benchmarks/topology.md
+	$(PYTHON) -m tests.simulate.topology
 
 terminal: install     ## what the commands look like at a terminal of 80 columns: docs/terminal.md
 	$(PYTHON) tests/terminal.py

@@ -28,8 +28,9 @@ ROOMS = {
         "training": ["ranks", "reporting", "models"],
         "see": ["ranks", "reporting", "models", "training"],
         "bench": ["ranks", "reporting", "models"],
+        "simulate": ["ranks", "reporting", "models", "training", "bench"],
         "doctor": ["ranks", "reporting"],
-        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "doctor"],
+        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],
     },
 }
 LAYERS = list(ROOMS)

@@ -6,6 +6,7 @@ partition.py  which part of a buffer belongs to which rank
 replay.py     runs programs on symbols; verify.py proves them by it
 lanes.py      matches sends with receives
 cost.py       runs them on a network of given speed
+trace.py      writes them for SimGrid, which does the same in its own way
 user_file.py  what users write in files of their own
 errors.py     what can go wrong
 

@@ -7,6 +7,14 @@ ranks. Messages between hosts use the ports of the hosts, which the ranks of a h
 their own. A message waits for a port that is busy: that is contention. A rank enters a step when all transfers of its
 previous one are done. For the ring this gives the closed forms in ``algorithms/ring.py``; for the naive algorithm it
 shows the crowd at rank 0. Segments, which let steps overlap, are not modelled.
+
+Messages also take o seconds each of a rank's one processor, which does one thing after another. When a step begins it
+hands the sends to the port, o for each; a message enters the port no earlier. Then it turns to the messages that have
+arrived, o for each, and the sum right behind it. With o = 0 sends and plain receives do not need the processor. The
+ranks of a host take turns at its port by steps: one that was first has it until its last send of the step is gone.
+
+Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), whose g is 0
+here; LogGOPSim replays programs of such messages in the same way (Hoefler, Schneider and Lumsdaine, LSAP 2010).
 """
 
 from __future__ import annotations
@@ -29,12 +37,14 @@ __all__ = ["Cost", "Network", "cost"]
 class Network:
     """What messages and sums cost: alpha in s per message, beta in s per byte, gamma in s per byte combined.
 
-    Where ``hosts`` (the number of the host of each rank) are given, messages between hosts cost what ``between`` says.
+    And o in s of the processor per message, at each of its ends. Where ``hosts`` (the number of the host of each rank)
+    are given, messages between hosts cost what ``between`` says; sums cost the same anywhere.
     """
 
     alpha: float = 0.0
     beta: float = 0.0
     gamma: float = 0.0
+    o: float = 0.0
     hosts: tuple[int, ...] | None = None
     between: Network | None = None
 
@@ -93,7 +103,7 @@ class Rank:
     number: int = -1
     entered_s: float = 0.0  # when its current step began
     done_s: float = 0.0  # when all transfers of the current step so far are over
-    summed_s: float = 0.0  # when its last sum is over
+    busy_s: float = 0.0  # until when its processor has work
     left: int = 0  # receives of the current step that are not over
 
 
@@ -126,7 +136,7 @@ class Simulation:
     def enter(self, time_s: float, index: int) -> None:
         """Begin the next step of a rank: put its messages on the wire, one after the other."""
         rank = self.ranks[index]
-        rank.number, rank.entered_s, rank.done_s = rank.number + 1, time_s, time_s
+        rank.number, rank.entered_s, rank.done_s, rank.busy_s = rank.number + 1, time_s, time_s, time_s
         if rank.number == len(rank.program.steps):
             return
         step = rank.program.steps[rank.number]
@@ -134,7 +144,8 @@ class Simulation:
         for send in step.sends:
             nbytes = self.offsets[send.chunks.stop] - self.offsets[send.chunks.start]
             link = self.network.link(index, send.peer)
-            gone_s = self.occupy("out", self.network.port(index, send.peer), time_s, nbytes * link.beta)
+            rank.busy_s += link.o
+            gone_s = self.occupy("out", self.network.port(index, send.peer), rank.busy_s, nbytes * link.beta)
             rank.done_s = max(rank.done_s, gone_s)
             self.messages[index, send.peer] += 1
             self.nbytes[index, send.peer] += nbytes
@@ -160,11 +171,11 @@ class Simulation:
 
     def take(self, index: int, source: int) -> bool:
         """Give what has arrived from a rank to the receives of the step; return whether there was any."""
-        rank, before = self.ranks[index], self.ranks[index].left
+        rank, before, o = self.ranks[index], self.ranks[index].left, self.network.link(source, index).o
         for (time_s, nbytes), combine in self.lanes[source, index].meetings():
-            if combine:
-                rank.summed_s = max(rank.summed_s, time_s, rank.entered_s) + nbytes * self.network.gamma
-                time_s = rank.summed_s
+            if combine or o:
+                rank.busy_s = max(rank.busy_s, time_s) + o + (nbytes * self.network.gamma if combine else 0.0)
+                time_s = rank.busy_s
             rank.done_s = max(rank.done_s, time_s)
             rank.left -= 1
         return rank.left < before

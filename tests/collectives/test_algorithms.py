@@ -100,6 +100,29 @@ def test_all_gathers_cost_what_their_closed_forms_say(name, size):
         assert mirror.time_s == pytest.approx(expected_s + (size - 1) * share * network.gamma)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 17])
+def test_each_message_takes_the_processors_of_both_ends(size):
+    """Where alpha is long enough for the processor to be free when a message is there: 2 o for each step of a ring."""
+    share, network = 4000, Network(alpha=1e-5, beta=1e-9, gamma=1e-10, o=1e-6)
+    expected_s = (size - 1) * (2 * network.o + network.alpha + share * (network.beta + network.gamma))
+    found = cost(programs("ring", "reduce_scatter", size), 1000 * size, 4, network)
+    assert found.time_s == pytest.approx(expected_s)
+
+
+def test_a_processor_does_one_thing_after_another():
+    """P - 1 sends and P - 1 receives of one step, all at once: 2 (P-1) o; with sums, after each its sum."""
+    scatter, gather = (programs("ordered", each, 5) for each in ("reduce_scatter", "all_gather"))
+    assert cost(gather, 500, 4, Network(o=1.0)).time_s == pytest.approx(8)
+    assert cost(scatter, 500, 4, Network(o=1.0, gamma=0.01)).time_s == pytest.approx(8 + 4 * 4)
+    assert cost(gather, 500, 4, Network(o=1.0, alpha=100.0)).time_s == pytest.approx(1 + 100 + 4)
+
+
+def test_messages_between_hosts_have_an_overhead_of_their_own():
+    for hosts, expected_s in (((0, 0), 2.0), ((0, 1), 20.0)):
+        network = Network(o=1.0, hosts=hosts, between=Network(o=10.0))
+        assert cost(programs("ring", "all_gather", 2), 400, 1, network).time_s == expected_s
+
+
 @pytest.mark.parametrize("size", [1, 2, 4, 16, 64])
 def test_trees_and_doubling_cost_what_their_closed_forms_say(size):
     network, nbytes, steps = Network(alpha=1e-5, beta=1e-9, gamma=1e-10), 4000 * size, lg(size)

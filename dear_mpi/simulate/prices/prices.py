@@ -1,0 +1,95 @@
+"""Prices of collectives, kept by what was asked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
+from dear_mpi.collectives.program.cost import Network
+from dear_mpi.collectives.program.program import asks_for
+from dear_mpi.kernels.array import Array
+from dear_mpi.simulate.prices.columns import seconds
+from dear_mpi.simulate.prices.stand_ins import StandIns, find_stand_ins
+
+__all__ = ["Prices"]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What collectives cost on a network among so many ranks.
+
+    Attributes:
+        segment_bytes: algorithms that send the buffer piece by piece make pieces of about this size.
+        itemsize: bytes of an element: chunks are cut between elements.
+        found: (algorithm, collective, bytes): seconds, of all that was asked so far.
+        stand_ins: (algorithm, collective, pieces): the programs that were replayed for that.
+    """
+
+    network: Network
+    ranks: int
+    segment_bytes: int
+    itemsize: int = 4
+    found: dict[tuple[str, str, int], float] = field(default_factory=dict, repr=False)
+    stand_ins: dict[tuple[str, str, int], StandIns] = field(default_factory=dict, repr=False)
+
+    def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
+        """The time until the last rank is done: what ``cost`` says for equal shards.
+
+        Args:
+            nbytes: of whole buffers, shape (sizes,), each divisible by ranks x itemsize.
+
+        Returns:
+            float64, shape (sizes,), in seconds.
+
+        Raises:
+            ValueError: an unknown name, an algorithm without messages, another number of ranks than the network's,
+                bytes that cannot be cut into equal shards, or too much to replay.
+
+        >>> prices = Prices(Network(beta=1e-9), ranks=4096, segment_bytes=1 << 20)
+        >>> prices.seconds("ring", "all_gather", [4096 * 1000, 4096 * 2000]).round(6)
+        array([0.004095, 0.00819 ])
+        """
+        asked = [int(each) for each in nbytes]
+        self.check(algorithm, asked)
+        groups = defaultdict[int, list[int]](list)
+        for each in sorted({each for each in asked if (algorithm, collective, each) not in self.found}):
+            groups[self.pieces(algorithm, collective, each)].append(each)
+        for pieces, group in groups.items():
+            ranks = self.ranks_of(algorithm, collective, pieces)
+            times = seconds(ranks, self.plain, np.array(group) // self.itemsize, self.itemsize)
+            self.found.update({(algorithm, collective, each): float(s) for each, s in zip(group, times, strict=True)})
+        return np.array([self.found[algorithm, collective, each] for each in asked])
+
+    @property
+    def plain(self) -> Network:
+        """The network, without hosts if there is one alone: then no port is shared."""
+        return replace(self.network, hosts=None) if len(set(self.network.hosts or ())) < 2 else self.network
+
+    def check(self, algorithm: str, asked: list[int]) -> None:
+        if self.ranks < 1:
+            raise ValueError(f"ranks must be at least 1, not {self.ranks}")
+        if self.network.hosts is not None and len(self.network.hosts) != self.ranks:
+            raise ValueError(f"the network has the hosts of {len(self.network.hosts)} ranks, not of {self.ranks}")
+        if runner_of(algorithm) != "messages":
+            raise ValueError(f"algorithm {algorithm!r} sends no messages, so it has no price on a network")
+        wrong = [each for each in asked if each < 0 or each % (self.ranks * self.itemsize)]
+        if wrong:
+            grain = f"{self.ranks} ranks x {self.itemsize} bytes"
+            raise ValueError(f"nbytes must be >= 0 and divisible by {grain}, not {wrong[0]}")
+
+    def pieces(self, algorithm: str, collective: str, nbytes: int) -> int:
+        """Into how many pieces a buffer is cut, which is 1 for algorithms that do not ask."""
+        if not asks_for(find_algorithm(algorithm, collective), "pieces"):
+            return 1
+        return -(-nbytes // self.segment_bytes)
+
+    def ranks_of(self, algorithm: str, collective: str, pieces: int) -> StandIns:
+        key = (algorithm, collective, pieces)
+        if key not in self.stand_ins:
+            function = find_algorithm(algorithm, collective)
+            self.stand_ins[key] = find_stand_ins(function, self.ranks, self.plain.hosts, pieces)
+        return self.stand_ins[key]

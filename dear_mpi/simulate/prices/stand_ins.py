@@ -1,0 +1,110 @@
+"""A few ranks that stand for all others, where these do the same.
+
+        ring, 4096 ranks                        rank 0 stands for all
+        torus of 64 x 64                        ranks 0 to 63, the first row
+        hierarchical, 64 hosts of 16 ranks      ranks 0 to 15, the first host
+        binomial tree                           nobody stands for another: all ranks
+
+Ranks do the same if the program of rank r + q is that of rank r, with q added to all peers: then the first q ranks are
+enough. Which chunks they send may differ, if these are equally long. If ranks of a host share ports, the first q ranks
+must be whole hosts, and all hosts alike. This is found by looking at a few ranks, the first and the last among them.
+All of them are looked at in the tests, at small sizes.
+
+Up to 64 ranks nobody stands for another. Ties are the reason: of two messages that come at the same time, ``cost``
+takes that of the lower rank first. So hosts that do the same may differ a little where two others send to one of them,
+and ranks where chunks are empty (shards of fewer elements than parts). Among stand-ins no host and no rank differs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Send, write_program
+
+__all__ = ["MOST_TRANSFERS", "StandIns", "find_stand_ins"]
+
+ALONE = 64  # as many ranks as ``cost`` replays in seconds
+MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
+
+Hosts = Sequence[int] | None
+Part = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """The programs of the first ranks, which stand for all ``size`` of them.
+
+    Attributes:
+        written: how many programs were written to find that out.
+    """
+
+    programs: tuple[Program, ...]
+    size: int
+    written: int
+
+
+def find_stand_ins(
+    algorithm: Algorithm, size: int, hosts: Hosts = None, pieces: int = 1, *, alone: int = ALONE
+) -> StandIns:
+    """As few ranks as can stand for all.
+
+    Args:
+        hosts: the number of the host of each rank, whose ranks share ports; None where no ports are shared.
+        pieces: for algorithms that send the buffer piece by piece.
+        alone: up to so many ranks, all stand for themselves.
+
+    Raises:
+        ValueError: no few ranks stand for all, and there is too much to replay.
+    """
+    known: dict[int, Program] = {}
+
+    def program(rank: int) -> Program:
+        if rank not in known:
+            known[rank] = write_program(algorithm, rank, size, hosts=hosts, pieces=pieces)
+        return known[rank]
+
+    seen = cache(lambda rank: outline(program(rank)))
+    divisors = [few for few in range(1, size // 2 + 1) if size % few == 0 and whole_hosts(hosts, few)]
+    alike = (few for few in divisors if all(seen(rank) == seen(other) for rank, other in samples(few, size)))
+    count = size if size <= alone else next(alike, size)
+    transfers = 0
+    for rank in range(count):
+        transfers += sum(1 + len(step.sends) for step in program(rank).steps)
+        if transfers > MOST_TRANSFERS:
+            raise ValueError(
+                f"the first {rank + 1} of {count} ranks have more than {MOST_TRANSFERS} steps and messages, which is"
+                " too much to replay: take fewer ranks, or an algorithm whose ranks do the same, such as ring"
+            )
+    return StandIns(tuple(map(program, range(count))), size, len(known))
+
+
+def samples(few: int, size: int) -> list[tuple[int, int]]:
+    """Pairs of a rank and one that it would stand for: the first and the last of few, next to them, half-way, far."""
+    shifts = {few, size // few // 2 * few, size - few}
+    return [(rank, rank + shift) for shift in sorted(shifts) for rank in sorted({0, few // 2, few - 1})]
+
+
+def whole_hosts(hosts: Hosts, few: int) -> bool:
+    """Whether a shift by this many ranks turns hosts into hosts, and no other rank is on a host of the first few."""
+    if hosts is None:
+        return True
+    number = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    numbers = [number[host] for host in hosts]
+    step = len(set(numbers[:few]))
+    return all(later == earlier + step for earlier, later in zip(numbers, numbers[few:], strict=False))
+
+
+def outline(program: Program) -> list[tuple[list[Part], list[Part]]]:
+    """What a program does, as it looks from its own rank: how far to whom, and how long; in units of chunks."""
+
+    def part(transfer: Send | Receive) -> Part:
+        return (
+            (transfer.peer - program.rank) % program.size,
+            transfer.chunks.start % program.parts,
+            len(transfer.chunks),
+        )
+
+    return [
+        ([part(send) for send in step.sends], [(*part(receive), receive.combine) for receive in step.receives])
+        for step in program.steps
+    ]

@@ -1,0 +1,162 @@
+"""Replay programs by SimGrid, which is not ours: it routes messages, and lets those that meet on a link share it.
+
+An oracle for ``cost`` on a star, and the only word here on other topologies, of which ``cost`` knows nothing. Its MPI
+layer is set up as a plain alpha-beta network: no time of the processor, no protocols by size, no loss of bandwidth.
+
+Three rules differ from those of ``cost``, and are kept, since MPI libraries do so with large messages:
+
+- A message begins when both its ends are in their step (rendezvous); in ``cost`` it leaves when its sender is.
+- Messages that meet on a link share it evenly; in ``cost`` they take turns.
+- A sender waits until its message is there; in ``cost`` until it has left, which is alpha earlier.
+
+Where all ranks go in step, both give the same time. Where a rank may run ahead, as where ranks are folded into pairs,
+``cost`` puts early messages in the way of urgent ones. ``tests/simulate/fluid.py`` has SimGrid's rules in few lines and
+gives its times to 1e-6, so nothing else differs; but for 16 bytes of envelope, which SimGrid adds to each message.
+
+Source: Casanova, Giersch, Legrand, Quinson and Suter, Versatile, scalable, and accurate simulation of distributed
+applications and platforms (2014). Tried with SimGrid 3.32.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.trace import write_traces
+from dear_mpi.simulate.topology import Topology, platform
+
+__all__ = ["MODEL", "find_smpirun", "replay"]
+
+# The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
+MODEL = {
+    "network/model": "CM02",
+    "network/TCP-gamma": "0",
+    "network/crosstraffic": "0",
+    "smpi/os": "0:0:0",
+    "smpi/or": "0:0:0",
+    "smpi/ois": "0:0:0",
+    "smpi/async-small-thresh": "0",
+    "smpi/send-is-detached-thresh": "0",
+    "smpi/host-speed": "1Gf",
+    "smpi/simulate-computation": "no",
+}
+# The message of the end has microseconds; its stamp can have more digits. %e is a blank, which smpirun would split at.
+LOG = "smpi_replay.fmt:%.12r%e%m%n"
+END = re.compile(r"^([0-9.]+) Simulation time", re.MULTILINE)
+SAID = 2  # lines of SimGrid's that a message repeats
+
+
+def replay(
+    programs: Sequence[Program],
+    count: int,
+    itemsize: int,
+    topology: Topology,
+    *,
+    alpha: float,
+    beta: float,
+    limit_s: float = 600.0,
+) -> float:
+    """The seconds until the last rank is done, for a buffer of ``count`` elements in equal shards.
+
+    Args:
+        alpha: seconds of latency through two links (``topology.platform``).
+        beta: seconds per byte of a link.
+        limit_s: of the wall clock, after which SimGrid is ended. It replays some 40 000 messages a second.
+
+    Raises:
+        ValueError: SimGrid is not installed, the ranks do not fit the topology, or SimGrid failed or took too long.
+    """
+    described = platform(topology, len(programs), alpha=alpha, beta=beta)
+    smpirun = find_smpirun()
+    with tempfile.TemporaryDirectory(prefix="dear-mpi-") as name:
+        folder = Path(name)
+        index = write_traces(programs, count, itemsize, folder)
+        (folder / "platform.xml").write_text(described, encoding="utf-8")
+        hosts = "".join(f"rank-{rank}\n" for rank in range(len(programs)))
+        (folder / "hosts.txt").write_text(hosts, encoding="utf-8")
+        command = [
+            smpirun,
+            "-no-privatize",
+            "-np",
+            str(len(programs)),
+            "-platform",
+            "platform.xml",
+            "-hostfile",
+            "hosts.txt",
+        ]
+        settings = [f"--cfg={key}:{value}" for key, value in MODEL.items()]
+        return end_of(run([*command, *settings, f"--log={LOG}", "-replay", index.name], folder, limit_s))
+
+
+def find_smpirun() -> str:
+    """The path of SimGrid's launcher.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    found = shutil.which("smpirun")
+    if found is None:
+        raise ValueError(
+            "SimGrid is not installed: there is no smpirun in PATH. Debian and Ubuntu have it in the package"
+            " libsimgrid-dev (apt-get install libsimgrid-dev)"
+        )
+    return found
+
+
+def run(command: Sequence[str], folder: Path, limit_s: float) -> str:
+    """What a command writes, run in a folder; its children end with it, also where the time is over.
+
+    Raises:
+        ValueError: it failed, or took longer than ``limit_s`` seconds.
+    """
+    job = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # smpirun is a shell, and what it starts would outlive it
+    )
+    try:
+        output, _ = job.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"SimGrid was not done after {limit_s:g} s: give it fewer messages, or more time") from None
+    finally:
+        end_session(job)
+    if job.returncode != 0:
+        raise ValueError(f"SimGrid failed with exit status {job.returncode}: {words(output)}")
+    return output
+
+
+def end_session(job: subprocess.Popen[str]) -> None:
+    """End what is left of a job, which leads a session of its own; after its regular end there is nothing."""
+    if job.poll() is None:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+
+
+def end_of(output: str) -> float:
+    """The time of the end in what SimGrid has written, in seconds.
+
+    It writes one whenever no rank is active: also where the first ranks have nothing to do, before the others begin.
+
+    Raises:
+        ValueError: it says nothing of the kind.
+    """
+    found = [float(time_s) for time_s in END.findall(output)]
+    if not found:
+        raise ValueError(f"SimGrid did not say how long it took; it says: {words(output)}")
+    return max(found)
+
+
+def words(output: str) -> str:
+    """The first lines that are not about settings: what comes behind them is a stack, or the state of each rank."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and "Configuration change" not in line]
+    return "; ".join(lines[:SAID]) or "nothing"

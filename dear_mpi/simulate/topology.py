@@ -1,0 +1,146 @@
+"""Networks with a shape, for SimGrid: how a user names one, and how its platform file describes it.
+
+    star                  every rank has a port to one switch that is never full: the network of ``cost``
+    fattree:8x8,2         8 leaves of 8 ranks; 2 links go up from each leaf, where 8 would be needed: 4:1 oversubscribed
+    torus:8x8             8 rows of 8 ranks, in two rings each (any number of dimensions, the last one first by rank)
+    dragonfly:4x2x4x2     4 groups of 2 chassis of 4 routers of 2 ranks; one link to each of a router's neighbours
+
+Every link has two directions and the same bandwidth. Ranks are numbered leaf by leaf, row by row, router by router.
+
+Source: SimGrid's manual, "Cluster topologies"; dragonfly as in Cray's Cascade (Faanes et al., SC 2012).
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dear_mpi.kernels.lookup import lookup
+
+__all__ = ["TOPOLOGIES", "Topology", "parse_topology", "platform"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the topologies of one name have in common.
+
+    Attributes:
+        example: how one is written; its first word is the name.
+        dimensions: how many sizes it has; None stands for any number from 1 on.
+        has_up_links: whether a number of links follows the sizes.
+        parameters: SimGrid's ``topology`` and ``topo_parameters``, out of the sizes and the number of links.
+    """
+
+    example: str
+    dimensions: int | None
+    has_up_links: bool
+    parameters: Callable[[tuple[int, ...], int], tuple[str, str]]
+
+
+def tree(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
+    """Two levels from below: ranks of a leaf, leaves; then links up from each of them, to as many switches."""
+    leaves, ranks = sizes
+    return "FAT_TREE", f"2;{ranks},{leaves};1,{up_links};1,1"
+
+
+def rings(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
+    """SimGrid numbers the first dimension fastest; here that is the last, as in an array of ranks."""
+    return "TORUS", ",".join(map(str, reversed(sizes)))
+
+
+def groups(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
+    """At each level how many there are, and how many links join two of them."""
+    *levels, nodes = sizes
+    return "DRAGONFLY", ";".join([*(f"{level},1" for level in levels), str(nodes)])
+
+
+KINDS = (
+    Kind("star", 0, False, lambda sizes, up_links: ("FLAT", "")),
+    Kind("fattree:8x8,2", 2, True, tree),
+    Kind("torus:8x8", None, False, rings),
+    Kind("dragonfly:4x2x4x2", 4, False, groups),
+)
+TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The shape of a network: its name, the sizes of its levels or dimensions, and links up from a leaf of a tree."""
+
+    name: str
+    sizes: tuple[int, ...] = ()
+    up_links: int = 0
+
+    @property
+    def places(self) -> int | None:
+        """The number of ranks that it has room for; None for a star, which has as many ports as there are ranks."""
+        return math.prod(self.sizes) if self.sizes else None
+
+    def __str__(self) -> str:
+        links = f",{self.up_links}" if self.up_links else ""
+        return f"{self.name}:{'x'.join(map(str, self.sizes))}{links}" if self.sizes else self.name
+
+
+def parse_topology(text: str) -> Topology:
+    """Read a topology as users write it.
+
+    Raises:
+        ValueError: there is no such topology, or its sizes are too few, too many or 0.
+
+    >>> parse_topology("fattree:8x8,2")
+    Topology(name='fattree', sizes=(8, 8), up_links=2)
+    >>> parse_topology("torus:4")
+    Topology(name='torus', sizes=(4,), up_links=0)
+    """
+    name, _, rest = text.partition(":")
+    kind = lookup("topology", name, TOPOLOGIES)
+    match = re.fullmatch(r"(\d+(?:x\d+)*)?(?:,(\d+))?", rest)
+    sizes = tuple(map(int, match[1].split("x"))) if match and match[1] else ()
+    up_links = int(match[2]) if match and match[2] else 0
+    count_fits = len(sizes) == kind.dimensions if kind.dimensions is not None else bool(sizes)
+    known = match is not None and count_fits and (match[2] is not None) == kind.has_up_links
+    if not known or text == f"{name}:":
+        raise ValueError(f"topology {text!r} cannot be read: write it like {kind.example}")
+    if 0 in sizes or (kind.has_up_links and up_links == 0):
+        raise ValueError(f"topology {text!r} has a 0 in it: sizes and links must be at least 1, as in {kind.example}")
+    return Topology(name, sizes, up_links)
+
+
+def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> str:
+    """SimGrid's description of a network, as XML, with hosts ``rank-0``, ``rank-1`` and so on.
+
+    Args:
+        alpha: seconds of latency through two links, so of a message between two ranks of a star, or of a leaf; each
+            further link adds half of it.
+        beta: seconds per byte of a link, in each direction.
+
+    Raises:
+        ValueError: the topology has not so many places, or there are no such links.
+    """
+    if not (0 <= alpha < math.inf and 0 < beta < math.inf):
+        raise ValueError(f"SimGrid needs links of alpha >= 0 and beta > 0 seconds, not alpha {alpha} and beta {beta}")
+    if not 1 <= ranks <= (topology.places or ranks):
+        room = f"topology {str(topology)!r} has places for {topology.places or 'any number of'} ranks"
+        raise ValueError(f"{room}, one for each, and there are {ranks}")
+    shape, parameters = TOPOLOGIES[topology.name].parameters(topology.sizes, topology.up_links)
+    attributes = {
+        "id": "network",
+        "prefix": "rank-",
+        "suffix": "",
+        "radical": f"0-{(topology.places or ranks) - 1}",
+        "speed": "1Gf",
+        "bw": f"{1 / beta!r}Bps",
+        "lat": f"{alpha / 2!r}s",
+        "sharing_policy": "SPLITDUPLEX",
+        **({"topology": shape, "topo_parameters": parameters} if parameters else {}),
+    }
+    cluster = " ".join(f'{name}="{value}"' for name, value in attributes.items())
+    return PLATFORM.format(cluster)
+
+
+PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <cluster {}/>
+</platform>
+"""

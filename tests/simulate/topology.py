@@ -1,0 +1,142 @@
+"""Which all-reduce is fastest on which network? As a script, it writes docs/benchmarks/topology.md.
+
+python -m tests.simulate.topology
+
+SimGrid replays the programs; our model prices them for the star. How far the two agree there is in the last table.
+"""
+
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
+from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.reporting.units import format_bytes
+from dear_mpi.simulate.simgrid import replay
+from dear_mpi.simulate.topology import parse_topology
+from tests.rooms import ROOT
+
+PAGE = ROOT / "docs" / "benchmarks" / "topology.md"
+RANKS, LEAF = 64, 8
+SIZES = (25 << 20, 64 << 10)
+LINK = {"alpha": 5e-6, "beta": 1e-9}
+SHOWN = ("ring", "swing", "rabenseifner", "bruck", "hierarchical", "torus")
+TOPOLOGIES = ("star", "fattree:8x8,2", "torus:8x8", "dragonfly:4x2x4x2")
+CHECKED_RANKS = (3, 8, 17, 64)
+NEAR = 0.01  # who is so near to the fastest shares its place
+
+HEAD = """# Topologies
+
+`make topology` (two minutes; it needs SimGrid, on Debian the package `libsimgrid-dev`): an all-reduce of fp32 on 64
+ranks by our algorithms, on four networks. Nothing here was measured on a network. The columns are
+
+- **input**: the algorithm, and the most messages and bytes that a rank of its program sends. `hierarchical` is told
+  that each 8 ranks are a host.
+- **model**: ms that `cost` (`collectives/program/cost.py`) predicts for a star, with 5 us a message and 1 GB/s a port,
+  and sums that take no time. It knows no other topology.
+- **replayed**: ms that SimGrid needs for the same programs (`dear_mpi/simulate/simgrid.py`); messages that meet on a
+  link share it. The fastest, and who is within 1 % of it, is in bold.
+
+All links have 1 GB/s in each direction and 2.5 us. On the star a message passes two of them. The fat tree has 8 leaves
+of 8 ranks, and 2 links up from each where 8 would be needed, so it is 4:1 oversubscribed. The torus has 8 rows and 8
+columns, and no switch: neighbours are one link apart. The dragonfly has 4 groups of 2 chassis of 4 routers of 2 ranks,
+and one link between any two routers of a chassis, any two that face each other in a group, and any two groups.
+"""
+
+READING = """## Reading
+
+- On the star all six take the same time at 25 MiB, since they send the same bytes; at 64 KiB the steps decide, and the
+  ring has the most. The model says both.
+- On the fat tree the order is turned over. At 25 MiB the ring is first, which was last: of a leaf's ranks one sends to
+  another leaf at a time. `rabenseifner` and `bruck` send their largest messages to the most distant ranks, and share
+  2 links among 8 ranks. `swing` sends as much to nearer ranks; with its few steps it is first at 64 KiB.
+- On the torus `torus` is first at both sizes, and takes half of the time that any star could: each rank has four links,
+  and it alone uses both dimensions at once. Anywhere else that pattern is a poor one.
+- On the dragonfly `hierarchical` is first at 25 MiB, and `swing` at 64 KiB. The ring takes twice its time: the message
+  from the last group to the first meets one between two chassis on a link, and all wait for these two.
+- So a model without a topology cannot choose among these algorithms on such networks. Routing and sharing are left to
+  SimGrid.
+"""
+
+AGREEMENT = """## The model beside SimGrid
+
+By how many per cent `cost` is above SimGrid on a star, at 25 MiB: of all collectives of an algorithm, on so many ranks,
+the one with the largest difference. SimGrid adds 16 bytes to each message, and its senders wait until a message is
+there; hence the hundredths. Where it is more than that, ranks are folded into pairs, and some run ahead: SimGrid lets a
+message wait until its receiver is in that step, and ports are shared; in `cost` early messages are in the way of urgent
+ones. With SimGrid's rules, `tests/simulate/fluid.py` gives its times to 1e-6.
+"""
+
+
+def predicted(written, nbytes):
+    """ms on a star."""
+    return cost(written, nbytes // 4, 4, Network(**LINK)).time_s * 1e3
+
+
+def replayed(written, nbytes, text):
+    """ms on a topology."""
+    return replay(written, nbytes // 4, 4, parse_topology(text), **LINK) * 1e3
+
+
+def load(written, nbytes):
+    """The most messages and MiB that a rank sends."""
+    priced = cost(written, nbytes // 4, 4, Network(**LINK))
+    return max(priced.messages), max(priced.nbytes) / 2**20
+
+
+def row(name, written, nbytes):
+    """The figures of an algorithm: its input, the model's ms, SimGrid's by topology."""
+    print(f"{name}, {format_bytes(nbytes)}", flush=True)
+    return load(written, nbytes), predicted(written, nbytes), [replayed(written, nbytes, text) for text in TOPOLOGIES]
+
+
+def table(rows):
+    """Lines of Markdown."""
+    least = [min(times) for times in zip(*(times for _, _, times in rows.values()), strict=True)]
+    heads = ["input", "messages", "MiB", "model: star", *(f"replayed: {text}" for text in TOPOLOGIES)]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for name, ((messages, mib), model, times) in rows.items():
+        shown = [f"**{t:.3g}**" if t <= (1 + NEAR) * best else f"{t:.3g}" for t, best in zip(times, least, strict=True)]
+        yield f"| `{name}` | {messages} | {mib:.3g} | {model:.3g} | {' | '.join(shown)} |"
+
+
+def order(rows):
+    """Lines of Markdown: from the fastest to the slowest, by the model and on each topology."""
+    columns = {"model: star": [model for _, model, _ in rows.values()]}
+    for index, text in enumerate(TOPOLOGIES):
+        columns[f"replayed: {text}"] = [times[index] for _, _, times in rows.values()]
+    yield "| | fastest to slowest |"
+    yield "|---|---|"
+    for head, times in columns.items():
+        ranked = sorted(zip(times, rows, strict=True))
+        yield f"| {head} | {', '.join(f'{name} {t / ranked[0][0]:.2f}' for t, name in ranked)} |"
+
+
+def differences(name, size):
+    """By how much the model is above SimGrid on a star, in per cent, of all collectives of an algorithm."""
+    for collective in ALGORITHMS[name]:
+        written = programs(name, collective, size)
+        yield 100 * (predicted(written, SIZES[0]) / replayed(written, SIZES[0], "star") - 1)
+
+
+def agreement():
+    """Lines of Markdown."""
+    yield f"| algorithm | {' | '.join(f'{size} ranks' for size in CHECKED_RANKS)} |"
+    yield "|---" * (1 + len(CHECKED_RANKS)) + "|"
+    for name in (name for name in ALGORITHMS if runner_of(name) == "messages"):
+        print(f"{name}, agreement", flush=True)
+        worst = [max(differences(name, size), key=abs) for size in CHECKED_RANKS]
+        yield f"| `{name}` | {' | '.join(f'{percent:+.3f}' for percent in worst)} |"
+
+
+def main():
+    hosts = [rank // LEAF for rank in range(RANKS)]
+    written = {name: programs(name, "all_reduce", RANKS, hosts=hosts) for name in SHOWN}
+    lines = [HEAD]
+    for nbytes in SIZES:
+        rows = {name: row(name, written[name], nbytes) for name in SHOWN}
+        lines += [f"## {format_bytes(nbytes)}", "", *table(rows), "", "Over the fastest of each:", "", *order(rows), ""]
+    lines += [READING, AGREEMENT, *agreement()]
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"written: {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
