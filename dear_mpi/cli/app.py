@@ -19,6 +19,7 @@ from dear_mpi.cli.demo import demo
 from dear_mpi.cli.doctor import doctor
 from dear_mpi.cli.explain import explain
 from dear_mpi.cli.run import complain
+from dear_mpi.cli.simulate import simulate
 from dear_mpi.cli.train import train
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.reporting.terminal import console
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench-kernels": bench_kernels,
     "doctor": doctor,
     "explain": explain,
+    "simulate": simulate,
 }
 
 UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of the click that this Typer brings or uses

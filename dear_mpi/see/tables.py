@@ -22,7 +22,7 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     data = f" on {report['data']}" if report["data"] else ""
     where = f"{report['device']}, {format_hosts(report['hosts'])}, over {report['transport']}"
     table = Table(title=f"{report['model']}{data}, {where}", caption=f"times: {MEDIANS}", show_header=False)
-    accuracy, steady_s = report["accuracy"], median(report["iteration_s"][1:] or report["iteration_s"]).value
+    accuracy, steady_s = report["accuracy"], median(report["iteration_s"][2:] or report["iteration_s"]).value
     rest_s = round(steady_s - report["compute_s"] - report["exposed_comm_s"], 9) + 0.0  # never "-0.00"
     rows = {
         "schedule": f"{report['schedule']}, {algorithm(report)}, {buckets(report)}" + sharded(report),

@@ -48,6 +48,8 @@ def compare(
         blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
         for count in turns(config.iterations):
             for name, trainer in job.trainers.items():
+                if trainer.first:  # which ends with a flush: the next one has nothing to wait for
+                    job.iterate(name, *job.batch(trainer.done))
                 done = [job.iterate(name, *job.batch(trainer.done)) for _ in range(1 + count)]
                 trainer.flush()
                 losses[name].extend(loss for loss, _ in done[1:])

@@ -2,7 +2,7 @@
 
 The names of the keys are a contract: scripts depend on them. Times are in seconds; a time of an iteration is that
 of the slowest rank. ``compute_s`` and ``exposed_comm_s`` are those of the iteration of median length, on its slowest
-rank, without the first iteration of each block, which fills the pipeline.
+rank, without the first iterations of each block, which fill the pipeline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,16 +33,22 @@ class Timing:
 
 
 def timing(
-    transport: Transport, schedule: type[Schedule], blocks: Sequence[Sequence[Times]], network: Mapping[str, float]
+    transport: Transport,
+    schedule: type[Schedule],
+    blocks: Sequence[Sequence[Times]],
+    network: Mapping[str, float],
+    *,
+    fill: int = 1,
 ) -> Timing:
     """Collective: put together what the ranks measured.
 
     Args:
-        blocks: runs of iterations; the first of each block fills the pipeline.
+        blocks: runs of iterations.
+        fill: how many at the beginning of each do not count, because they fill the pipeline.
         network: see ``communication`` in ``bounds.py``.
     """
     slowest = [slowest_of(ranks) for ranks in zip(*transport.gather_values(blocks), strict=True)]
-    steady = np.concatenate([block[1:] if len(block) > 1 else block for block in slowest])
+    steady = np.concatenate([block[fill:] if len(block) > fill else block for block in slowest])
     _, forward_s, backward_s, exposed_s = middle(steady).tolist()
     return Timing(
         iteration_s=np.concatenate(slowest)[:, 0].tolist(),

@@ -76,7 +76,7 @@ def train(
             if saving is not None and saving.is_due(iteration + 1, config.iterations):
                 job.save(saving.path, {"loss": losses, **order_of(config)})
         trainer.flush()
-        figures = timing(world.transport, schedule, [times], network)
+        figures = timing(world.transport, schedule, [times], network, fill=2)  # the very first ends with a flush
         return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()
 
 

@@ -1,0 +1,142 @@
+"""The command ``simulate``: what it predicts follows from prices and compute, and bad input is told in one line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from dear_mpi.collectives.algorithms.registry import programs
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.simulate.pace import Pace
+from dear_mpi.simulate.run import predict
+from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.table import exposed_parts, remedies
+from dear_mpi.training.schedules import SCHEDULES, Schedule
+
+KEYS = (  # a contract: scripts depend on them
+    "model ranks schedule algorithm fusion buckets network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
+    " iteration_s compute_s exposed_comm_s bound_s speedup_vs_wfbp"
+)
+QUICK = {
+    "models": ("synthetic:resnet50",),
+    "ranks": (8,),
+    "network": "10gbit,50us",
+    "schedules": tuple(SCHEDULES),
+    "fusions": ("25MB", "cut:4MB"),
+    "forward_s": 0.05,
+}
+
+
+def simulated(**settings):
+    return simulate(Settings(**QUICK | settings))
+
+
+def test_sequential_is_compute_and_all_reduces_one_after_the_other():
+    (found,) = simulated(schedules=("sequential",), fusions=("25MB",))
+    network, buckets = found.scenario.wires.network, found.prediction.buckets
+    ring = programs("ring", "all_reduce", 8)
+    communication_s = sum(cost(ring, bucket.count, 4, network).time_s for bucket in buckets)
+    assert found.row["iteration_s"] == pytest.approx(0.15 + communication_s)
+    assert found.row["exposed_comm_s"] == pytest.approx(communication_s)
+    assert found.row["bound_s"] == pytest.approx(0.15 + communication_s)
+
+
+def test_rows_keep_their_bounds_and_add_up():
+    for found in simulated(ranks=(1, 4, 64)):
+        row = found.row
+        assert " ".join(row) == KEYS
+        assert row["bound_s"] <= row["iteration_s"] * (1 + 1e-12)
+        assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["exposed_comm_s"])
+        assert sum(seconds for _, seconds in exposed_parts(found)) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
+        if row["schedule"] == "wfbp":
+            assert row["speedup_vs_wfbp"] == 1
+
+
+def test_a_slow_rank_keeps_all_others_waiting():
+    plain, slow = (simulated(schedules=("sequential",), fusions=("25MB",), straggler=each)[0] for each in (None, "3:2"))
+    assert slow.row["iteration_s"] - plain.row["iteration_s"] == pytest.approx(0.15)
+    assert slow.row["compute_s"] == pytest.approx(0.3), "of the slowest rank"
+    same = simulated(schedules=("dear",), fusions=("25MB",), straggler="3:1")[0]
+    assert same.row["iteration_s"] == pytest.approx(
+        simulated(schedules=("dear",), fusions=("25MB",))[0].row["iteration_s"]
+    )
+
+
+def test_jitter_costs_time_and_can_be_repeated():
+    settings = {"schedules": ("dear",), "fusions": ("25MB",), "iterations": 5}
+    plain, first, again, other = (
+        simulated(**settings, jitter=jitter, seed=seed)[0].row["iteration_s"]
+        for jitter, seed in (("0%", 0), ("20%", 1), ("20%", 1), ("20%", 2))
+    )
+    assert first == again != other
+    assert min(first, other) > plain
+
+
+def test_what_would_help_does():
+    found = simulated(schedules=("wfbp",), fusions=("25MB",))[0]
+    changes = dict(remedies(found))
+    assert "twice the bandwidth" in changes
+    assert "schedule dear" in changes
+    assert all(seconds < found.row["iteration_s"] for seconds in changes.values())
+
+
+def test_thousands_of_ranks():
+    rows = [found.row for found in simulated(ranks=(4096,), models=("synthetic:densenet201",), fusions=("none",))]
+    assert all(row["iteration_s"] > 2 * 4095 * 50e-6 for row in rows), "latencies alone take as long"
+
+
+def test_the_command_writes_its_rows(tmp_path):
+    file = tmp_path / "rows.json"
+    done = CliRunner().invoke(app, ["simulate", "--ranks", "4,8", "--fusion", "none,25MB", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(file.read_text())
+    assert [(row["ranks"], row["fusion"], row["schedule"]) for row in rows] == [
+        (ranks, fusion, schedule) for ranks in (4, 8) for fusion in ("none", "25MB") for schedule in ("wfbp", "dear")
+    ]
+    assert "waits longest" in done.output
+    assert "What would help" in done.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--network", "fast"], "network 'fast' is unknown"),
+        (["--network", "10gbt"], "bandwidth '10gbt' cannot be read"),
+        (["--network", "10gbit,50us,p=3"], "network '10gbit,50us,p=3': p is unknown. Allowed: o=, gamma=, hosts="),
+        (["--network", "1gbit,1us/1gbit,2us"], "must be one link, or INSIDE/BETWEEN,hosts=N"),
+        (["--network", "1gbit/1gbit,hosts=3"], "hosts must divide the number of ranks, 64, not 3"),
+        (["--network", "rows.json"], "network 'rows.json' must be a file of dear-mpi bench --json"),
+        (["--network", "paper-10gbe", "--ranks", "128"], "network 'paper-10gbe' has 64 ranks, not 128"),
+        (["--ranks", "0"], "--ranks must be whole numbers of at least 1, not '0'"),
+        (["--straggler", "64:2"], "straggler must be a rank of 0..63, not 64"),
+        (["--straggler", "fast"], "straggler 'fast' cannot be read: write it like 3:1.5"),
+        (["--straggler", "1:-2"], "the factor of the straggler must be above zero, not -2"),
+        (["--jitter", "-5%"], "jitter must not be below zero, not -5%"),
+        (["--model", "mlp"], "simulate takes synthetic models, as synthetic:resnet50, not 'mlp'"),
+        (["--model", "synthetic:resnet5"], "did you mean 'resnet50'?"),
+        (["--algorithm", "native"], "algorithm 'native' sends no messages"),
+        (["--forward-time", "-1"], "forward_time must be a number of seconds that is not negative, not -1.0"),
+        (["--fusion", "huge"], "size 'huge' cannot be read"),
+        (["--schedules", "deer"], "did you mean 'dear'?"),
+    ],
+)
+def test_bad_input_is_one_line(flags, said):
+    done = CliRunner().invoke(app, ["simulate", *flags])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_schedule_that_never_ends_is_refused(monkeypatch):
+    class Endless(Schedule):
+        collectives = ("all_reduce",)
+
+        def end_backward(self):
+            while True:
+                pass
+
+    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    model = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario.model
+    with pytest.raises(ValueError, match=r"schedule 'mine' has not come to an end after 0.3 seconds"):
+        predict(model, "mine", Endless, "25MB", lambda buckets: lambda collective, bucket: 0.0, compute=Pace(2))
