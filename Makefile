@@ -31,7 +31,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 # A run that came to its end becomes a page.
 page = tail -n 1 $(1) | grep -qx '```' && mv $(1) docs/benchmarks/$(2) || { rm $(1); echo 'failed: see above'; exit 1; }
 
-.PHONY: help install demo test test-quick test-standin test-gpu check format docs clean
+.PHONY: help install demo test proofs test-quick test-standin test-gpu check format docs clean
 .PHONY: bench bench-hosts bench-cadence bench-gpu numerics topology terminal faults
 
 help:                 ## this list
@@ -56,9 +56,12 @@ demo: install         ## a first look, on 4 ranks
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi demo
 
 test: test-quick test-standin ## all tests: serial, then on 2 and 3 ranks under every MPI installed, on 1, 4 and 5 under one
-	$(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/test_launch.py
+	$(PYTHON) -m pytest -q $(subst -n auto,-n 4,$(PARALLEL:loadfile=load)) tests/test_launch.py
 	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) tests/mpi
 	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) tests/mpi
+
+proofs: install       ## every algorithm and collective proved for all sizes up to 64, and 256
+	EVERY_SIZE=1 $(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/collectives/test_algorithms.py
 
 test-quick: install   ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi

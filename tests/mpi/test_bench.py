@@ -79,7 +79,9 @@ def test_rows(comm, collective):
 
 @pytest.mark.parametrize("collective", BUS_FACTORS)
 @pytest.mark.parametrize("placement", ["in", "out"])
-def test_every_type_and_op_is_exact(collective, placement):
+def test_every_type_and_op_is_exact(comm, collective, placement):
+    if comm.size > 2:
+        pytest.skip("tests/mpi/test_collectives.py has more ranks")
     for dtype in DTYPES:
         for op in ("sum", "prod", "min", "max", "average"):
             settings = {"placement": placement, "dtype": dtype, "op": op, "algorithms": ("naive", "native-best")}
