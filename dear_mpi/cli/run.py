@@ -21,7 +21,7 @@ from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_link, parse_seconds
 from dear_mpi.training.config import Config
 
-__all__ = ["check_alone", "complain", "complaining", "run_job", "run_ranks"]
+__all__ = ["check_alone", "complain", "complaining", "run_job", "run_ranks", "set_aside", "write_json"]
 
 
 @contextmanager
@@ -95,9 +95,8 @@ def run_ranks(
             write_json(result, json_file)
 
     def on_each_rank(world: World) -> Any:
-        if json_file is not None and world.rank == 0 and json_file.is_file():
-            older = json_file.resolve()  # a link stays one
-            older.rename(older.with_name(f"{older.name}.old"))
+        if json_file is not None and world.rank == 0:
+            set_aside(json_file)
         result = command(world)
         by_rank_0(world.transport, "output", lambda: write(result))
         return result
@@ -112,7 +111,15 @@ def run_ranks(
         raise typer.Exit(1) from None  # the rank that failed has said why
 
 
+def set_aside(path: Path) -> None:
+    """Let an older report be FILE.old."""
+    if path.is_file():
+        older = path.resolve()  # a link stays one
+        older.rename(older.with_name(f"{older.name}.old"))
+
+
 def write_json(content: Any, path: Path) -> None:
+    """Write a report to the file of ``--json``."""
     with replacing("--json", path) as file:
         file.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -1,14 +1,13 @@
 """The command ``dear-mpi simulate``."""
 
-import json
 from typing import Annotated
 
 from typer import Option
 
 from dear_mpi.cli.flags import NAMES, JsonFile, listed
-from dear_mpi.cli.run import check_alone, complaining
+from dear_mpi.cli.run import check_alone, complaining, set_aside, write_json
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.sweep import Settings
@@ -70,12 +69,13 @@ def simulate(
             iterations=iterations,
             seed=seed,
         )
+        if json_file is not None:
+            set_aside(json_file)
         with bar(None, len(list(settings.cases())), "simulating") as progress:
             found = run_simulation(settings, progress)
         show_simulation(found)
         if json_file is not None:
-            with replacing("--json", json_file) as partial:
-                partial.write_text(json.dumps([each.row for each in found], indent=2) + "\n", encoding="utf-8")
+            write_json([each.row for each in found], json_file)
 
 
 def whole(text: str) -> int:

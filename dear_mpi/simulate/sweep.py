@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from dear_mpi.collectives.plans.tuning import default_segment
@@ -18,7 +19,7 @@ from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.schedules import Schedule, find_schedules
 
-__all__ = ["Scenario", "Settings", "Simulated", "mean", "simulate"]
+__all__ = ["Scenario", "Settings", "Simulated", "simulate"]
 
 BASELINE = "wfbp"  # what speed-ups are over
 LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
@@ -83,14 +84,16 @@ def simulate(settings: Settings, progress: Callable[[str], object] = lambda note
     baseline = find_schedules([BASELINE])
     found = []
     scenarios: dict[tuple[str, int], Scenario] = {}
-    bases: dict[tuple[str, int, str], float] = {}
+    bases: dict[tuple[str, int, str], Prediction] = {}
     for name, ranks, schedule, fusion in settings.cases():
-        scenario = scenarios.setdefault((name, ranks), Scenario.of(settings, name, ranks))
-        base = name, ranks, fusion
+        if (name, ranks) not in scenarios:
+            scenarios[name, ranks] = Scenario.of(settings, name, ranks)
+        scenario, base = scenarios[name, ranks], (name, ranks, fusion)
         if base not in bases:
-            bases[base] = mean(scenario.predict(BASELINE, baseline[BASELINE], fusion).iteration_s)
-        prediction = scenario.predict(schedule, schedules[schedule], fusion)
-        found.append(Simulated(scenario.row(prediction, bases[base]), scenario, prediction))
+            bases[base] = scenario.predict(BASELINE, baseline[BASELINE], fusion)
+        same = schedule == BASELINE
+        prediction = bases[base] if same else scenario.predict(schedule, schedules[schedule], fusion)
+        found.append(Simulated(scenario.row(prediction, fmean(bases[base].iteration_s)), scenario, prediction))
         progress(f"{name}, {ranks} ranks, {schedule}")
     return found
 
@@ -161,7 +164,7 @@ class Scenario:
 
     def row(self, prediction: Prediction, base_s: float) -> dict[str, Any]:
         """What ``--json`` has of it."""
-        network, seconds = self.wires.network, mean(prediction.iteration_s)
+        network, seconds = self.wires.network, fmean(prediction.iteration_s)
         return {
             "model": self.model.name,
             "ranks": self.prices.ranks,
@@ -190,8 +193,3 @@ class Scenario:
             between = None if between is None else replace(between, **{name: factor * getattr(between, name)})
             network = replace(network, **{name: factor * getattr(network, name)}, between=between)
         return replace(self, prices=replace(self.prices, network=network, found={}))
-
-
-def mean(seconds: Sequence[float]) -> float:
-    """Of all iterations that count."""
-    return sum(seconds) / len(seconds)

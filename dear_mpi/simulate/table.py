@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.reporting.terminal import console
-from dear_mpi.simulate.sweep import Simulated, mean
+from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.schedules import SCHEDULES, find_schedules
 
 __all__ = ["exposed_parts", "show_simulation"]
@@ -27,19 +28,9 @@ def show_simulation(found: Sequence[Simulated]) -> None:
     title = f"Predicted, on the network {first.scenario.wires.text} ({ORIGINS[first.scenario.wires.origin]})"
     caption = "ms of an iteration on the slowest rank; exposed: waiting for communication; bound: least time possible"
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=0)
-    for head in (
-        "model",
-        "ranks",
-        "schedule",
-        "fusion",
-        "buckets",
-        "iteration",
-        "compute",
-        "exposed",
-        "bound",
-        "/ wfbp",
-    ):
-        table.add_column(head, justify="left" if head in ("model", "schedule", "fusion") else "right")
+    words, numbers = ("schedule", "fusion"), ("buckets", "iteration", "compute", "exposed", "bound", "/ wfbp")
+    for head in ("model", "ranks", *words, *numbers):
+        table.add_column(head, justify="left" if head in ("model", *words) else "right")
     for each in found:
         row = each.row
         times = (row["iteration_s"], row["compute_s"], row["exposed_comm_s"], row["bound_s"])
@@ -76,9 +67,10 @@ def remedies(simulated: Simulated) -> list[tuple[str, float]]:
         "half the latency": scenario.rewired(alpha=0.5, o=0.5).predict(name, schedule, fusion),
     }
     tried |= {f"fusion {other}": scenario.predict(name, schedule, other) for other in FUSIONS if other != fusion}
-    tried |= {f"schedule {other}": scenario.predict(other, kind, fusion) for other, kind in SCHEDULES.items()}
-    found = {change: mean(each.iteration_s) for change, each in tried.items()}
-    better = [each for each in found.items() if each[1] < GAIN * mean(prediction.iteration_s)]
+    others = {other: kind for other, kind in SCHEDULES.items() if other != name}
+    tried |= {f"schedule {other}": scenario.predict(other, kind, fusion) for other, kind in others.items()}
+    found = {change: fmean(each.iteration_s) for change, each in tried.items()}
+    better = [each for each in found.items() if each[1] < GAIN * fmean(prediction.iteration_s)]
     return sorted(better, key=lambda each: each[1])
 
 
@@ -88,12 +80,10 @@ def exposed_parts(simulated: Simulated) -> list[tuple[str, float]]:
     for wait in simulated.prediction.waits:
         seconds, bucket = float(np.max(wait.exposed_s)), wait.handle.bucket
         if seconds:
-            of = (
-                ""
-                if bucket is None
-                else f" of bucket {bucket.index} ({span(names, bucket.uses)}, {bucket.nbytes} bytes)"
-            )
-            found[f"{wait.handle.collective}{of}"] += seconds
+            what = wait.handle.collective
+            if bucket is not None:
+                what += f" of bucket {bucket.index} ({span(names, bucket.uses)}, {bucket.nbytes} bytes)"
+            found[what] += seconds
     return sorted(found.items(), key=lambda part: -part[1])
 
 

@@ -37,13 +37,10 @@ def modelled(fabric: LiveFabric, collective: str) -> float:
     total_s, written = 0.0, dict[tuple[str, str, int], list[Program]]()
     for bucket in fabric.buckets:
         for plan in fabric.plans_of(collective, bucket):
-            key = (
-                plan.algorithm,
-                plan.call.collective,
-                -(-plan.call.x.nbytes // plan.segment_bytes),
-            )  # auto may choose several
+            pieces = -(-plan.call.x.nbytes // plan.segment_bytes)
+            key = plan.algorithm, plan.call.collective, pieces  # auto may choose several
             if key not in written:
-                written[key] = programs(*key[:2], size, hosts=fabric.world.transport.hosts, pieces=key[2])
+                written[key] = programs(*key[:2], size, hosts=fabric.world.transport.hosts, pieces=pieces)
             total_s += cost(written[key], bucket.count, plan.call.x.itemsize, network).time_s
     return total_s
 
