@@ -17,6 +17,7 @@ UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
 
 include hostfiles/local.env
+unexport PYTHONDONTWRITEBYTECODE  # the tests start a thousand processes: each would compile all modules anew
 LIMIT := timeout 600
 
 ifeq ($(MPI),system)
