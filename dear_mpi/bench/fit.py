@@ -1,8 +1,11 @@
-"""The network that explains what was measured: alpha, beta and gamma from rows of algorithms that have programs.
+"""The network that explains what was measured: alpha, beta, gamma and o from rows of algorithms that have programs.
 
-The time of a program, ``cost``, is a sum of these three along its longest path; which path that is depends on them.
+The time of a program, ``cost``, is a sum of these four along its longest path; which path that is depends on them.
 So: take the coefficients at the current estimate (by differences, which are exact on such a path), solve for the
 least squares of relative errors with nothing below zero, and repeat.
+
+Rows do not tell all of them apart: every message of a ring costs alpha and o, and only where a rank has several in a
+step does o weigh more. A cost that the rows cannot tell from those before it is left at 0, and these have both.
 """
 
 import itertools
@@ -20,11 +23,12 @@ from dear_mpi.kernels.dtypes import DTYPES
 
 __all__ = ["Fit", "fit_network", "predicted_us"]
 
-FIRST = (1e-6, 1e-9, 1e-10)  # s, s/byte, s/byte
+UNKNOWNS = ("alpha", "beta", "gamma", "o")
+FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3
 MOST_RANKS = 64  # a replay of all ranks takes seconds beyond
 STEP = 1e-4  # relative
-ALIKE = 0.02  # how far gamma's column must lie outside the span of the others, to tell it from beta
+ALIKE = 0.02  # how far a column must lie outside the span of those before it, to be told from them
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Fit:
     """The network that fits so many rows."""
 
     network: Network
-    gamma_told: bool  # False where rows do not tell gamma from beta: then beta has both and gamma is 0
+    told: tuple[str, ...]  # the costs that the rows tell apart; the others are 0
     residual: float  # the median over rows of the relative error
     rows: int
 
@@ -53,7 +57,7 @@ def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
-    """How often alpha, and how many bytes of beta and gamma, are on the longest path."""
+    """How often alpha and o, and how many bytes of beta and gamma, are on the longest path."""
     here = time_s(row, written, Network(*point))
     steps = [value * STEP or first * STEP for value, first in zip(point, FIRST, strict=True)]
     moved = point + np.diag(steps)
@@ -66,34 +70,38 @@ def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
     if len({row.bytes for row, _ in known}) < 2:
         return None
     measured_s = np.array([row.p50_us for row, _ in known]) * 1e-6
-    point, told = np.array(FIRST), True
+    point, told = np.array(FIRST), list[int]()
     for _ in range(ROUNDS):
         relative = np.array([gradient(row, written, point) for row, written in known]) / measured_s[:, None]
         told = distinct(relative)
-        point = non_negative(relative, 3 if told else 2)
+        point = non_negative(relative, told)
     network = Network(*point.tolist())
     errors = np.abs(np.array([time_s(row, written, network) for row, written in known]) / measured_s - 1)
-    return Fit(network, told, float(np.median(errors)), len(known))
+    return Fit(network, tuple(UNKNOWNS[each] for each in told), float(np.median(errors)), len(known))
 
 
-def distinct(relative: Array) -> bool:
-    """Whether gamma's column is something else than a mixture of the others'."""
-    others, gamma = relative[:, :2], relative[:, 2]
-    mixture = others @ np.linalg.lstsq(others, gamma, rcond=None)[0]
-    return bool(np.linalg.norm(gamma - mixture) > ALIKE * np.linalg.norm(gamma))
+def distinct(relative: Array) -> list[int]:
+    """The columns that are something else than a mixture of those before them; alpha's and beta's are kept anyway."""
+    kept = [0, 1]
+    for column in range(2, relative.shape[1]):
+        others, new = relative[:, kept], relative[:, column]
+        mixture = others @ np.linalg.lstsq(others, new, rcond=None)[0]
+        if np.linalg.norm(new - mixture) > ALIKE * np.linalg.norm(new):
+            kept.append(column)
+    return kept
 
 
-def non_negative(relative: Array, unknowns: int) -> Array:
+def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
     """Least squares of ``relative @ point - 1`` with nothing below zero: the best of all subsets of the unknowns."""
-    best, error = np.zeros(3), np.inf
+    best, error = np.zeros(relative.shape[1]), np.inf
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
-    for size in range(1, unknowns + 1):
-        for chosen in map(list, itertools.combinations(range(unknowns), size)):
+    for size in range(1, len(unknowns) + 1):
+        for chosen in map(list, itertools.combinations(unknowns, size)):
             part = (relative / scale)[:, chosen]
             values = np.linalg.lstsq(part, np.ones(len(part)), rcond=None)[0]
             missed = float(np.linalg.norm(part @ values - 1))
             if (values >= 0).all() and missed < error:
-                best, error = np.zeros(3), missed
+                best, error = np.zeros_like(best), missed
                 best[chosen] = values / scale[chosen]
     return best
 

@@ -106,10 +106,12 @@ def fit_text(fit: Fit | None) -> str:
         return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."
     network = fit.network
     beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))
-    told = gamma if fit.gamma_told else "unknown (these rows cannot tell gamma from beta: 1/beta covers both)"
+    if "gamma" not in fit.told:
+        gamma = "unknown (these rows cannot tell gamma from beta: 1/beta covers both)"
+    o = f"{network.o * 1e6:.1f} us" if "o" in fit.told else "unknown (these rows cannot tell o from alpha, which has both)"
     return (
-        f"Network fitted to {plural(fit.rows, 'row')}: alpha {network.alpha * 1e6:.1f} us, 1/beta {beta}, 1/gamma "
-        f"{told}; the median row is {fit.residual:.0%} off the model."
+        f"Network fitted to {plural(fit.rows, 'row')}: alpha {network.alpha * 1e6:.1f} us, o {o}, 1/beta {beta}, "
+        f"1/gamma {gamma}; the median row is {fit.residual:.0%} off the model."
     )
 
 

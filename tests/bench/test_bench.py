@@ -228,7 +228,7 @@ def test_the_fit_finds_the_network_again(ranks):
     network = Network(alpha=20e-6, beta=0.3e-9, gamma=0.1e-9)
     rows = synthetic(network, ["ring", "naive", "bruck"], ["all_reduce", "all_gather"], ranks)
     fit = fit_network([*rows, row("native", 4, 1e9, ranks=ranks)])
-    assert fit.gamma_told
+    assert "gamma" in fit.told
     assert fit.rows == len(rows)
     assert fit.residual < 1e-6
     assert fit.network.alpha == pytest.approx(network.alpha, rel=1e-4)
@@ -236,21 +236,35 @@ def test_the_fit_finds_the_network_again(ranks):
     assert fit.network.gamma == pytest.approx(network.gamma, rel=1e-4)
     assert predicted_us(rows[-1], fit) == pytest.approx(rows[-1].p50_us)
     assert predicted_us(row("native", 4), fit) is None
-    assert "alpha 20.0 us, 1/beta 3.33 GB/s, 1/gamma 10.00 GB/s" in fit_text(fit)
+    assert "alpha 20.0 us, o " in fit_text(fit)
+    assert ", 1/beta 3.33 GB/s, 1/gamma 10.00 GB/s" in fit_text(fit)
+
+
+@pytest.mark.parametrize("o", [0.5e-6, 5e-6])
+def test_many_messages_in_a_step_tell_the_processor_from_the_latency(o):
+    network = Network(alpha=20e-6, beta=0.3e-9, gamma=0.1e-9, o=o)
+    rows = synthetic(network, ["ring", "naive", "pairwise"], ["all_reduce", "all_gather"], 7)
+    fit = fit_network(rows)
+    assert fit.told == ("alpha", "beta", "gamma", "o")
+    assert fit.network.alpha == pytest.approx(network.alpha, rel=1e-3)
+    assert fit.network.o == pytest.approx(o, rel=1e-3)
+    assert f"o {o * 1e6:.1f} us" in fit_text(fit)
 
 
 def test_one_ring_does_not_tell_gamma_from_beta():
-    fit = fit_network(synthetic(Network(alpha=1e-6, beta=1e-9, gamma=1e-9), ["ring"]))
-    assert not fit.gamma_told
-    assert fit.network.gamma == 0
+    fit = fit_network(synthetic(Network(alpha=1e-6, beta=1e-9, gamma=1e-9, o=1e-6), ["ring"]))
+    assert fit.told == ("alpha", "beta")
+    assert fit.network.gamma == fit.network.o == 0
+    assert fit.network.alpha == pytest.approx(3e-6, rel=1e-3)  # o at both ends of a message
     assert fit.network.beta == pytest.approx(1.5e-9, rel=1e-3)
     assert "cannot tell gamma from beta" in fit_text(fit)
+    assert "cannot tell o from alpha" in fit_text(fit)
 
 
 def test_nothing_of_the_network_is_negative():
     rows = [replace(each, p50_us=100.0 + 1e5 / each.bytes) for each in synthetic(Network(), ["ring", "naive"])]
     network = fit_network(rows).network
-    assert min(network.alpha, network.beta, network.gamma) >= 0
+    assert min(network.alpha, network.beta, network.gamma, network.o) >= 0
 
 
 @pytest.mark.parametrize(
