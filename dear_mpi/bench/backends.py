@@ -112,7 +112,7 @@ def open_backend(name: str, setup: Setup) -> Prepared:
     """A backend, prepared for a case; a CannotRun where it sits this one out, or there is no such algorithm."""
     backend = BACKENDS.get(name, Backend(lambda setup: of_plan(setup.plan(name))))
     if backend.processes and setup.transport.native is None:
-        raise CannotRun(f"needs the processes of an MPI job, not {setup.transport.name}")
+        raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
     try:
         return backend.open(setup)
     except ArgumentError as error:

@@ -19,6 +19,7 @@ from dear_mpi.cli.flags import (
     STALL_AFTER,
     DeviceMemory,
     JsonFile,
+    Link,
     StallAbort,
     StallAfter,
     Threads,
@@ -29,7 +30,7 @@ from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.reporting.units import parse_bytes, parse_sizes
+from dear_mpi.reporting.units import parse_bytes, parse_link, parse_sizes
 
 __all__ = ["bench"]
 
@@ -65,6 +66,7 @@ def bench(
     other_mpi: Annotated[str, OTHER_MPI] = "",
     tune: Annotated[Path | None, TUNE] = None,
     threads: Threads = None,
+    link: Link = None,
     stall_after: StallAfter = STALL_AFTER,
     stall_abort: StallAbort = False,
     json_file: JsonFile = None,
@@ -90,6 +92,7 @@ def bench(
             other_mpi=other_mpi,
         )
         how: dict[str, Any] = {"device": device, "device_memory": device_memory, "threads": threads}
+        how |= {"link": None if link is None else parsed("--link", parse_link, link)}
         how |= {"stall_after": stall_after, "stall_abort": stall_abort}
         rows = run_ranks(lambda world: bench_and_show(world, settings, tune), json_file, **how)
     raise typer.Exit(int(any(row["wrong"] for row in rows)))

@@ -113,7 +113,7 @@ def test_who_needs_mpi_says_so_to_threads(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # torch is there, and is not asked for more
     settings = Settings((60,), algorithms=("native", "prototype", "gloo", "naive"), seconds=0.001)
     report = run_world(lambda world: bench(settings, world), threads=3)
-    reason = "needs the processes of an MPI job, not loopback (threads)"
+    reason = "needs messages of MPI itself, not loopback (threads)"
     assert report.left_out == {f"{name}: {reason}": {"all_reduce": [60]} for name in ("native", "prototype", "gloo")}
     assert {row.algorithm for row in report.rows} == {"naive"}
 

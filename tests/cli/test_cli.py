@@ -283,7 +283,16 @@ def test_bench_runs_on_threads(tmp_path):
     result = run("bench", "--threads", 3, "--algorithms", "ring,native", *sizes, "--json", file)
     assert result.exit_code == 0, result.output
     assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())] == [("ring", 0)] * 2
-    assert "native: needs the processes of an MPI job" in " ".join(result.stdout.split())
+    assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
+
+
+def test_bench_on_an_emulated_link_says_so(tmp_path):
+    file = tmp_path / "bench.json"
+    given = "bench --threads 2 --link 100mbit,1ms --algorithms ring --sizes 64KiB --seconds 0.1 --json".split()
+    assert "EMULATED link of 0.1 Gbit/s" in " ".join(run(*given, file).stdout.split())
+    (row,) = json.loads(file.read_text())
+    assert row["backend"].startswith("EMULATED link")
+    assert row["min_us"] > 2 * 1000 + 64 * 1024 * 8 / 100  # two messages of half the bytes, one after the other
 
 
 def test_a_benchmark_that_measures_nothing_is_an_error(tmp_path):
