@@ -108,7 +108,9 @@ def fit_text(fit: Fit | None) -> str:
     beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))
     if "gamma" not in fit.told:
         gamma = "unknown (these rows cannot tell gamma from beta: 1/beta covers both)"
-    o = f"{network.o * 1e6:.1f} us" if "o" in fit.told else "unknown (these rows cannot tell o from alpha, which has both)"
+    o = f"{network.o * 1e6:.1f} us"
+    if "o" not in fit.told:
+        o = "unknown (these rows cannot tell o from alpha, which has both)"
     return (
         f"Network fitted to {plural(fit.rows, 'row')}: alpha {network.alpha * 1e6:.1f} us, o {o}, 1/beta {beta}, "
         f"1/gamma {gamma}; the median row is {fit.residual:.0%} off the model."

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer import Option, rich_utils
+from typer import Option
 from typer.core import TyperGroup
 
 from dear_mpi.cli.bench import bench
@@ -55,9 +55,8 @@ class Commands(TyperGroup):
         rank = launch_of(os.environ).rank
         if rank > 0 and (not arguments or {"--help", "--version"} & set(arguments)):
             sys.exit(0)
-        screen = console()  # help comes as the tables do: plain in a file
-        rich_utils.FORCE_TERMINAL = screen.is_terminal
-        rich_utils.MAX_WIDTH = screen.width if "COLUMNS" in os.environ else min(screen.width, HELP_COLUMNS)
+        if not arguments or "--help" in arguments:
+            fit_help_to_screen()
         try:
             sys.exit(super().main(*given, **how | {"standalone_mode": False}))
         except UsageError as error:
@@ -65,6 +64,15 @@ class Commands(TyperGroup):
                 where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
                 complain(f"{error.format_message().rstrip('.')}{where}", rank)
             sys.exit(2)
+
+
+def fit_help_to_screen() -> None:
+    """Let help come as the tables do: plain in a file."""
+    from typer import rich_utils  # for help alone: it takes longer to import than a small simulation runs
+
+    screen = console()
+    rich_utils.FORCE_TERMINAL = screen.is_terminal
+    rich_utils.MAX_WIDTH = screen.width if "COLUMNS" in os.environ else min(screen.width, HELP_COLUMNS)
 
 
 app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)

@@ -61,7 +61,9 @@ CONFIG_FLAGS = {
     "model": Option(help=f"{MODELS}densenet201, inceptionv4, bert_base, bert_large or FILE.json."),
     "data": Option(help="What to train on: digits, FILE.npz (arrays x and y), or FILE.txt (text, for gpt)."),
     "schedule": Option(help=f"When gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME."),
-    "fusion": Option(help=f"{FUSION}a size such as 25MB; cut:4MB cuts inside tensors.", show_default="by model"),
+    "fusion": Option(
+        help=f"{FUSION}a size such as 25MB; tensors: one each; cut:4MB cuts inside them.", show_default="by model"
+    ),
     "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; native (MPI's own); auto; auto:FILE (from bench --tune)."),
     "segment_bytes": Option("--segment", help="Size of the largest message, e.g. 256KiB.", show_default=SEGMENT),
     "optimizer": Option(help=f"{' or '.join(OPTIMIZERS)}.", show_default="by model"),

@@ -1,48 +1,71 @@
 """The command ``dear-mpi simulate``."""
 
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from dear_mpi.cli.flags import NAMES, JsonFile, listed
+from dear_mpi.cli.flags import NAMES, JsonFile, listed, parsed
 from dear_mpi.cli.run import check_alone, complaining, set_aside, write_json
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.terminal import bar
+from dear_mpi.reporting.units import parse_rate
+from dear_mpi.see.figure import check_figure
+from dear_mpi.see.sweep.draw import draw_sweep
 from dear_mpi.simulate.network import PRESETS
+from dear_mpi.simulate.pace import parse_stall
 from dear_mpi.simulate.sweep import Settings
 from dear_mpi.simulate.sweep import simulate as run_simulation
-from dear_mpi.simulate.table import show_simulation
+from dear_mpi.simulate.table import heading, show_simulation
+from dear_mpi.training.profile import read_profile
 from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["simulate"]
 
 NETWORK = (
     "The network: 10gbit,50us; with o=1us (processor time of a message) and gamma=0.1ns (of a byte that is summed); "
-    f"INSIDE/BETWEEN,hosts=N; FILE.json of dear-mpi bench; or {', '.join(PRESETS)}."
+    "INSIDE/BETWEEN,hosts=N; fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; "
+    f"FILE.json of dear-mpi bench; or {', '.join(PRESETS)}."
 )
 SEVERAL = "several with commas"
+MODEL = "synthetic:resnet50"
+UPDATE = "Seconds of the optimiser for a million parameters."
+WIRE = f"Type in which gradients travel: {', '.join(DTYPES)}."
+FORWARD = "0.1, without --rate and --profile"
+RATE = "Seconds of each layer from its FLOPs: at this rate, e.g. 10TFLOPS; the backward pass has twice as many."
+BATCH = "Examples of a rank, for --rate."
+STALL = "How long updates hold messages up, as a part of their own time: 100% where both need the same processors."
+PLOT = "Draw the rows into a PNG, PDF or SVG file."
+PROFILE = "Layers with their measured seconds, from dear-mpi train --profile FILE."
 
 
 def simulate(
-    model: Annotated[str, Option(help=f"synthetic:TABLE; {SEVERAL}.")] = "synthetic:resnet50",
+    model: Annotated[
+        str | None, Option(help=f"synthetic:TABLE; {SEVERAL}.", show_default=f"{MODEL}, or that of the profile")
+    ] = None,
     ranks: Annotated[str, Option(help=f"Number of ranks; {SEVERAL}.")] = "64",
     network: Annotated[str, Option(help=NETWORK)] = "10gbit,50us",
     schedules: Annotated[str, Option(help=f"{', '.join(SCHEDULES)}, or FILE.py:NAME; {SEVERAL}.")] = "wfbp,dear",
     fusion: Annotated[str, Option(help=f"Where buckets are cut, as for train; {SEVERAL}.")] = "25MB",
     algorithm: Annotated[str, Option(help=f"One of {NAMES} that sends messages.")] = "ring",
-    forward_time: Annotated[float, Option(help="Seconds of the forward pass.")] = 0.1,
+    forward_time: Annotated[float | None, Option(help="Seconds of the forward pass.", show_default=FORWARD)] = None,
     backward_time: Annotated[
         float | None, Option(help="Seconds of the backward pass.", show_default="twice the forward time")
     ] = None,
-    update_time: Annotated[float, Option(help="Seconds of the optimiser for a million parameters.")] = 0.0,
-    wire: Annotated[str, Option(help=f"Type in which gradients travel: {', '.join(DTYPES)}.")] = "fp32",
+    rate: Annotated[str | None, Option(help=RATE, show_default="none")] = None,
+    batch: Annotated[int | None, Option(min=1, help=BATCH, show_default="that of the table")] = None,
+    profile: Annotated[Path | None, Option(metavar="FILE", help=PROFILE, show_default="none")] = None,
+    update_time: Annotated[float | None, Option(help=UPDATE, show_default="0, or that of the profile")] = None,
+    wire: Annotated[str | None, Option(help=WIRE, show_default="fp32, or that of the profile")] = None,
     straggler: Annotated[
         str | None, Option(help="A rank that computes slower, and how many times, e.g. 7:1.5.", show_default="none")
     ] = None,
     jitter: Annotated[str, Option(help="Spread of the time of each layer on each rank, e.g. 5%.")] = "0%",
+    stall: Annotated[str, Option(help=STALL)] = "0%",
     iterations: Annotated[int, Option(min=1, help="Iterations to average over; all alike without jitter.")] = 1,
     seed: Annotated[int, Option(min=0, help="Fixes the jitter.")] = 0,
+    plot: Annotated[Path | None, Option(metavar="FILE", help=PLOT)] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Predict training on any number of ranks and any network, without MPI: the trainer runs on a virtual clock.
@@ -53,8 +76,12 @@ def simulate(
         check_alone("simulate", 1)
         if json_file is not None:
             check_writable("--json", json_file)
+        if plot is not None:
+            check_figure("--plot", plot)
+        found_profile = None if profile is None else read_profile(profile)
+        usual = (MODEL if found_profile is None else found_profile.model,)
         settings = Settings(
-            models=listed("--model", model),
+            models=usual if model is None else listed("--model", model),
             ranks=tuple(map(whole, listed("--ranks", ranks))),
             network=network,
             schedules=listed("--schedules", schedules),
@@ -62,8 +89,12 @@ def simulate(
             algorithm=algorithm,
             forward_s=forward_time,
             backward_s=backward_time,
-            update_s=update_time * 1e-6,
+            flops_per_s=None if rate is None else parsed("--rate", parse_rate, rate),
+            batch=batch,
+            profile=found_profile,
+            update_s=None if update_time is None else update_time * 1e-6,
             wire=wire,
+            stall=parse_stall(stall),
             straggler=straggler,
             jitter=jitter,
             iterations=iterations,
@@ -73,9 +104,12 @@ def simulate(
             set_aside(json_file)
         with bar(None, len(list(settings.cases())), "simulating") as progress:
             found = run_simulation(settings, progress)
+        rows = [each.row for each in found]
         show_simulation(found)
         if json_file is not None:
-            write_json([each.row for each in found], json_file)
+            write_json(rows, json_file)
+        if plot is not None:
+            draw_sweep(rows, heading(found[0]), flag="--plot", path=plot)
 
 
 def whole(text: str) -> int:

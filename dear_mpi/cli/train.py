@@ -19,10 +19,13 @@ __all__ = ["train", "train_and_show"]
 Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write a checkpoint when training is over.")]
 Every = Annotated[int | None, Option(min=1, help="And one each N iterations.", metavar="N", show_default="none")]
 Resume = Annotated[bool, Option("--resume", help="Go on from the checkpoint FILE, on any number of ranks.")]
+PROFILE = "Write what each layer takes to a file, for simulate."
+Profile = Annotated[Path | None, Option("--profile", metavar="FILE", help=PROFILE)]
 TRAIN_FLAGS = JOB_FLAGS | {
     "save": parameter("save", Save),
     "every": parameter("every", Every),
     "resume": parameter("resume", Resume, False),
+    "profile": parameter("profile", Profile),
 }
 
 
@@ -33,8 +36,22 @@ def train(flags: Flags) -> None:
     Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear
     """
     with complaining(mpi="threads" not in flags):
+        check_files(flags)
         saving = saving_of(flags)
-    run_job(lambda world, config: train_and_show(world, config, saving), flags)
+    run_job(lambda world, config: train_and_show(world, config, saving, flags.get("profile")), flags)
+
+
+def check_files(flags: Flags) -> None:
+    """See that no file is to be written for two ends.
+
+    Raises:
+        ValueError: one is.
+    """
+    taken: dict[Path, str] = {}
+    for flag, name in (("--save", "save"), ("--profile", "profile"), ("--json", "json_file")):
+        path: Path | None = flags.get(name)
+        if path is not None and taken.setdefault(path.resolve(), flag) != flag:
+            raise ValueError(f"{taken[path.resolve()]} and {flag} must be different files, not both {str(path)!r}")
 
 
 def saving_of(flags: Flags) -> Saving | None:
@@ -44,8 +61,6 @@ def saving_of(flags: Flags) -> Saving | None:
         ValueError: one of them has no file.
     """
     if "save" in flags:
-        if flags.get("json_file") is not None and flags["save"].resolve() == flags["json_file"].resolve():
-            raise ValueError(f"--save and --json must be different files, not both {str(flags['save'])!r}")
         return Saving(flags["save"], flags.get("every"), flags.get("resume", False))
     for name in ("every", "resume"):
         if name in flags:
@@ -53,9 +68,11 @@ def saving_of(flags: Flags) -> Saving | None:
     return None
 
 
-def train_and_show(world: World, config: Config, saving: Saving | None = None) -> dict[str, Any]:
+def train_and_show(
+    world: World, config: Config, saving: Saving | None = None, profile: Path | None = None
+) -> dict[str, Any]:
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
-        report = run_training(config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), saving)
+        report = run_training(config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), saving, profile)
     show_training(world, report)
     return report

@@ -3,7 +3,9 @@
 The tables in ``paper_models.json`` list for every module the elements of its tensors, its forward FLOPs at the
 paper's batch size, and when the forward pass calls it. A user's own table has the same form:
 
-    {"modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
+    {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
+
+The batch is that at which FLOPs are counted; only ``dear-mpi simulate --batch`` asks for it.
 """
 
 import json
@@ -20,7 +22,7 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.models.layers.synthetic import Pace, Synthetic
 
-__all__ = ["Module", "load_modules", "synthetic_layers"]
+__all__ = ["Module", "load_batch", "load_modules", "synthetic_layers"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,7 @@ def load_modules(name: str) -> list[Module]:
     Raises:
         ValueError: the name is unknown, or the file is missing or malformed.
     """
-    if name.endswith(".json"):
-        table = read_table(Path(name))
-    else:
-        tables = json.loads(resources.files("dear_mpi.models").joinpath("paper_models.json").read_text())
-        table = lookup("synthetic model", name, tables)
+    table = load_table(name)
     try:
         rows = sorted(table["modules"], key=lambda row: row.get("fwd_call", 0))
         modules = [Module(str(row["name"]), tuple(map(count, row["params"])), float(row["fwd_flops"])) for row in rows]
@@ -53,6 +51,27 @@ def load_modules(name: str) -> list[Module]:
     if not all(0 <= module.flops < math.inf for module in modules):
         raise ValueError(f"synthetic model {name!r}: fwd_flops must be finite and not negative")
     return modules
+
+
+def load_batch(name: str) -> int:
+    """The batch at which the FLOPs of a model are counted.
+
+    Raises:
+        ValueError: as for ``load_modules``, or the table does not say it.
+    """
+    table = load_table(name)
+    batch = table.get("batch") if isinstance(table, dict) else None
+    if type(batch) is not int or batch < 1:
+        raise ValueError(f"synthetic model {name!r}: batch must be a whole number above zero, not {batch!r}")
+    return batch
+
+
+def load_table(name: str) -> Any:
+    """The table of one of the paper's models, or of a JSON file."""
+    if name.endswith(".json"):
+        return read_table(Path(name))
+    tables = json.loads(resources.files("dear_mpi.models").joinpath("paper_models.json").read_text())
+    return lookup("synthetic model", name, tables)
 
 
 def read_table(path: Path) -> Any:

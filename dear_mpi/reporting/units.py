@@ -12,10 +12,11 @@ from itertools import groupby
 from dear_mpi.collectives.transports.emulated import Link
 
 __all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_seconds", "parse_sizes", "plural"]
-__all__ += ["format_hosts"]
+__all__ += ["format_hosts", "parse_rate"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -45,6 +46,18 @@ def parse_seconds(text: str) -> float:
     (30.0, 0.0015)
     """
     return parse("time", text, SECONDS, "30s")
+
+
+def parse_rate(text: str) -> float:
+    """Floating-point operations in a second.
+
+    >>> parse_rate("10TFLOPS")
+    10000000000000.0
+    """
+    flops = parse("rate", text, FLOPS, "10TFLOPS")
+    if flops <= 0:
+        raise ValueError(f"rate {text!r} must be above zero")
+    return flops
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -22,7 +22,8 @@ from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.picture import check_picture, draw_steps
+from dear_mpi.see.figure import check_figure
+from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
 from dear_mpi.see.steps import phase_lines, step_lines
 
@@ -47,7 +48,7 @@ def explain_algorithm(
         ProgramError: the algorithm is wrong; what it does until then has been shown.
     """
     if picture is not None:
-        check_picture(picture)
+        check_figure("--picture", picture)
     hosts = min(hosts, size)
     layout = [rank * hosts // size for rank in range(size)]
     runner = runner_of(name)

@@ -8,31 +8,15 @@ from typing import Any
 from dear_mpi.collectives.program.program import Program, Receive
 from dear_mpi.collectives.program.replay import Row, members
 from dear_mpi.collectives.program.verify import promised
-from dear_mpi.reporting.files import check_writable, replacing
 from dear_mpi.reporting.units import format_numbers, plural
+from dear_mpi.see.figure import write_figure
 
-__all__ = ["check_picture", "draw_steps"]
+__all__ = ["draw_steps"]
 
 PANEL_INCHES = 2.6
 MOST_RANKS_WITH_TEXT = 8  # in a cell of a panel
 SHADES, DARKEST = "Greens", 1.4  # arrows are seen on cells with all contributions: these are 1
 ADDED, COPIED, FRAME = "tab:orange", "tab:blue", "black"
-NO_MATPLOTLIB = "--picture needs matplotlib: pip install matplotlib (our extra 'plot')"
-
-
-def check_picture(path: Path) -> None:
-    """See that there will be a picture, before the work.
-
-    Raises:
-        ValueError: the file cannot be written, its ending tells no format, or matplotlib is missing.
-    """
-    check_writable("--picture", path)
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase
-    except ImportError:
-        raise ValueError(NO_MATPLOTLIB) from None
-    if path.suffix.removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
-        raise ValueError(f"--picture {str(path)!r} must end in .png, .pdf or .svg")
 
 
 def draw_steps(name: str, written: Sequence[Program], rows: list[list[Row]], path: Path) -> None:
@@ -61,8 +45,7 @@ def draw_steps(name: str, written: Sequence[Program], rows: list[list[Row]], pat
             axes.axis("off")
     figure.suptitle(f"{name} {written[0].collective} on {plural(size, 'rank')}", fontsize="x-large", weight="bold")
     figure.legend(handles=legend(size), loc="outside lower center", ncols=3, frameon=False)
-    with replacing("--picture", path) as file:
-        figure.savefig(file, dpi=150)
+    write_figure("--picture", path, figure)
 
 
 def legend(size: int) -> list[Any]:

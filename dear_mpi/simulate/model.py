@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.models.paper_models import Module
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.profile import Profile
 
-__all__ = ["Model", "synthetic_model"]
+__all__ = ["Model", "measured_model", "synthetic_model"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """A model as layers that take time.
 
     Attributes:
         layout: of its parameters, for this number of ranks.
-        forward_s, backward_s: seconds of each use of a layer, in the order of the forward pass.
+        forward_s, backward_s: seconds of each use of a layer, in the order of the forward pass; of each part, where
+            the batch passes in several.
         itemsize: bytes of an element on the wire.
         names: of the layers.
+        parts: of a batch; gradients are sent after the last.
+        update_s: seconds of the optimiser for each element.
+        rest_s: seconds of an iteration between forward and backward, for what is no layer.
     """
 
     name: str
@@ -28,34 +35,42 @@ class Model:
     backward_s: tuple[float, ...]
     itemsize: int
     names: tuple[str, ...]
+    parts: int = 1
+    update_s: float = 0.0
+    rest_s: float = 0.0
 
     @property
     def compute_s(self) -> float:
         """Forward and backward of one iteration."""
-        return sum(self.forward_s) + sum(self.backward_s)
+        return self.parts * (sum(self.forward_s) + sum(self.backward_s))
 
 
-def synthetic_model(name: str, *, ranks: int, forward_s: float, backward_s: float, itemsize: int = 4) -> Model:
-    """One of the paper's models, or a table of a user, whose layers share the seconds in proportion to their FLOPs.
+def synthetic_model(
+    name: str, modules: Sequence[Module], *, ranks: int, forward_s: float, backward_s: float, wire: str = "fp32"
+) -> Model:
+    """A model of a table, whose layers share the seconds in proportion to their FLOPs.
 
     Args:
-        name: as for ``load_modules``: ``resnet50``, or ``FILE.json``.
+        modules: see ``load_modules``.
+        wire: the type of gradients, and of parameters.
 
     Raises:
-        ValueError: there is no such model.
+        ValueError: there is no such type.
 
-    >>> model = synthetic_model("resnet50", ranks=64, forward_s=0.1, backward_s=0.2)
+    >>> from dear_mpi.models.paper_models import load_modules
+    >>> modules = load_modules("resnet50")
+    >>> model = synthetic_model("synthetic:resnet50", modules, ranks=64, forward_s=0.1, backward_s=0.2)
     >>> len(model.names), model.layout.count
     (107, 25559040)
     """
-    modules = load_modules(name)
+    itemsize = lookup("wire", wire, DTYPES).itemsize
     uses = [
         [(f"{number}.{place}", (count,)) for place, count in enumerate(module.counts)]
         for number, module in enumerate(modules)
     ]
     shares = shares_of([module.flops for module in modules])
     return Model(
-        name=f"synthetic:{name}",
+        name=name,
         layout=Layout.of(uses, itemsize=itemsize, ranks=ranks),
         forward_s=tuple(share * forward_s for share in shares),
         backward_s=tuple(share * backward_s for share in shares),
@@ -68,3 +83,24 @@ def shares_of(flops: Sequence[float]) -> list[float]:
     """The share of each in the sum; equal ones if there is nothing to share."""
     total = sum(flops)
     return [each / total if total else 1 / len(flops) for each in flops]
+
+
+def measured_model(profile: Profile, *, ranks: int, wire: str) -> Model:
+    """The model that was profiled, on any number of ranks: each computes what one of the profiled ranks did.
+
+    Raises:
+        ValueError: there is no such type.
+    """
+    itemsize = lookup("wire", wire, DTYPES).itemsize
+    uses = [[(tensor.key, tensor.shape) for tensor in use.tensors] for use in profile.uses]
+    return Model(
+        name=profile.model,
+        layout=Layout.of(uses, itemsize=min(itemsize, DTYPES[profile.dtype].itemsize), ranks=ranks),
+        forward_s=tuple(use.forward_s / profile.accumulate for use in profile.uses),
+        backward_s=tuple(use.backward_s / profile.accumulate for use in profile.uses),
+        itemsize=itemsize,
+        names=tuple(use.name for use in profile.uses),
+        parts=profile.accumulate,
+        update_s=profile.update_s_per_element,
+        rest_s=profile.rest_s,
+    )

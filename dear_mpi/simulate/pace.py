@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Pace", "parse_jitter", "parse_straggler"]
+__all__ = ["Pace", "parse_jitter", "parse_stall", "parse_straggler"]
 
 
 class Pace:
@@ -68,10 +68,24 @@ def parse_jitter(text: str) -> float:
     >>> parse_jitter("5%"), parse_jitter("0.05")
     (0.05, 0.05)
     """
+    return share("jitter", text)
+
+
+def parse_stall(text: str) -> float:
+    """A share, as ``100%``.
+
+    Raises:
+        ValueError: it cannot be read, or is below zero.
+    """
+    return share("stall", text)
+
+
+def share(name: str, text: str) -> float:
+    """A number, or a percentage."""
     try:
-        jitter = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        raise ValueError(f"jitter {text!r} cannot be read: write it like 5%") from None
-    if not 0 <= jitter < math.inf:
-        raise ValueError(f"jitter must not be below zero, not {text}")
-    return jitter
+        raise ValueError(f"{name} {text!r} cannot be read: write it like 5%") from None
+    if not 0 <= found < math.inf:
+        raise ValueError(f"{name} must not be below zero, not {text}")
+    return found

@@ -13,14 +13,28 @@ from dear_mpi.simulate.model import Model
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, VirtualFabric, VirtualMeter, VirtualUse, Wait
 from dear_mpi.training.fusion import borders
-from dear_mpi.training.line.bucket import Cut, cut
+from dear_mpi.training.line.bucket import Bucket, Cut, cut
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from dear_mpi.training.trainer import Times, Trainer
 
 __all__ = ["Prediction", "predict"]
 
+TIE = 1e-9  # ranks end together if they differ by less than this part of an iteration
 WARM = 3  # iterations before the pipeline is as full as it will be
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """How long the slowest rank has waited for a collective; the sum of the loss has no bucket."""
+
+    collective: str
+    bucket: Bucket | None
+    seconds: float
+
+    @classmethod
+    def of(cls, wait: Wait) -> Exposed:
+        return cls(wait.handle.collective, wait.handle.bucket, float(np.max(wait.exposed_s)))
 
 
 @dataclass(frozen=True)
@@ -29,8 +43,8 @@ class Prediction:
 
     Attributes:
         iteration_s: one for each iteration that counts: several differ only where there is jitter.
-        forward_s, backward_s, exposed_s: of the last iteration, on the rank that computes longest; exposed: waiting.
-        waits: the parts of that.
+        forward_s, backward_s, exposed_s: means over these, of one rank in each; exposed: waiting.
+        waits: the parts of that in the last one, of the collectives for which some rank waits.
         network_s: seconds of each collective that the schedule starts, for all buckets.
     """
 
@@ -42,7 +56,7 @@ class Prediction:
     backward_s: float
     exposed_s: float
     bound_s: float
-    waits: tuple[Wait, ...]
+    waits: tuple[Exposed, ...]
     network_s: dict[str, float]
 
 
@@ -55,7 +69,7 @@ def predict(
     *,
     iterations: int = 1,
     loss_s: float = 0.0,
-    update_s: float = 0.0,
+    stall: float = 0.0,
     compute: Callable[[float], Any] = lambda seconds: seconds,
 ) -> Prediction:
     """Run a few iterations.
@@ -64,7 +78,7 @@ def predict(
         name: of the schedule.
         fusion: a policy of ``borders``.
         prices: gives the price of the collectives of these buckets.
-        update_s: seconds of an update, for each element.
+        stall: the seconds by which a second of updates delays messages.
         compute: from the nominal seconds of a layer to those on each rank.
 
     Raises:
@@ -76,29 +90,33 @@ def predict(
         rehearse(schedule, Rules(name, buckets, schedule.collectives), len(model.names))
     price, rules = prices(buckets), Rules(name, buckets, schedule.collectives)
     fabric = VirtualFabric(
-        rules, price=price, loss_s=loss_s, update_s=lambda bucket: bucket.count * update_s, compute=compute
+        rules,
+        price=price,
+        loss_s=loss_s,
+        update_s=lambda bucket: bucket.count * model.update_s,
+        stall=stall,
+        compute=compute,
     )
     uses = [
         VirtualUse(fabric, number, *times)
         for number, times in enumerate(zip(model.forward_s, model.backward_s, strict=True))
     ]
-    trainer = Trainer(uses, NoLoss(), VirtualMeter(fabric), schedule(fabric), rules)
+    meter = VirtualMeter(fabric, model.rest_s)
+    trainer = Trainer(uses, NoLoss(), meter, schedule(fabric), rules, accumulate=model.parts)
     trainer.first = False  # its gradients have nothing to inspect
-    times = [one(trainer) for _ in range(WARM + iterations)]
-    last = times[-1]
+    counted = np.array([slowest(one(trainer)) for _ in range(WARM + iterations)][WARM:])
+    forward_s, backward_s, exposed_s = counted[:, 1:].mean(axis=0).tolist()
     network_s = {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
-    rank = int(np.argmax(last.forward_s + last.backward_s))  # all end at once: it keeps the others waiting
-    forward_s, backward_s, exposed_s = (float(np.ravel(each)[rank % np.size(each)]) for each in last[1:])
     return Prediction(
         schedule=name,
         fusion=fusion,
         buckets=buckets,
-        iteration_s=tuple(float(np.max(each.iteration_s)) for each in times[WARM:]),
+        iteration_s=tuple(counted[:, 0].tolist()),
         forward_s=forward_s,
         backward_s=backward_s,
         exposed_s=exposed_s,
         bound_s=schedule.bound(forward_s, backward_s, network_s),
-        waits=tuple(fabric.waited),
+        waits=tuple(wait for wait in map(Exposed.of, fabric.waited) if wait.seconds),
         network_s=network_s,
     )
 
@@ -106,3 +124,11 @@ def predict(
 def one(trainer: Trainer) -> Times:
     """One iteration."""
     return trainer.iteration(np.zeros(0), np.zeros(0), 0)[1]
+
+
+def slowest(times: Times) -> list[float]:
+    """The times of an iteration on its slowest rank; of those that end with it, the one that computes longest."""
+    whole_s, forward_s, backward_s, exposed_s = map(np.atleast_1d, np.broadcast_arrays(*times))
+    last = whole_s >= (1 - TIE) * whole_s.max()
+    rank = int(np.argmax(np.where(last, forward_s + backward_s, -1.0)))
+    return [float(each[rank]) for each in (whole_s, forward_s, backward_s, exposed_s)]

@@ -3,15 +3,10 @@
 An oracle for ``cost`` on a star, and the only word here on other topologies, of which ``cost`` knows nothing. Its MPI
 layer is set up as a plain alpha-beta network: no time of the processor, no protocols by size, no loss of bandwidth.
 
-Three rules differ from those of ``cost``, and are kept, since MPI libraries do so with large messages:
-
-- A message begins when both its ends are in their step (rendezvous); in ``cost`` it leaves when its sender is.
-- Messages that meet on a link share it evenly; in ``cost`` they take turns.
-- A sender waits until its message is there; in ``cost`` until it has left, which is alpha earlier.
-
-Where all ranks go in step, both give the same time. Where a rank may run ahead, as where ranks are folded into pairs,
-``cost`` puts early messages in the way of urgent ones. ``tests/simulate/fluid.py`` has SimGrid's rules in few lines and
-gives its times to 1e-6, so nothing else differs; but for 16 bytes of envelope, which SimGrid adds to each message.
+On a star messages begin, share ports and end as in ``cost`` (decision 0013), so that times are the same, but for 16
+bytes of envelope that SimGrid adds to each message. Two rules differ, and change no time of ours: several messages
+between two ranks share links, too, where in ``cost`` they keep their order; and shares are in inverse proportion to the
+latency of the whole way, as under TCP, which is the same for all ways of a star.
 
 Source: Casanova, Giersch, Legrand, Quinson and Suter, Versatile, scalable, and accurate simulation of distributed
 applications and platforms (2014). Tried with SimGrid 3.32.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.lookup import lookup
-from dear_mpi.simulate.model import Model, synthetic_model
+from dear_mpi.simulate.compute import Source, check_seconds, source_of
+from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.network import Wires, read_network
 from dear_mpi.simulate.pace import Pace, parse_jitter, parse_straggler
 from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.simulate.prices.replayed import Replayed
 from dear_mpi.simulate.run import Prediction, predict
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.profile import Profile
 from dear_mpi.training.schedules import Schedule, find_schedules
 
 __all__ = ["Scenario", "Settings", "Simulated", "simulate"]
@@ -30,12 +32,13 @@ class Settings:
     """What is simulated.
 
     Attributes:
-        models: ``synthetic:NAME`` each.
+        models: ``synthetic:NAME`` each, or the model of the profile.
         network: see ``read_network``.
         fusions: policies of ``borders``.
-        forward_s, backward_s: seconds of compute; backward takes twice the time of forward unless it is given.
-        wire: the type in which gradients travel.
-        update_s: seconds of an update for each element.
+        forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``source_of``.
+        wire: the type in which gradients travel; that of the profile, or fp32, if it is not given.
+        update_s: seconds of an update for each element; those of the profile, or none, if they are not given.
+        stall: the seconds by which a second of updates delays messages: 0 where they share no processors.
         straggler, jitter: see ``pace.py``, as text.
         iterations: how many count; several differ only where there is jitter.
     """
@@ -46,14 +49,24 @@ class Settings:
     schedules: tuple[str, ...]
     fusions: tuple[str, ...]
     algorithm: str = "ring"
-    forward_s: float = 0.1
+    forward_s: float | None = None
     backward_s: float | None = None
-    wire: str = "fp32"
-    update_s: float = 0.0
+    flops_per_s: float | None = None
+    batch: int | None = None
+    profile: Profile | None = None
+    wire: str | None = None
+    update_s: float | None = None
+    stall: float = 0.0
     straggler: str | None = None
     jitter: str = "0%"
     iterations: int = 1
     seed: int = 0
+
+    @property
+    def source(self) -> Source:
+        """Where the seconds of compute come from; ValueError if several sources were chosen."""
+        names = ("forward_s", "backward_s", "flops_per_s", "batch", "profile")
+        return source_of(**{name: getattr(self, name) for name in names})
 
     def cases(self) -> Iterator[tuple[str, int, str, str]]:
         """Model, ranks, schedule and fusion of each row."""
@@ -84,10 +97,13 @@ def simulate(settings: Settings, progress: Callable[[str], object] = lambda note
     baseline = find_schedules([BASELINE])
     found = []
     scenarios: dict[tuple[str, int], Scenario] = {}
+    prices: dict[tuple[int, int], Prices] = {}  # what a collective costs does not depend on the model
     bases: dict[tuple[str, int, str], Prediction] = {}
     for name, ranks, schedule, fusion in settings.cases():
         if (name, ranks) not in scenarios:
-            scenarios[name, ranks] = Scenario.of(settings, name, ranks)
+            scenario = Scenario.of(settings, name, ranks)
+            shared = prices.setdefault((ranks, scenario.model.itemsize), scenario.prices)
+            scenarios[name, ranks] = replace(scenario, prices=shared)
         scenario, base = scenarios[name, ranks], (name, ranks, fusion)
         if base not in bases:
             bases[base] = scenario.predict(BASELINE, baseline[BASELINE], fusion)
@@ -103,30 +119,22 @@ class Scenario:
     """One model on one number of ranks."""
 
     settings: Settings
+    source: Source
     model: Model
     wires: Wires
     prices: Prices
 
     @classmethod
     def of(cls, settings: Settings, name: str, ranks: int) -> Scenario:
-        kind, _, table = name.partition(":")
-        if kind != "synthetic":
-            raise ValueError(f"simulate takes synthetic models, as synthetic:resnet50, not {name!r}")
-        itemsize = lookup("wire", settings.wire, DTYPES).itemsize
-        forward_s, backward_s = settings.forward_s, settings.backward_s
-        for what, seconds in (("forward_time", forward_s), ("backward_time", backward_s)):
-            if seconds is not None and not 0 <= seconds < float("inf"):
-                raise ValueError(f"{what} must be a number of seconds that is not negative, not {seconds}")
-        wires = read_network(settings.network, ranks)
-        model = synthetic_model(
-            table,
-            ranks=ranks,
-            forward_s=forward_s,
-            backward_s=2 * forward_s if backward_s is None else backward_s,
-            itemsize=itemsize,
-        )
+        source, wires = settings.source, read_network(settings.network, ranks)
+        model = source.model(name, ranks=ranks, wire=settings.wire)
+        if settings.update_s is not None:
+            check_seconds("update_time", settings.update_s)
+            model = replace(model, update_s=settings.update_s)
         hosts = wires.network.hosts or tuple(range(ranks))
-        return cls(settings, model, wires, Prices(wires.network, ranks, default_segment(hosts), itemsize))
+        kind = Prices if wires.topology is None else partial(Replayed, topology=wires.topology)
+        prices = kind(wires.network, ranks, default_segment(hosts), model.itemsize)
+        return cls(settings, source, model, wires, prices)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str) -> Prediction:
         """An iteration under one schedule."""
@@ -142,7 +150,7 @@ class Scenario:
             lambda buckets: self.priced(schedule, buckets),
             iterations=settings.iterations,
             loss_s=float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [least])[0]),
-            update_s=settings.update_s,
+            stall=settings.stall,
             compute=pace,
         )
 
@@ -178,6 +186,11 @@ class Scenario:
             "beta_s_per_B": network.beta,
             "gamma_s_per_B": network.gamma,
             "o_s": network.o,
+            "compute": str(self.source),
+            "compute_origin": self.source.origin,
+            "update_s_per_element": self.model.update_s,
+            "stall": self.settings.stall,
+            "update_origin": "measured" if self.settings.update_s is None and self.settings.profile else "given",
             "iteration_s": seconds,
             "compute_s": prediction.forward_s + prediction.backward_s,
             "exposed_comm_s": prediction.exposed_s,

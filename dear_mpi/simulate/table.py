@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.reporting.terminal import console
+from dear_mpi.simulate.pace import parse_jitter
+from dear_mpi.simulate.prices.replayed import WITHIN
 from dear_mpi.simulate.sweep import Simulated
-from dear_mpi.training.schedules import SCHEDULES, find_schedules
+from dear_mpi.training.schedules import SCHEDULES, Schedule, find_schedules
 
-__all__ = ["exposed_parts", "show_simulation"]
+__all__ = ["exposed_parts", "heading", "show_simulation"]
 
 MOST = 3  # parts of the exposed time that are named
 GAIN = 0.995  # what is not worth half a percent is not named
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
 ORIGINS = {"given": "as given", "fitted": "fitted from measured rows", "published": "published for this cluster"}
+ORIGINS |= {"measured": "measured", "predicted": "predicted from FLOPs"}
+ORIGINS["replayed"] = f"as given; replayed by SimGrid, to {2 * WITHIN:.2%} where prices are on a line"
 
 
 def show_simulation(found: Sequence[Simulated]) -> None:
     """All rows; and of the one that waits longest, for what."""
-    first = found[0]
-    title = f"Predicted, on the network {first.scenario.wires.text} ({ORIGINS[first.scenario.wires.origin]})"
     caption = "ms of an iteration on the slowest rank; exposed: waiting for communication; bound: least time possible"
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=0)
+    table = Table(title=heading(found[0]), caption=caption, box=SIMPLE_HEAD, padding=0)
     words, numbers = ("schedule", "fusion"), ("buckets", "iteration", "compute", "exposed", "bound", "/ wfbp")
     for head in ("model", "ranks", *words, *numbers):
         table.add_column(head, justify="left" if head in ("model", *words) else "right")
@@ -41,6 +44,23 @@ def show_simulation(found: Sequence[Simulated]) -> None:
             f"{row['speedup_vs_wfbp']:.3f}",
         )
     console().print(table, *notes(found), sep="\n", markup=False)
+
+
+def heading(simulated: Simulated) -> str:
+    """What all rows share: that times are predicted, by which algorithm, and where figures come from."""
+    row, settings = simulated.row, simulated.scenario.settings
+    uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
+    uneven += [f"jitter {settings.jitter}"] * bool(parse_jitter(settings.jitter))
+    uneven += [f"updates hold up messages, {settings.stall:.0%} of their time"] * bool(settings.stall)
+    network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
+    return f"Predicted, with {row['algorithm']} on the network {network}\n{'; '.join([compute_text(row), *uneven])}"
+
+
+def compute_text(row: Mapping[str, Any]) -> str:
+    """Where the seconds of compute and of updates come from."""
+    update_ns = row["update_s_per_element"] * 1e9
+    update = f"{update_ns:.3g} ns for each parameter ({ORIGINS[row['update_origin']]})" if update_ns else "no time"
+    return f"compute: {row['compute']} ({ORIGINS[row['compute_origin']]}); updates: {update}"
 
 
 def notes(found: Sequence[Simulated]) -> list[str]:
@@ -67,23 +87,30 @@ def remedies(simulated: Simulated) -> list[tuple[str, float]]:
         "half the latency": scenario.rewired(alpha=0.5, o=0.5).predict(name, schedule, fusion),
     }
     tried |= {f"fusion {other}": scenario.predict(name, schedule, other) for other in FUSIONS if other != fusion}
-    others = {other: kind for other, kind in SCHEDULES.items() if other != name}
+    algorithm = scenario.settings.algorithm
+    others = {other: kind for other, kind in SCHEDULES.items() if other != name and serves(algorithm, kind)}
     tried |= {f"schedule {other}": scenario.predict(other, kind, fusion) for other, kind in others.items()}
     found = {change: fmean(each.iteration_s) for change, each in tried.items()}
     better = [each for each in found.items() if each[1] < GAIN * fmean(prediction.iteration_s)]
     return sorted(better, key=lambda each: each[1])
 
 
+def serves(algorithm: str, schedule: type[Schedule]) -> bool:
+    """Whether an algorithm has all collectives that a schedule starts."""
+    try:
+        return all(find_algorithm(algorithm, collective) for collective in schedule.collectives)
+    except ValueError:
+        return False
+
+
 def exposed_parts(simulated: Simulated) -> list[tuple[str, float]]:
     """For which collective of which bucket compute waits, and how long on the slowest rank; the longest first."""
     names, found = simulated.scenario.model.names, defaultdict[str, float](float)
     for wait in simulated.prediction.waits:
-        seconds, bucket = float(np.max(wait.exposed_s)), wait.handle.bucket
-        if seconds:
-            what = wait.handle.collective
-            if bucket is not None:
-                what += f" of bucket {bucket.index} ({span(names, bucket.uses)}, {bucket.nbytes} bytes)"
-            found[what] += seconds
+        what, bucket = wait.collective, wait.bucket
+        if bucket is not None:
+            what += f" of bucket {bucket.index} ({span(names, bucket.uses)}, {bucket.nbytes} bytes)"
+        found[what] += wait.seconds
     return sorted(found.items(), key=lambda part: -part[1])
 
 

@@ -28,12 +28,14 @@ class Kind:
         example: how one is written; its first word is the name.
         dimensions: how many sizes it has; None stands for any number from 1 on.
         has_up_links: whether a number of links follows the sizes.
+        near: how many sizes, the last ones, are those of a neighbourhood: a leaf, a row, a chassis.
         parameters: SimGrid's ``topology`` and ``topo_parameters``, out of the sizes and the number of links.
     """
 
     example: str
     dimensions: int | None
     has_up_links: bool
+    near: int
     parameters: Callable[[tuple[int, ...], int], tuple[str, str]]
 
 
@@ -55,10 +57,10 @@ def groups(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
 
 
 KINDS = (
-    Kind("star", 0, False, lambda sizes, up_links: ("FLAT", "")),
-    Kind("fattree:8x8,2", 2, True, tree),
-    Kind("torus:8x8", None, False, rings),
-    Kind("dragonfly:4x2x4x2", 4, False, groups),
+    Kind("star", 0, False, 0, lambda sizes, up_links: ("FLAT", "")),
+    Kind("fattree:8x8,2", 2, True, 1, tree),
+    Kind("torus:8x8", None, False, 1, rings),
+    Kind("dragonfly:4x2x4x2", 4, False, 2, groups),
 )
 TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
 
@@ -75,6 +77,24 @@ class Topology:
     def places(self) -> int | None:
         """The number of ranks that it has room for; None for a star, which has as many ports as there are ranks."""
         return math.prod(self.sizes) if self.sizes else None
+
+    def check_room(self, ranks: int) -> None:
+        """
+        Raises:
+            ValueError: it has not so many places.
+        """
+        if not 1 <= ranks <= (self.places or ranks):
+            room = f"topology {str(self)!r} has places for {self.places or 'any number of'} ranks"
+            raise ValueError(f"{room}, one for each, and there are {ranks}")
+
+    def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
+        """The number of the leaf, row or chassis of each rank; None for a star, where all are equally near.
+
+        >>> parse_topology("dragonfly:2x1x2x2").neighbourhoods(8)
+        (0, 0, 0, 0, 1, 1, 1, 1)
+        """
+        near = TOPOLOGIES[self.name].near
+        return tuple(rank // math.prod(self.sizes[-near:]) for rank in range(ranks)) if near else None
 
     def __str__(self) -> str:
         links = f",{self.up_links}" if self.up_links else ""
@@ -119,9 +139,7 @@ def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> st
     """
     if not (0 <= alpha < math.inf and 0 < beta < math.inf):
         raise ValueError(f"SimGrid needs links of alpha >= 0 and beta > 0 seconds, not alpha {alpha} and beta {beta}")
-    if not 1 <= ranks <= (topology.places or ranks):
-        room = f"topology {str(topology)!r} has places for {topology.places or 'any number of'} ranks"
-        raise ValueError(f"{room}, one for each, and there are {ranks}")
+    topology.check_room(ranks)
     shape, parameters = TOPOLOGIES[topology.name].parameters(topology.sizes, topology.up_links)
     attributes = {
         "id": "network",

@@ -1,7 +1,7 @@
 """Tensor fusion: where the line is cut into buckets. Pure functions from the layout.
 
 Most policies fuse whole layers: they are functions from the layers' sizes to groups of layers that follow each other in
-forward order, where layers without parameters belong to no group. ``cut:SIZE`` looks at no tensor.
+forward order, where layers without parameters belong to no group. ``tensors`` and ``cut:SIZE`` look at no layer.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
     """Where a policy cuts the line, in elements; an element has ``itemsize`` bytes on the wire.
 
     Args:
-        policy: as for ``fuse``, or ``cut:SIZE``: buckets of that size, wherever tensors begin and end.
+        policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
+            or ``cut:SIZE``: buckets of that size, wherever tensors begin and end.
 
     Raises:
         ValueError: the policy cannot be read, or asks for more buckets than there are layers.
@@ -29,6 +30,8 @@ def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
     ([0, 128], [0, 96])
     """
     kind, _, argument = policy.partition(":")
+    if policy == "tensors":
+        return list(layout.offsets)
     if kind == "cut":
         return list(range(0, layout.count, max(1, size_of(policy, argument) // itemsize)))
     groups = fuse(policy, [owned * itemsize for owned in layout.owned])
@@ -68,7 +71,7 @@ def size_of(policy: str, size: str) -> int:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")
     except ValueError as error:
-        allowed = "none, layers:K, buckets:N, a size, or cut:SIZE"
+        allowed = "tensors, none, layers:K, buckets:N, a size, or cut:SIZE"
         raise ValueError(f"fusion {policy!r}: {error}. Allowed: {allowed}") from None
     return nbytes
 

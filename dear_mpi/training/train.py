@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable
 from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.report import describe, timing
 from dear_mpi.training.trainer import Times, TrainingError
 
@@ -41,6 +42,7 @@ def train(
     world: World,
     progress: Callable[[int, float], object] | None = None,
     saving: Saving | None = None,
+    profile: Path | None = None,
 ) -> dict[str, Any]:
     """Train, test, and report. Collective.
 
@@ -49,6 +51,7 @@ def train(
         world: the ranks.
         progress: called after each iteration with its number, from 1, and the loss.
         saving: where checkpoints are, if there are any.
+        profile: where rank 0 writes what the layers take, if it is to (``profile.py``).
 
     Returns:
         The JSON object of ``dear-mpi train``, the same on all ranks.
@@ -59,6 +62,8 @@ def train(
     """
     if saving is not None:
         agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
+    if profile is not None:
+        by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
     with Job(config, world, [config.schedule]) as job:
         schedule = job.schedules[config.schedule]
         network = communication(job.fabric, schedule.collectives)
@@ -66,16 +71,21 @@ def train(
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
+        profiler = None if profile is None else Profiler(job)
         times: list[Times] = []
         for iteration in range(len(losses), config.iterations):
             loss, spent = job.iterate(config.schedule, *job.batch(iteration))
             losses.append(loss)
             times.append(spent)
+            if profiler is not None:
+                profiler.note()
             if progress is not None:
                 progress(iteration + 1, loss)
             if saving is not None and saving.is_due(iteration + 1, config.iterations):
                 job.save(saving.path, {"loss": losses, **order_of(config)})
         trainer.flush()
+        if profile is not None and profiler is not None:
+            write_profile(job, profiler, profile)
         figures = timing(world.transport, schedule, [times], network, fill=2)  # the very first ends with a flush
         return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()
 
@@ -96,3 +106,10 @@ def gone_on(job: Job, path: Path) -> list[float]:
         if notes[name] != value:
             raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {value}")
     return list(notes["loss"])
+
+
+def write_profile(job: Job, profiler: Profiler, path: Path) -> None:
+    """Collective: write what was measured."""
+    config = job.config
+    found = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
+    by_rank_0(job.world.transport, "profile", lambda: found.write(path))

@@ -68,6 +68,10 @@ class Trainer:
     """Runs iterations of a model; trainers with several schedules may take turns on one.
 
     In its first iteration, and in all where ``debug``, it fills the gradients with NaN before the layers write them.
+
+    Attributes:
+        times: where the seconds of the last iteration went.
+        uses_s: those of each use of a layer in it, forward and then backward, in the order in which they ran.
     """
 
     def __init__(
@@ -122,12 +126,10 @@ class Trainer:
         end = fabric.now()
         self.check(loss)
         self.done, self.first = self.done + 1, False
-        whole_s, forward_s, backward_s = map(self.seconds, ([(begin, end)], forward, backward))
-        return loss, Times(whole_s, forward_s, backward_s, fabric.exposed_s())
-
-    def seconds(self, pairs: Sequence[Pair]) -> float:
-        """The sum of the times between marks."""
-        return sum(self.fabric.seconds(begin, end) for begin, end in pairs)
+        self.uses_s = [[fabric.seconds(*pair) for pair in pairs] for pairs in (forward, backward)]
+        forward_s, backward_s = map(sum, self.uses_s)
+        self.times = Times(fabric.seconds(begin, end), forward_s, backward_s, fabric.exposed_s())
+        return loss, self.times
 
     def forward(self, x: Array, pairs: list[Pair]) -> Array:
         """The model's output; adds the marks around each layer to ``pairs``."""

@@ -287,9 +287,10 @@ def test_bench_runs_on_threads(tmp_path):
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):
-    file = tmp_path / "bench.json"
-    given = "bench --threads 2 --link 100mbit,1ms --algorithms ring --sizes 64KiB --seconds 0.1 --json".split()
-    assert "EMULATED link of 0.1 Gbit/s" in " ".join(run(*given, file).stdout.split())
+    file = tmp_path / "rows.json"
+    given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--seconds", 0.1)
+    result = run("bench", *given, "--json", file)
+    assert "EMULATED link of 0.1 Gbit/s" in " ".join(result.stdout.split())
     (row,) = json.loads(file.read_text())
     assert row["backend"].startswith("EMULATED link")
     assert row["min_us"] > 2 * 1000 + 64 * 1024 * 8 / 100  # two messages of half the bytes, one after the other

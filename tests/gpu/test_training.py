@@ -7,6 +7,7 @@ import pytest
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.training.config import Config
+from dear_mpi.training.profile import read_profile
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from tests.gpu.conftest import watched
@@ -62,3 +63,16 @@ def test_times_are_measured_on_the_device(tmp_path):
     report = trained(device="cuda", model=f"synthetic:{table}", forward_time=0.02, iterations=3, data=None, batch=None)
     assert report["compute_s"] > 0.05  # of 0.06 asleep; what one sleep took too long, the next one is shorter
     assert min(report["iteration_s"]) >= 0.06
+
+
+@pytest.mark.parametrize("update", ["full", "sharded"])
+def test_a_profile_has_the_times_of_the_device(update, tmp_path):
+    """Between marks of the streams: those around a layer and an update are the stream's that works on it."""
+    file, config = tmp_path / "profile.json", Config.of(settings(device="cuda", accumulate=2, update=update))
+    report = run_world(lambda world: train(config, world, profile=file), threads=2)
+    profile = read_profile(file)
+    assert profile.device == "cuda"
+    measured_s = sum(use.forward_s + use.backward_s for use in profile.uses)
+    assert 0 < measured_s < max(report["iteration_s"])
+    assert all(use.forward_s > 0 and use.backward_s > 0 for use in profile.uses if use.tensors)
+    assert profile.update_s_per_element > 0

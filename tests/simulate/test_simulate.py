@@ -16,6 +16,7 @@ from dear_mpi.training.schedules import SCHEDULES, Schedule
 
 KEYS = (  # a contract: scripts depend on them
     "model ranks schedule algorithm fusion buckets network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
+    " compute compute_origin update_s_per_element stall update_origin"
     " iteration_s compute_s exposed_comm_s bound_s speedup_vs_wfbp"
 )
 QUICK = {
@@ -51,6 +52,28 @@ def test_rows_keep_their_bounds_and_add_up():
         assert sum(seconds for _, seconds in exposed_parts(found)) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
         if row["schedule"] == "wfbp":
             assert row["speedup_vs_wfbp"] == 1
+
+
+def test_updates_that_hold_up_messages_are_hidden_by_none():
+    settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9}
+    free, half, held = (simulated(**settings, stall=stall)[0] for stall in (0.0, 0.5, 1.0))
+    alone = simulated(**settings | {"update_s": 0.0})[0].row["iteration_s"]
+    every_s = 1e-9 * sum(bucket.count for bucket in held.prediction.buckets)
+    last_s = 1e-9 * held.prediction.buckets[0].count  # backward is through with it last
+    assert held.row["iteration_s"] == pytest.approx(alone + every_s)
+    assert half.row["iteration_s"] == pytest.approx(alone + every_s / 2 + last_s / 2)
+    assert free.row["iteration_s"] == pytest.approx(alone + last_s)
+
+
+def test_rows_add_up_with_jitter_too():
+    for found in simulated(fusions=("25MB",), jitter="20%", iterations=5):
+        assert found.row["iteration_s"] == pytest.approx(found.row["compute_s"] + found.row["exposed_comm_s"])
+
+
+def test_remedies_are_those_that_the_algorithm_can_carry_out():
+    (found,) = simulated(schedules=("wfbp",), fusions=("25MB",), algorithm="double_tree", network="1gbit,50us")
+    assert not [change for change, _ in remedies(found) if change == "schedule dear"]
+    assert [change for change, _ in remedies(found) if change == "twice the bandwidth"]
 
 
 def test_a_slow_rank_keeps_all_others_waiting():
@@ -113,6 +136,8 @@ def test_the_command_writes_its_rows(tmp_path):
         (["--straggler", "fast"], "straggler 'fast' cannot be read: write it like 3:1.5"),
         (["--straggler", "1:-2"], "the factor of the straggler must be above zero, not -2"),
         (["--jitter", "-5%"], "jitter must not be below zero, not -5%"),
+        (["--stall", "-1"], "stall must not be below zero, not -1"),
+        (["--stall", "much"], "stall 'much' cannot be read: write it like 5%"),
         (["--model", "mlp"], "simulate takes synthetic models, as synthetic:resnet50, not 'mlp'"),
         (["--model", "synthetic:resnet5"], "did you mean 'resnet50'?"),
         (["--algorithm", "native"], "algorithm 'native' sends no messages"),

@@ -52,6 +52,18 @@ def test_a_platform_has_a_host_for_each_place(text, hosts, parameters):
     assert found == [hosts, f"{1 / LINK['beta']!r}Bps", "2.5e-06s", "SPLITDUPLEX"]
 
 
+@pytest.mark.parametrize(
+    ("text", "ranks", "first"),  # the first rank of each neighbourhood
+    [("fattree:3x4,2", 10, [0, 4, 8]), ("torus:2x2x3", 12, [0, 3, 6, 9]), ("dragonfly:2x2x3x2", 14, [0, 6, 12])],
+)
+def test_a_leaf_a_row_and_a_chassis_are_neighbourhoods(text, ranks, first):
+    found = parse_topology(text).neighbourhoods(ranks)
+    assert len(found) == ranks
+    assert [found.index(number) for number in sorted(set(found))] == first
+    assert list(found) == sorted(found)
+    assert parse_topology("star").neighbourhoods(4) is None
+
+
 def test_ranks_that_do_not_fit_are_refused():
     said = r"topology 'torus:4x4' has places for 16 ranks, one for each, and there are 17"
     with pytest.raises(ValueError, match=said):

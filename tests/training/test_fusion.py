@@ -1,11 +1,15 @@
 """Which layers share a bucket: properties of every policy, and the groups of the paper's models."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.models.paper_models import load_modules
-from dear_mpi.training.fusion import by_bytes, by_layers, equal_buckets, fuse
+from dear_mpi.training.fusion import borders, by_bytes, by_layers, equal_buckets, fuse
+from dear_mpi.training.line.bucket import cut
+from dear_mpi.training.line.layout import Layout
 
 SIZES = st.lists(st.integers(0, 40), max_size=20)
 COUNTS = st.integers(1, 8)
@@ -120,7 +124,7 @@ def test_groups_of_the_papers_models(model, policy, groups):
     assert len(fuse(policy, [4 * sum(module.counts) for module in load_modules(model)])) == groups
 
 
-ALLOWED = "Allowed: none, layers:K, buckets:N, a size, or cut:SIZE"
+ALLOWED = "Allowed: tensors, none, layers:K, buckets:N, a size, or cut:SIZE"
 ERRORS = {
     "25": f"fusion '25': size '25' has no unit: write it like 25MB; units are b, kb, mb, gb, kib, mib, gib. {ALLOWED}",
     "nonsense": "fusion 'nonsense': size 'nonsense' cannot be read",
@@ -137,6 +141,14 @@ ERRORS = {
     "buckets:1.5": "fusion 'buckets:1.5' needs a whole number above zero after the colon, as in buckets:4",
     "buckets:3": "fusion buckets:3 asks for more buckets than the 2 layers with parameters",
 }
+
+
+def test_tensors_have_a_bucket_each_unless_the_grid_is_coarser():
+    layout = Layout.of([[("a", (64,)), ("b", (64,))], [("c", (8,)), ("d", (128,))]], itemsize=4, ranks=1)
+    buckets = cut(layout, borders("tensors", layout, 4), 4)
+    assert [(bucket.start, bucket.stop) for bucket in buckets] == [(0, 64), (64, 128), (128, 160), (160, 288)]
+    coarse = replace(layout, grid=128)
+    assert [bucket.stop for bucket in cut(coarse, borders("tensors", coarse, 4), 4)] == [128, 256, 384]
 
 
 @pytest.mark.parametrize("policy", ERRORS)

@@ -64,7 +64,8 @@ def digest(threads, **choices):
 @pytest.mark.parametrize("choices", [{"model": "mlp"}, {"model": "cnn", "iterations": 3, "wire": "bf16"}], ids=str)
 def test_same_bits_wherever_the_line_is_cut(threads, choices):
     """Borders inside tensors: 1 kB is a part of a row, 30 kB ends inside a weight."""
-    digests = {digest(threads, **choices | {"fusion": fusion}) for fusion in ("none", "cut:1kB", "cut:30kB", "25MB")}
+    fusions = ("tensors", "none", "cut:1kB", "cut:30kB", "25MB")
+    digests = {digest(threads, **choices | {"fusion": fusion}) for fusion in fusions}
     assert len(digests) == 1
 
 

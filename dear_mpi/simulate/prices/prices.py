@@ -13,6 +13,7 @@ from dear_mpi.collectives.program.cost import Network
 from dear_mpi.collectives.program.program import asks_for
 from dear_mpi.kernels.array import Array
 from dear_mpi.simulate.prices.columns import seconds
+from dear_mpi.simulate.prices.lockstep import Lockstep, find_lockstep
 from dear_mpi.simulate.prices.stand_ins import StandIns, find_stand_ins
 
 __all__ = ["Prices"]
@@ -27,6 +28,7 @@ class Prices:
         itemsize: bytes of an element: chunks are cut between elements.
         found: (algorithm, collective, bytes): seconds, of all that was asked so far.
         stand_ins: (algorithm, collective, pieces): the programs that were replayed for that.
+        rounds: the same: these programs in lockstep, where no two of their messages meet.
     """
 
     network: Network
@@ -35,6 +37,7 @@ class Prices:
     itemsize: int = 4
     found: dict[tuple[str, str, int], float] = field(default_factory=dict, repr=False)
     stand_ins: dict[tuple[str, str, int], StandIns] = field(default_factory=dict, repr=False)
+    rounds: dict[tuple[str, str, int], Lockstep | None] = field(default_factory=dict, repr=False)
 
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
         """The time until the last rank is done: what ``cost`` says for equal shards.
@@ -59,10 +62,20 @@ class Prices:
         for each in sorted({each for each in asked if (algorithm, collective, each) not in self.found}):
             groups[self.pieces(algorithm, collective, each)].append(each)
         for pieces, group in groups.items():
-            ranks = self.ranks_of(algorithm, collective, pieces)
-            times = seconds(ranks, self.plain, np.array(group) // self.itemsize, self.itemsize)
+            times = self.replayed(algorithm, collective, pieces, group)
             self.found.update({(algorithm, collective, each): float(s) for each, s in zip(group, times, strict=True)})
         return np.array([self.found[algorithm, collective, each] for each in asked])
+
+    def replayed(self, algorithm: str, collective: str, pieces: int, nbytes: Sequence[int]) -> Array:
+        """The times of buffers that are cut into as many pieces."""
+        key, network, counts = (algorithm, collective, pieces), self.plain, np.array(nbytes) // self.itemsize
+        ranks = self.ranks_of(*key)
+        if key not in self.rounds:
+            self.rounds[key] = find_lockstep(ranks, network)
+        rounds = self.rounds[key]
+        if rounds is None:
+            return seconds(ranks, network, counts, self.itemsize)
+        return rounds.seconds(network, counts, self.itemsize)
 
     @property
     def plain(self) -> Network:

@@ -7,12 +7,8 @@
 
 Ranks do the same if the program of rank r + q is that of rank r, with q added to all peers: then the first q ranks are
 enough. Which chunks they send may differ, if these are equally long. If ranks of a host share ports, the first q ranks
-must be whole hosts, and all hosts alike. This is found by looking at a few ranks, the first and the last among them.
-All of them are looked at in the tests, at small sizes.
-
-Up to 64 ranks nobody stands for another. Ties are the reason: of two messages that come at the same time, ``cost``
-takes that of the lower rank first. So hosts that do the same may differ a little where two others send to one of them,
-and ranks where chunks are empty (shards of fewer elements than parts). Among stand-ins no host and no rank differs.
+must be whole hosts, and all hosts alike. Up to 64 ranks this is found by looking at all of them; beyond, at a few, the
+first and the last among them.
 """
 
 from collections.abc import Sequence
@@ -23,7 +19,7 @@ from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Se
 
 __all__ = ["MOST_TRANSFERS", "StandIns", "find_stand_ins"]
 
-ALONE = 64  # as many ranks as ``cost`` replays in seconds
+THOROUGH = 64  # up to so many ranks, all are looked at
 MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
 
 Hosts = Sequence[int] | None
@@ -44,14 +40,14 @@ class StandIns:
 
 
 def find_stand_ins(
-    algorithm: Algorithm, size: int, hosts: Hosts = None, pieces: int = 1, *, alone: int = ALONE
+    algorithm: Algorithm, size: int, hosts: Hosts = None, pieces: int = 1, *, thorough: int = THOROUGH
 ) -> StandIns:
     """As few ranks as can stand for all.
 
     Args:
         hosts: the number of the host of each rank, whose ranks share ports; None where no ports are shared.
         pieces: for algorithms that send the buffer piece by piece.
-        alone: up to so many ranks, all stand for themselves.
+        thorough: up to so many ranks, all are looked at.
 
     Raises:
         ValueError: no few ranks stand for all, and there is too much to replay.
@@ -65,8 +61,9 @@ def find_stand_ins(
 
     seen = cache(lambda rank: outline(program(rank)))
     divisors = [few for few in range(1, size // 2 + 1) if size % few == 0 and whole_hosts(hosts, few)]
-    alike = (few for few in divisors if all(seen(rank) == seen(other) for rank, other in samples(few, size)))
-    count = size if size <= alone else next(alike, size)
+    pairs = every_pair if size <= thorough else samples
+    alike = (few for few in divisors if all(seen(rank) == seen(other) for rank, other in pairs(few, size)))
+    count = next(alike, size)
     transfers = 0
     for rank in range(count):
         transfers += sum(1 + len(step.sends) for step in program(rank).steps)
@@ -78,8 +75,13 @@ def find_stand_ins(
     return StandIns(tuple(map(program, range(count))), size, len(known))
 
 
+def every_pair(few: int, size: int) -> list[tuple[int, int]]:
+    """Pairs of a rank and one that it would stand for."""
+    return [(rank % few, rank) for rank in range(few, size)]
+
+
 def samples(few: int, size: int) -> list[tuple[int, int]]:
-    """Pairs of a rank and one that it would stand for: the first and the last of few, next to them, half-way, far."""
+    """Some of these pairs: the first and the last of few, with those next to them, half-way, and far."""
     shifts = {few, size // few // 2 * few, size - few}
     return [(rank, rank + shift) for shift in sorted(shifts) for rank in sorted({0, few // 2, few - 1})]
 

@@ -51,10 +51,11 @@ class Order(Generic[T]):
 
     def __init__(self, keys: Sequence[Key] | None = None) -> None:
         self.keys = None if keys is None else tuple(keys)
-        listed = self.keys or ()
-        for place, (collective, bucket) in enumerate(listed):
-            if collective == "all_gather" and ("reduce_scatter", bucket) in listed[place:]:
+        self.known: set[Key] = set()
+        for collective, bucket in reversed(self.keys or ()):
+            if collective == "all_gather" and ("reduce_scatter", bucket) in self.known:
                 raise ValueError(f"the order lets the all_gather of bucket {bucket} go before its reduce_scatter")
+            self.known.add((collective, bucket))
         self.position = 0
         self.waiting: dict[Key, T] = {}
 
@@ -71,7 +72,7 @@ class Order(Generic[T]):
         """
         if self.keys is None:
             return [item]
-        if key not in self.keys or key in self.waiting:
+        if key not in self.known or key in self.waiting:
             what = "is waiting for its turn" if key in self.waiting else "is not in the order of the iteration"
             raise ValueError("the {} of bucket {} was started, but {}".format(*key, what))
         self.waiting[key] = item

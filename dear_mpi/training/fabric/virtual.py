@@ -6,6 +6,8 @@
 The trainer and the schedules run on it as they do on the live one. It also keeps the book of ``rules.py``, so that a
 schedule which would train wrongly, or wait for ever, is refused before the first byte moves.
 
+Where messages and updates need the same processors, an update holds up what is on the wire (``stall``).
+
 The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
 has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
 """
@@ -36,7 +38,6 @@ class VirtualHandle:
     bucket: Bucket | None
     submitted_s: Any  # float, or over ranks
     price_s: float
-    begin_s: float | None = None
     end_s: float | None = None
 
     def __str__(self) -> str:
@@ -62,11 +63,11 @@ class VirtualFabric:
         price: seconds of a collective of a bucket.
         loss_s: seconds of the sum of the loss.
         update_s: seconds of the update of a bucket.
+        stall: the seconds by which a second of updates delays what is on the wire meanwhile.
         compute: from the nominal seconds of a layer to those that it takes on each rank.
 
     Attributes:
         clock_s: the time, of all ranks or of each.
-        log: the collectives since ``log`` was emptied last, in the order of the wire.
         waited: what ``exposed_s`` has added up.
     """
 
@@ -79,13 +80,14 @@ class VirtualFabric:
         price: Price = lambda collective, bucket: 0.0,
         loss_s: float = 0.0,
         update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
+        stall: float = 0.0,
         compute: Callable[[float], Any] = lambda seconds: seconds,
     ) -> None:
         self.rules, self.buckets = rules, rules.buckets
         self.price, self.loss_s, self.update_s, self.compute = price, loss_s, update_s, compute
+        self.stall, self.moving = stall, list[VirtualHandle]()
         self.clock_s: Any = 0.0
         self.wire_free_s = 0.0
-        self.log: list[VirtualHandle] = []
         self.waits: list[Wait] = []
         self.waited: list[Wait] = []
         self.order: Order[VirtualHandle] = Order(None)
@@ -109,24 +111,35 @@ class VirtualFabric:
 
     def submit(self, key: Key, handle: VirtualHandle) -> None:
         for each in self.order.submit(key, handle):
-            each.begin_s = max(self.wire_free_s, float(np.max(each.submitted_s)))
-            self.wire_free_s = each.end_s = each.begin_s + each.price_s
-            self.log.append(each)
+            self.wire_free_s = each.end_s = max(self.wire_free_s, last(each.submitted_s)) + each.price_s
+            if self.stall:
+                self.moving.append(each)
 
     def wait(self, handle: VirtualHandle) -> None:
         """Move the clock on to the end of a collective."""
         if handle.end_s is None:
             what = f"waits for the {handle} though it has not started what comes before"
             self.rules.refuse(f"{what}, {self.order.next}: it would wait for ever")
-        self.waits.append(Wait(handle, np.maximum(0.0, handle.end_s - self.clock_s)))
-        self.clock_s = np.maximum(self.clock_s, handle.end_s)
+        self.waits.append(Wait(handle, later(handle.end_s - self.clock_s, 0.0)))
+        self.clock_s = later(self.clock_s, handle.end_s)
         if handle.bucket is not None:
             self.rules.awaited(handle.collective, handle.bucket, handle)
 
     def update(self, bucket: Bucket) -> None:
         """Update a bucket, which takes its time."""
         self.rules.update(bucket)
+        self.hold_up(self.update_s(bucket))
         self.spend(self.update_s(bucket))
+
+    def hold_up(self, seconds: float) -> None:
+        """Delay what is on the wire, or queues for it, by updates that begin now and take so long."""
+        now_s = last(self.clock_s)
+        delay_s = self.stall * min(seconds, max(0.0, self.wire_free_s - now_s))
+        ends = [(each, each.end_s) for each in self.moving if each.end_s is not None and each.end_s > now_s]
+        for each, end_s in ends:
+            each.end_s = end_s + delay_s
+        self.moving = [each for each, _ in ends]
+        self.wire_free_s += delay_s
 
     def spend(self, seconds: float) -> None:
         """Let time pass: something is computed."""
@@ -154,6 +167,16 @@ class VirtualFabric:
         facts()
 
 
+def later(times_s: Any, bound_s: float) -> Any:
+    """Times that are not before a bound; of a number, NumPy would take many times as long."""
+    return max(times_s, bound_s) if isinstance(times_s, float) else np.maximum(times_s, bound_s)
+
+
+def last(times_s: Any) -> float:
+    """The time of the last rank."""
+    return times_s if isinstance(times_s, float) else float(times_s.max())
+
+
 @dataclass(eq=False)
 class VirtualUse:
     """A use of a layer that only takes time."""
@@ -179,12 +202,13 @@ class VirtualUse:
 
 
 class VirtualMeter:
-    """Sums a loss that is zero: the sum has its place on the wire, behind the forward pass."""
+    """Sums a loss that is zero, but may take its time: the sum has its place on the wire, behind the forward pass."""
 
-    def __init__(self, fabric: VirtualFabric) -> None:
-        self.fabric = fabric
+    def __init__(self, fabric: VirtualFabric, seconds: float = 0.0) -> None:
+        self.fabric, self.seconds = fabric, seconds
 
     def start(self, loss: Array | float, targets: int, total: int) -> None:
+        self.fabric.spend(self.seconds)
         self.handle = self.fabric.start_loss()
 
     def complaint(self) -> None: ...

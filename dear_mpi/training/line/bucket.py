@@ -40,6 +40,10 @@ class Bucket:
     uses: tuple[int, ...]
     nbytes: int
 
+    def __hash__(self) -> int:
+        """By number alone: no two buckets of a line share it, and uses may be many."""
+        return self.index
+
     @property
     def count(self) -> int:
         """Its elements."""
@@ -80,9 +84,10 @@ class Cut:
         needed = defaultdict[int, list[Bucket]](list)
         completed = defaultdict[int, list[Bucket]](list)
         for bucket in self.buckets:
-            completed[bucket.uses[0]].insert(0, bucket)
             for use in bucket.uses:
                 needed[use].append(bucket)
+        for bucket in reversed(self.buckets):
+            completed[bucket.uses[0]].append(bucket)
         return {use: tuple(found) for use, found in needed.items()}, {
             use: tuple(found) for use, found in completed.items()
         }

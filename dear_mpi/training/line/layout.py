@@ -109,7 +109,12 @@ class Layout:
 
     def begin(self, use: int) -> int:
         """Where on the line the tensors begin that a use owns."""
-        return self.offsets[self.first_uses.index(use)]
+        return self.begins[use]
+
+    @cached_property
+    def begins(self) -> dict[int, int]:
+        """That of each use which owns any; of its tensors the first one counts, which is put there last."""
+        return dict(zip(reversed(self.first_uses), reversed(self.offsets), strict=True))
 
     def tensors(self, start: int, stop: int) -> range:
         """The tensors that lie, at least in part, between two elements."""

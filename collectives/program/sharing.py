@@ -1,0 +1,66 @@
+"""Share ports among flows, max-min fairly.
+
+        a to x      2/3     what the next flow leaves of a; a third of x stays free
+        a to y      1/3
+        b to y      1/3     three flows go into y, and each has a third of it
+        c to y      1/3
+
+Each flow goes through two sides of ports: the outgoing one of its sender, the incoming one of its receiver. Flows share
+a side evenly; but what one of them cannot use, since it has less of its other side, is for the others. So nobody could
+have more without taking it from somebody who has no more than he.
+
+Source: Bertsekas and Gallager, Data Networks (1992), section 6.5, where it is called progressive filling.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Protocol, TypeAlias, TypeVar
+
+__all__ = ["TIE", "Side", "connected", "fair_rates"]
+
+TIE = 1e-10  # numbers are alike if they differ by less than this part of them: rounding makes less
+
+Side: TypeAlias = tuple[str, tuple[str, int]]
+"""The "out" or the "in" side of a port."""
+
+
+class HasSides(Protocol):
+    """A flow, as far as it matters here."""
+
+    @property
+    def sides(self) -> tuple[Side, Side]: ...
+
+
+F = TypeVar("F", bound=HasSides)
+
+
+def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Collection[F]]:
+    """The flows at this side and at all that have to do with it, as a flow joins them, or several one after another."""
+    found, waiting = {side: moving[side]}, [side]
+    while waiting:
+        for flow in found[waiting.pop()]:
+            for each in flow.sides:
+                if each not in found:
+                    found[each] = moving[each]
+                    waiting.append(each)
+    return found
+
+
+def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
+    """The part of its two sides that each flow has.
+
+    The side with the least for each of its flows says what these have, then the one with the least of what is left for
+    each of the others, and so on.
+    """
+    rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
+    waiting = {side: len(flows) for side, flows in users.items() if flows}
+    while waiting:
+        parts = {side: free[side] / count for side, count in waiting.items()}
+        least = min(parts.values())
+        tight = [side for side, part in parts.items() if part <= least * (1 + TIE)]
+        for flow in (flow for side in tight for flow in users[side] if flow not in rates):
+            rates[flow] = least
+            for side in flow.sides:
+                free[side] -= least
+                waiting[side] -= 1
+        waiting = {side: count for side, count in waiting.items() if count}
+    return rates

@@ -1,0 +1,230 @@
+"""Run programs on a network, event by event: ``cost.py`` has the model.
+
+        rank 0 enters a step that sends to 1 ---.
+                                                 `-- alpha --> the flow from 0 to 1 moves the message --> it is over
+        rank 1 enters the step that receives it ---'
+
+When it is over depends on the other flows at its ports. Whenever a flow comes or goes, those that are connected with it
+get new rates, and are looked at again when the first of them is through with a message.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.lanes import Lane
+from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.sharing import TIE, Side, connected, fair_rates
+
+__all__ = ["Number", "Simulation"]
+
+Number: TypeAlias = Any
+"""Seconds or bytes: a float or an int here, in ``dear_mpi/simulate/prices/columns.py`` one for each of many sizes."""
+
+
+@dataclass
+class Rank:
+    """Where one rank is."""
+
+    program: Program
+    number: int = -1
+    entered_s: Number = 0.0  # when its current step began
+    done_s: Number = 0.0  # when the last of what is done of this step was done
+    busy_s: Number = 0.0  # until when its processor has work
+    left: int = 0  # messages of the step, sent and received, that are not done
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    """What happens at a time, unless it is called off."""
+
+    time_s: Number
+    what: Callable[..., None]
+    arguments: tuple[object, ...]
+    off: bool = False
+
+
+class Message(NamedTuple):
+    """One that both its ends have posted."""
+
+    moves_s: Number
+    nbytes: Number
+    combine: bool
+
+
+@dataclass(eq=False, slots=True)
+class Flow:
+    """All messages from one rank to another, which move one after the other."""
+
+    source: int
+    target: int
+    sides: tuple[Side, Side]
+    link: Network
+    # From when on a message can be sent, and its bytes; from when on one can be received, and whether it is combined.
+    posted: Lane[tuple[Number, Number], tuple[Number, bool]] = field(default_factory=Lane)
+    queue: deque[Message] = field(default_factory=deque)  # the first is on the move, the others wait for that
+    rate: float = 1.0  # the part of its ports that it has
+    over_s: Number = 0.0  # when that is over, at this rate
+    look: Event | None = None  # at this flow, and at those that it is connected with
+
+
+class Simulation:
+    """All ranks, the flows between them, and events in the order of time."""
+
+    latest: Callable[[Number, Number], Number] = staticmethod(max)
+
+    def __init__(self, programs: Sequence[Program], offsets: Sequence[int], network: Network) -> None:
+        self.offsets, self.network = offsets, network
+        self.ranks = [Rank(program) for program in programs]
+        self.flows: dict[tuple[int, int], Flow] = {}  # by receiver and sender
+        self.moving: dict[Side, dict[Flow, None]] = defaultdict(dict)
+        self.changed: dict[Side, list[Number]] = defaultdict(list)  # when flows came or went
+        self.events: list[tuple[float, int, Event]] = []
+        self.numbers = itertools.count()
+        self.start_s: Number = 0.0
+
+    def nbytes(self, chunks: range) -> Number:
+        return self.offsets[chunks.stop] - self.offsets[chunks.start]
+
+    def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
+        """A pair of ranks, as the first of them names it."""
+        return rank, peer
+
+    def key(self, time_s: Number) -> float:
+        """What puts events into their order."""
+        return float(time_s)
+
+    def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
+        """The time of what happens at once at these places, where it has been found several times."""
+        return max(times_s)
+
+    def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Event:
+        event = Event(time_s, what, arguments)
+        heapq.heappush(self.events, (self.key(time_s), next(self.numbers), event))
+        return event
+
+    def to_the_end(self) -> None:
+        for rank in range(len(self.ranks)):
+            self.enter(self.start_s, rank)
+        while self.events:
+            last = self.events[0][0] * (1 + TIE)
+            while self.events and self.events[0][0] <= last:
+                _, _, event = heapq.heappop(self.events)
+                if not event.off:
+                    event.what(event.time_s, *event.arguments)
+            while self.changed:
+                self.share(next(iter(self.changed)))
+        if any(rank.number < len(rank.program.steps) for rank in self.ranks):
+            raise ProgramError("the programs block each other for ever: verify() names the rank and the step")
+
+    def enter(self, time_s: Number, index: int) -> None:
+        """Begin the next step of a rank: post its messages, and begin those that their other end has posted."""
+        rank = self.ranks[index]
+        rank.number += 1
+        rank.entered_s = rank.done_s = rank.busy_s = time_s
+        if rank.number == len(rank.program.steps):
+            return
+        step = rank.program.steps[rank.number]
+        rank.left = len(step.sends) + len(step.receives)
+        sends = [self.flow(*self.seen_by(send.peer, index)) for send in step.sends]
+        receives = [self.flow(index, receive.peer) for receive in step.receives]
+        for flow, send in zip(sends, step.sends, strict=True):
+            rank.busy_s = rank.busy_s + flow.link.o
+            flow.posted.sends.append((rank.busy_s, self.nbytes(send.chunks)))
+        for flow, receive in zip(receives, step.receives, strict=True):
+            flow.posted.receives.append((time_s, receive.combine))
+        for flow in dict.fromkeys(sends + receives):
+            for (handed_s, nbytes), (posted_s, combine) in flow.posted.meetings():
+                moves_s = self.latest(handed_s, posted_s) + flow.link.alpha
+                self.later(moves_s, self.move, flow, Message(moves_s, nbytes, combine))
+        self.leave(index)
+
+    def flow(self, index: int, peer: int) -> Flow:
+        """The flow to a rank from its peer."""
+        if (index, peer) not in self.flows:
+            source, target = self.seen_by(peer, index)
+            sides = ("out", self.network.port(source, target)), ("in", self.network.port(index, peer))
+            self.flows[index, peer] = Flow(source, index, sides, self.network.link(index, peer))
+        return self.flows[index, peer]
+
+    def move(self, time_s: Number, flow: Flow, message: Message) -> None:
+        """Let a message move behind those before it; a flow has its ports for itself until ``share`` says otherwise."""
+        flow.queue.append(message)
+        if len(flow.queue) == 1:
+            flow.rate, flow.over_s = 1.0, time_s + message.nbytes * flow.link.beta
+            for side in flow.sides:
+                self.moving[side][flow] = None
+                self.changed[side].append(time_s)
+
+    def share(self, side: Side) -> None:
+        """Share a side anew, and all that is connected: what is left of a message takes longer at a lower rate."""
+        users = connected(side, self.moving)
+        now_s = self.moment([time_s for each in users for time_s in self.changed.pop(each, ())], users)
+        rates = fair_rates(users)
+        for flow, rate in rates.items():
+            if rate != flow.rate:
+                flow.over_s = now_s + (flow.over_s - now_s) * (flow.rate / rate)
+                flow.rate = rate
+        self.look_later(rates)
+
+    def look_later(self, flows: Collection[Flow]) -> None:
+        """Look at connected flows when one of them is through with a message, and not when that was due before."""
+        if flows:
+            look = self.later(min((flow.over_s for flow in flows), key=self.key), self.look, flows)
+        for flow in flows:
+            if flow.look:
+                flow.look.off = True
+            flow.look = look
+
+    def look(self, time_s: Number, flows: Collection[Flow]) -> None:
+        """Take messages away that are over; a flow goes on with its next one, or leaves its ports to the others."""
+        last = self.key(time_s) * (1 + TIE)
+        for flow in [flow for flow in flows if self.key(flow.over_s) <= last]:
+            self.over(flow.over_s, flow, flow.queue.popleft())
+            if flow.queue:
+                self.go_on(flow, alone=len(flows) == 1)
+            else:
+                self.stop(flow)
+        self.look_later([flow for flow in flows if flow.queue])
+
+    def go_on(self, flow: Flow, *, alone: bool) -> None:
+        """Move the next message of a flow. If it is alone, nobody else minds if it paused before that."""
+        message = flow.queue[0]
+        moves_s = self.latest(message.moves_s, flow.over_s)
+        self.moment([moves_s] if alone else [moves_s, flow.over_s], flow.sides)
+        flow.over_s = moves_s + message.nbytes * flow.link.beta / flow.rate
+
+    def stop(self, flow: Flow) -> None:
+        self.moment([flow.over_s], flow.sides)
+        for side in flow.sides:
+            del self.moving[side][flow]
+            if self.moving[side]:
+                self.changed[side].append(flow.over_s)
+
+    def over(self, time_s: Number, flow: Flow, message: Message) -> None:
+        """A message is there: its sender is done with it, and its receiver when it is combined."""
+        self.done(flow.source, time_s)
+        rank = self.ranks[flow.target]
+        if message.combine or flow.link.o:
+            self.moment([time_s], [flow.target])
+            sum_s = message.nbytes * self.network.gamma if message.combine else 0.0
+            rank.busy_s = time_s = self.latest(rank.busy_s, time_s) + flow.link.o + sum_s
+        self.done(flow.target, time_s)
+
+    def done(self, index: int, time_s: Number) -> None:
+        rank = self.ranks[index]
+        rank.done_s = self.latest(rank.done_s, time_s)
+        rank.left -= 1
+        self.leave(index)
+
+    def leave(self, index: int) -> None:
+        """Go on to the next step when nothing of this one is left."""
+        if self.ranks[index].left == 0:
+            self.later(self.ranks[index].done_s, self.enter, index)

@@ -1,0 +1,35 @@
+"""What all pictures share: they are tried before the work, and written as a whole or not at all."""
+
+from pathlib import Path
+from typing import Any
+
+from dear_mpi.reporting.files import check_writable, replacing
+
+__all__ = ["check_figure", "write_figure"]
+
+DOTS_PER_INCH = 150  # of a PNG
+
+
+def check_figure(flag: str, path: Path) -> None:
+    """See that there will be a picture, before the work; ``flag`` is how the user named the file.
+
+    Raises:
+        ValueError: the file cannot be written, its ending tells no format, or matplotlib is missing.
+    """
+    check_writable(flag, path)
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise ValueError(f"{flag} needs matplotlib: pip install matplotlib (our extra 'plot')") from None
+    if path.suffix.removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+        raise ValueError(f"{flag} {str(path)!r} must end in .png, .pdf or .svg")
+
+
+def write_figure(flag: str, path: Path, figure: Any) -> None:
+    """Write a figure of matplotlib into a file, whose ending decides the format.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    with replacing(flag, path) as file:
+        figure.savefig(file, dpi=DOTS_PER_INCH)

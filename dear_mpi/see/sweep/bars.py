@@ -1,0 +1,74 @@
+"""Bars: where the time of an iteration goes, on one number of ranks with one fusion; a panel for each model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dear_mpi.reporting.units import plural
+from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
+from dear_mpi.see.sweep.sweep import BASELINE, Row, Sweep, label, milliseconds
+
+__all__ = ["draw_bars", "parts"]
+
+COLORS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
+HOW_TO_READ = f"bound: the least time that the schedule allows; speed-up: over {BASELINE}"
+WIDTH_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
+ROOM = 1.36  # of the axis, for the numbers behind the bars
+NUMBERED = 0.09  # of the longest bar: shorter parts have no room for a number
+ROUNDING = 1e-9  # of an iteration
+
+
+def draw_bars(sweep: Sweep, heading: str) -> Any:
+    """The figure; ``heading`` stands below its title."""
+    where = f"{plural(sweep.ranks[0], 'rank')}, fusion {label(sweep.fusions[0])}"
+    figure, axes = panels(
+        len(sweep.models),
+        columns=1,
+        inches=(WIDTH_INCHES, PANEL_INCHES + BAR_INCHES * len(sweep.schedules)),
+        below=BELOW_INCHES,
+        title=f"Where the time of an iteration goes: {where}",
+        notes=f"{heading}\n{HOW_TO_READ}",
+    )
+    for panel, model in zip(axes, sweep.models, strict=True):
+        draw_panel(panel, [sweep.row(model=model, schedule=schedule) for schedule in sweep.schedules])
+        panel.set(title=label(model), xlabel="ms of an iteration")
+    explain_below(figure, legend(sweep))
+    return figure
+
+
+def legend(sweep: Sweep) -> list[Any]:
+    """The parts that any bar has, and the bound."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    shown = [name for name in COLORS if any(parts(row)[name] > ROUNDING * row["iteration_s"] for row in sweep.rows)]
+    bound = Line2D([], [], color="black", marker="|", linestyle="none", markersize=12, markeredgewidth=1.5)
+    bound.set_label("bound")
+    return [*(Patch(color=COLORS[name], label=name) for name in shown), bound]
+
+
+def parts(row: Row) -> dict[str, float]:
+    """Seconds of an iteration, none of them twice."""
+    rest_s = row["iteration_s"] - row["compute_s"] - row["exposed_comm_s"]
+    return dict(zip(COLORS, (row["compute_s"], row["exposed_comm_s"], max(0.0, rest_s)), strict=True))
+
+
+def draw_panel(axes: Any, rows: list[Row]) -> None:
+    """A bar for each schedule."""
+    lines, longest_s = range(len(rows)), max(row["iteration_s"] for row in rows) or 1e-3
+    ends = [0.0 for _ in rows]
+    for name, color in COLORS.items():
+        widths = [parts(row)[name] for row in rows]
+        bars = axes.barh(lines, [seconds * 1e3 for seconds in widths], left=ends, height=0.6, color=color)
+        numbers = [milliseconds(seconds) if seconds > NUMBERED * longest_s else "" for seconds in widths]
+        over_bounds = {"facecolor": color, "edgecolor": "none", "pad": 1}
+        axes.bar_label(bars, numbers, label_type="center", fontsize="small", bbox=over_bounds, zorder=4)
+        ends = [end + seconds * 1e3 for end, seconds in zip(ends, widths, strict=True)]
+    for line, row in zip(lines, rows, strict=True):
+        text = f" {milliseconds(row['iteration_s'])} ms, speed-up {row['speedup_vs_wfbp']:.2f}"
+        axes.text(ends[line], line, text, va="center", fontsize="small")
+    bounds = [row["bound_s"] * 1e3 for row in rows]
+    axes.vlines(bounds, [line - 0.42 for line in lines], [line + 0.42 for line in lines], color="black")
+    axes.set_yticks(lines, [label(row["schedule"]) for row in rows])
+    axes.invert_yaxis()  # the first schedule on top
+    axes.set_xlim(0, ROOM * longest_s * 1e3)

@@ -1,0 +1,53 @@
+"""Choose the picture that suits what was varied in a sweep, and draw it into a file.
+
+| several ranks | several fusions | picture |
+|---|---|---|
+| no | no | bars: where the time of an iteration goes |
+| no | yes | cells: time by fusion and schedule |
+| yes | no | curves: time by ranks |
+| yes | yes | cells: speed-up by ranks and fusion; without a schedule that could be faster than wfbp, curves |
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dear_mpi.see.figure import write_figure
+from dear_mpi.see.sweep.bars import draw_bars
+from dear_mpi.see.sweep.curves import draw_curves
+from dear_mpi.see.sweep.speedups import draw_speedups
+from dear_mpi.see.sweep.sweep import BASELINE, Row, Sweep
+from dear_mpi.see.sweep.times import draw_times
+
+__all__ = ["draw_sweep", "picture_of"]
+
+Picture = Callable[[Sweep, str], Any]
+PICTURES: dict[tuple[bool, bool], Picture] = {  # by whether there are several ranks, and several fusions
+    (False, False): draw_bars,
+    (False, True): draw_times,
+    (True, False): draw_curves,
+    (True, True): draw_speedups,
+}
+
+
+def draw_sweep(rows: Sequence[Row], heading: str, *, flag: str, path: Path) -> None:
+    """Draw the rows of a simulation.
+
+    Args:
+        rows: with the keys of ``dear-mpi simulate --json``, at least one.
+        heading: stands below the title: that times are predicted, and where figures come from.
+        flag: how the user named the file.
+        path: the file; its ending decides the format.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    sweep = Sweep(rows)
+    write_figure(flag, path, picture_of(sweep)(sweep, heading))
+
+
+def picture_of(sweep: Sweep) -> Picture:
+    """The function that draws it."""
+    several_ranks = len(sweep.ranks) > 1
+    compares = not several_ranks or sweep.schedules != [BASELINE]  # the baseline's speed-up is 1 everywhere
+    return PICTURES[several_ranks, compares and len(sweep.fusions) > 1]

@@ -1,0 +1,167 @@
+"""Where the seconds of compute come from: given for all layers together, FLOPs at a rate, or measured in a run.
+
+Each source has a row's ``compute`` as its text, and its ``compute_origin``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from dear_mpi.models.paper_models import Module, load_batch, load_modules
+from dear_mpi.simulate.model import Model, measured_model, synthetic_model
+from dear_mpi.training.profile import Profile
+
+__all__ = ["AtRate", "Given", "Measured", "Source", "check_seconds", "source_of"]
+
+FORWARD_S = 0.1  # where nothing is said
+
+
+class Source(Protocol):
+    """Makes models whose layers take time."""
+
+    @property
+    def origin(self) -> str:
+        """``given``, ``predicted`` or ``measured``."""
+
+    def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
+        """The model of this name; ``wire`` is the type of gradients, or None for what is usual.
+
+        Raises:
+            ValueError: it has no such model, or there is no such type.
+        """
+
+
+@dataclass(frozen=True)
+class Given:
+    """Seconds of both passes, which layers share in proportion to their FLOPs."""
+
+    forward_s: float
+    backward_s: float
+    origin: ClassVar[str] = "given"
+
+    def __str__(self) -> str:
+        return f"{self.forward_s:g} s forward and {self.backward_s:g} s backward"
+
+    def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
+        times = {"forward_s": self.forward_s, "backward_s": self.backward_s}
+        return synthetic_model(name, modules_of(name), ranks=ranks, wire=wire or "fp32", **times)
+
+
+@dataclass(frozen=True)
+class AtRate:
+    """The FLOPs of each layer at one rate; backward takes twice the time unless it is given.
+
+    Attributes:
+        flops_per_s: the rate.
+        batch: of a rank; that of the model's table if it is None.
+    """
+
+    flops_per_s: float
+    batch: int | None = None
+    backward_s: float | None = None
+    origin: ClassVar[str] = "predicted"
+
+    def __str__(self) -> str:
+        batch = "the batch of its table" if self.batch is None else f"batch {self.batch}"
+        backward = "" if self.backward_s is None else f", and {self.backward_s:g} s backward"
+        return f"{self.flops_per_s / 1e12:g} TFLOPS and {batch} on each rank{backward}"
+
+    def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
+        modules = modules_of(name)
+        flops = sum(module.flops for module in modules)
+        if not flops:
+            raise ValueError(f"model {name!r} has no FLOPs (fwd_flops), to which a rate would give time")
+        if self.batch is not None:
+            flops *= self.batch / load_batch(table_of(name))
+        forward_s = flops / self.flops_per_s
+        backward_s = 2 * forward_s if self.backward_s is None else self.backward_s
+        return Given(forward_s, backward_s).model(name, ranks=ranks, wire=wire)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run has measured."""
+
+    profile: Profile
+    origin: ClassVar[str] = "measured"
+
+    def __str__(self) -> str:
+        return str(self.profile)
+
+    def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
+        if name != self.profile.model:
+            raise ValueError(f"profile of another model: it is of {self.profile.model!r}, not of {name!r}")
+        return measured_model(self.profile, ranks=ranks, wire=wire or self.profile.wire)
+
+
+def table_of(name: str) -> str:
+    """What follows ``synthetic:``.
+
+    Raises:
+        ValueError: nothing does.
+    """
+    kind, _, table = name.partition(":")
+    if kind != "synthetic":
+        others = "others need a profile (--profile FILE, from dear-mpi train)"
+        raise ValueError(f"simulate takes synthetic models, as synthetic:resnet50, not {name!r}: {others}")
+    return table
+
+
+def modules_of(name: str) -> list[Module]:
+    """The modules of a synthetic model."""
+    return load_modules(table_of(name))
+
+
+def source_of(
+    *,
+    forward_s: float | None = None,
+    backward_s: float | None = None,
+    flops_per_s: float | None = None,
+    batch: int | None = None,
+    profile: Profile | None = None,
+) -> Source:
+    """The source that was chosen; if none was, the passes take 0.1 and 0.2 seconds.
+
+    Raises:
+        ValueError: several were, or a value has no meaning for it.
+    """
+    check_one({"--forward-time": forward_s, "--rate": flops_per_s, "--profile": profile})
+    check_one({"--backward-time": backward_s, "--profile": profile})
+    if batch is not None and flops_per_s is None:
+        raise ValueError("--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured")
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch must be at least 1, not {batch}")
+    for what, seconds in (("forward_time", forward_s), ("backward_time", backward_s)):
+        if seconds is not None:
+            check_seconds(what, seconds)
+    if profile is not None:
+        return Measured(profile)
+    if flops_per_s is not None:
+        return AtRate(flops_per_s, batch, backward_s)
+    forward_s = FORWARD_S if forward_s is None else forward_s
+    return Given(forward_s, 2 * forward_s if backward_s is None else backward_s)
+
+
+def check_seconds(what: str, seconds: float) -> None:
+    """See that a number can be one of seconds.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{what} must be a number of seconds that is not negative, not {seconds}")
+
+
+def check_one(sources: Mapping[str, object]) -> None:
+    """See that at most one of these flags was given.
+
+    Raises:
+        ValueError: several were.
+    """
+    given = [flag for flag, value in sources.items() if value is not None]
+    if len(given) > 1:
+        named = f"{', '.join(given[:-1])} and {given[-1]}"
+        raise ValueError(f"{named} contradict each other: give one of them, or none")

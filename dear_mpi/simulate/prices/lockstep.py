@@ -1,0 +1,164 @@
+"""Replay programs in which no two messages meet at a port: step by step, all ranks and all sizes of the buffer at once.
+
+    step 0    0 -> 1    1 -> 2    2 -> 3    3 -> 0        every rank sends at most one message in a step, and at most
+    step 1    0 -> 2    1 -> 3    2 -> 0    3 -> 1        one comes to it; no two ranks use the same port of a host
+
+Rings and exchanges are like that, crowds are not. A rank is in one step at a time, so its ports are never shared. What
+a step takes then follows from the times at which the two ends of each message enter it, and nothing has to be put into
+the order of time, as ``cost`` and ``columns.py`` do. Each number goes through the same operations as there.
+
+Time: some 15 numpy calls for each step, on arrays of one row for each rank and one column for each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.program import Step
+from dear_mpi.collectives.program.sharing import Side
+from dear_mpi.kernels.array import Array
+from dear_mpi.simulate.prices.sizes import Sizes
+from dear_mpi.simulate.prices.stand_ins import StandIns
+
+__all__ = ["Lockstep", "find_lockstep"]
+
+
+class Kind(NamedTuple):
+    """What messages have in common that take equally long: so many chunks from a part of a shard on, and the link."""
+
+    part: int
+    length: int
+    crosses: bool  # from host to host
+
+
+class Message(NamedTuple):
+    """One of a step. Its ends are rows; its kind is a number."""
+
+    sender: int
+    receiver: int
+    kind: int
+    combine: bool
+
+
+@dataclass(frozen=True)
+class Round:
+    """All messages of a step, as arrays; ``combine`` is a column.
+
+    Attributes:
+        times: how many such steps follow each other.
+    """
+
+    senders: Array | slice
+    receivers: Array | slice
+    kinds: Array
+    combine: Array
+    times: int
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], times: int, rows: int) -> Round:
+        senders, receivers, kinds, combine = np.array(messages, int).reshape(-1, len(Message._fields)).T
+        return cls(slice_of(senders, rows), slice_of(receivers, rows), kinds, combine[:, None], times)
+
+
+def slice_of(numbers: Array, rows: int) -> Array | slice:
+    """The same rows; as a slice if they are all, so that nothing is copied."""
+    return slice(None) if np.array_equal(numbers, np.arange(rows)) else numbers
+
+
+@dataclass(frozen=True)
+class Lockstep:
+    """Programs as rounds, and all kinds of messages in them."""
+
+    ranks: StandIns
+    kinds: tuple[Kind, ...]
+    rounds: tuple[Round, ...]
+
+    def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
+        """The time of these programs for buffers of so many elements, of so many bytes each.
+
+        Args:
+            network: with the hosts that were given to ``find_lockstep``.
+            counts: int64, shape (sizes,), each divisible by the number of ranks.
+
+        Returns:
+            float64, shape (sizes,): what ``cost`` says, in seconds.
+        """
+        sizes = Sizes(counts // self.ranks.size, self.ranks.programs[0].parts, itemsize)
+        links = [network.between or network if kind.crosses else network for kind in self.kinds]
+        nbytes = np.array([sizes.nbytes(kind.part, kind.length) for kind in self.kinds]).reshape(-1, len(counts))
+        alpha_s, beta_s, o_s = np.array([[link.alpha, link.beta, link.o] for link in links]).reshape(-1, 3).T[..., None]
+        move_s, sum_s = nbytes * beta_s, nbytes * network.gamma
+        done_s = np.zeros((len(self.ranks.programs), len(counts)))
+        for each in self.rounds:
+            senders, receivers, combined_s = each.senders, each.receivers, each.combine * sum_s[each.kinds]
+            alpha, move, o = alpha_s[each.kinds], move_s[each.kinds], o_s[each.kinds]
+            for _ in range(each.times):
+                handed_s = done_s.copy()
+                handed_s[senders] += o
+                over_s = np.maximum(handed_s[senders], done_s[receivers]) + alpha + move
+                taken_s = np.maximum(handed_s[receivers], over_s) + o + combined_s
+                done_s[senders] = over_s  # never before what was done: it began no earlier
+                done_s[receivers] = np.maximum(done_s[receivers], taken_s)
+        latest_s: Array = done_s.max(axis=0)
+        return latest_s
+
+
+def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
+    """These programs as rounds; None if two messages could meet at a port."""
+    reader, found = Reader(ranks, network), []
+    for steps in zip_longest(*(program.steps for program in ranks.programs), fillvalue=Step()):
+        messages = reader.read(steps)
+        if messages is None:
+            return None
+        found.append(messages)
+    rounds = (Round.of(messages, len([*same]), len(ranks.programs)) for messages, same in groupby(found))
+    return Lockstep(ranks, tuple(reader.kinds), tuple(rounds))
+
+
+class Reader:
+    """Reads programs step by step.
+
+    Attributes:
+        kinds: those of all messages so far, with their numbers.
+        users: the row that uses each side of a port.
+    """
+
+    def __init__(self, ranks: StandIns, network: Network) -> None:
+        self.size, self.parts, self.network = ranks.size, ranks.programs[0].parts, network
+        self.kinds: dict[Kind, int] = {}
+        self.users: dict[Side, int] = {}
+
+    def read(self, steps: Sequence[Step]) -> tuple[Message, ...] | None:
+        """The messages of one step of all ranks; None if not each of them is the only one at both its ports."""
+        if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
+            return None
+        ranks, size = range(len(steps)), self.size
+        # By receiver, and how far behind it the sender is, around all ranks.
+        sends = {
+            (send.peer % len(steps), (rank - send.peer) % size): (rank, send)
+            for rank in ranks
+            for send in steps[rank].sends
+        }
+        receives = {(rank, (each.peer - rank) % size): each for rank in ranks for each in steps[rank].receives}
+        if sends.keys() != receives.keys():
+            return None
+        found = []
+        for way, (sender, send) in sends.items():
+            receiver, receive = way[0], receives[way]
+            out, into = self.network.port(sender, send.peer), self.network.port(receiver, receive.peer)
+            if not (self.is_only(sender, ("out", out)) and self.is_only(receiver, ("in", into))):
+                return None
+            kind = Kind(send.chunks.start % self.parts, len(send.chunks), out[0] == "host")
+            number = self.kinds.setdefault(kind, len(self.kinds))
+            found.append(Message(sender, receiver, number, receive.combine))
+        return tuple(found)
+
+    def is_only(self, row: int, side: Side) -> bool:
+        """Whether nobody else has used this side of a port so far."""
+        return self.users.setdefault(side, row) == row

@@ -1,0 +1,239 @@
+"""Where the seconds of compute come from: what follows from a profile, and from FLOPs at a rate; bad input is told."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from dear_mpi.models.paper_models import load_modules
+from dear_mpi.simulate.compute import source_of
+from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.training.profile import Profile, Tensor, Use, read_profile
+
+COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded
+PROFILE = Profile(
+    model="mine.py:build",
+    device="cuda",
+    ranks=2,
+    rank=1,
+    batch=64,
+    accumulate=1,
+    dtype="fp32",
+    wire="bf16",
+    schedule="sequential",
+    iterations=10,
+    update_s_per_element=1e-9,
+    rest_s=0.002,
+    uses=(
+        Use("relu", (), 0.01, 0.05),
+        Use("dense", (Tensor(0, (1024, 1024)),), 0.03, 0.02),
+        Use("again", (Tensor(0, (1024, 1024)),), 0.0, 0.0),
+    ),
+)
+QUICK = {"models": (PROFILE.model,), "ranks": (4,), "network": "8gbit,0s", "schedules": ("sequential",)}
+
+
+def simulated(**settings):
+    (found,) = simulate(Settings(**QUICK | {"fusions": ("25MB",)} | settings))
+    return found
+
+
+def ring_s(ranks, itemsize):
+    """Of an all-reduce, at 1 GB/s."""
+    return 2 * (ranks - 1) / ranks * COUNT * itemsize * 1e-9
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_an_iteration_is_what_was_measured_and_the_network(ranks):
+    """The loss, one element of each rank for now, goes over the wire with the rest."""
+    found = simulated(profile=PROFILE, ranks=(ranks,))
+    updates_s, loss_s = COUNT * 1e-9, ranks.bit_length() * ranks * 2e-9
+    assert found.row["compute_s"] == pytest.approx(0.11)
+    assert found.row["exposed_comm_s"] == pytest.approx(ring_s(ranks, itemsize=2), abs=loss_s)
+    assert found.row["iteration_s"] == pytest.approx(0.11 + 0.002 + updates_s + ring_s(ranks, 2), abs=loss_s)
+    assert found.row["compute"] == "profile of mine.py:build on cuda, 2 ranks, batch 64, sequential"
+    assert (found.row["compute_origin"], found.row["update_origin"]) == ("measured", "measured")
+    assert found.row["update_s_per_element"] == 1e-9
+
+
+def test_type_of_the_wire_and_updates_may_be_others():
+    found = simulated(profile=PROFILE, wire="fp32", update_s=0.0)
+    assert found.row["iteration_s"] == pytest.approx(0.112 + ring_s(4, itemsize=4), abs=1e-6)
+    assert (found.row["compute_origin"], found.row["update_origin"]) == ("measured", "given")
+
+
+def test_only_the_last_part_of_a_batch_hides_communication():
+    """Behind the gradients of ``dense`` the last part has one layer left, of half of 50 ms."""
+    slow = {"network": "0.8gbit,0s", "wire": "fp32", "update_s": 0.0, "schedules": ("wfbp",)}
+    for accumulate, hidden_s in ((1, 0.05), (2, 0.025)):
+        row = simulated(profile=Profile(**vars(PROFILE) | {"accumulate": accumulate}), **slow).row
+        assert row["compute_s"] == pytest.approx(0.11)
+        assert row["exposed_comm_s"] == pytest.approx(10 * ring_s(4, itemsize=4) - hidden_s, abs=1e-5)
+
+
+def test_a_profile_reads_as_it_was_written(tmp_path):
+    file = tmp_path / "profile.json"
+    PROFILE.write(file)
+    assert read_profile(file) == PROFILE
+    assert json.loads(file.read_text())["uses"][1] == {
+        "name": "dense",
+        "tensors": [{"key": 0, "shape": [1024, 1024]}],
+        "forward_s": 0.03,
+        "backward_s": 0.02,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rate", "batch", "forward_s"),
+    [
+        (10e12, None, 523.415584768e9 / 10e12),  # of the table, at its batch, 64
+        (1e12, 32, 523.415584768e9 / 1e12 / 2),
+        (1e12, 96, 523.415584768e9 / 1e12 * 1.5),
+    ],
+)
+def test_seconds_of_a_layer_are_its_flops_at_the_rate(rate, batch, forward_s):
+    source = source_of(flops_per_s=rate, batch=batch)
+    model = source.model("synthetic:resnet50", ranks=8, wire=None)
+    assert sum(model.forward_s) == pytest.approx(forward_s)
+    assert sum(model.backward_s) == pytest.approx(2 * forward_s)
+    flops = load_modules("resnet50")[2].flops
+    assert model.forward_s[2] == pytest.approx(flops / rate * (batch or 64) / 64)
+    given = source_of(flops_per_s=rate, batch=batch, backward_s=0.5).model("synthetic:resnet50", ranks=8, wire=None)
+    assert sum(given.forward_s) == pytest.approx(forward_s)
+    assert sum(given.backward_s) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "origin", "said"),
+    [
+        ([], "given", "compute: 0.1 s forward and 0.2 s backward (as given); updates: no time"),
+        (["--forward-time", "0.3", "--update-time", "1e-3"], "given", "updates: 1 ns for each parameter (as given)"),
+        (["--rate", "10TFLOPS"], "predicted", "10 TFLOPS and the batch of its table on each rank (predicted"),
+        (["--rate", "1tflops", "--batch", "8"], "predicted", "compute: 1 TFLOPS and batch 8 on each rank (predicted"),
+    ],
+)
+def test_the_command_says_where_compute_comes_from(flags, origin, said, tmp_path):
+    file = tmp_path / "rows.json"
+    done = CliRunner().invoke(app, ["simulate", "--ranks", "4", "--json", str(file), *flags])
+    assert done.exit_code == 0, done.output
+    assert said in unwrapped(done.output)
+    assert {row["compute_origin"] for row in json.loads(file.read_text())} == {origin}
+
+
+def unwrapped(text):
+    """On one line: a title is as wide as its table."""
+    return " ".join(text.split())
+
+
+def run(tmp_path, content, *flags):
+    file = tmp_path / "profile.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return CliRunner().invoke(app, ["simulate", "--profile", str(file), *flags])
+
+
+def test_the_model_comes_from_the_profile(tmp_path):
+    for flags in ([], ["--model", PROFILE.model]):
+        done = run(tmp_path, asdict(PROFILE), "--ranks", "2,4", *flags)
+        assert done.exit_code == 0, done.output
+        said = "compute: profile of mine.py:build on cuda, 2 ranks, batch 64, sequential (measured)"
+        assert f"{said}; updates: 1 ns for each parameter (measured)" in unwrapped(done.output)
+
+
+def changed(*where, to):
+    """The profile with one thing in it changed; None leaves it out."""
+    content = json.loads(json.dumps(asdict(PROFILE)))
+    inner = content
+    for key in where[:-1]:
+        inner = inner[key]
+    if to is None:
+        del inner[where[-1]]
+    else:
+        inner[where[-1]] = to
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is no readable JSON file: Expecting property name"),
+        ([], "it must have model, device, ranks, rank, batch"),
+        (changed("rest_s", to=None), "it must have rest_s"),
+        (changed("uses", 1, "forward_s", to=None), "uses[1] must have forward_s"),
+        (changed("uses", to=[]), "uses must be a list in which some use has tensors"),
+        (changed("uses", to={}), "uses must be a list, not {}"),
+        (changed("uses", 0, "forward_s", to=-1.0), "uses[0].forward_s must be a number of seconds that is not"),
+        (changed("uses", 1, "backward_s", to=float("inf")), "uses[1].backward_s must be a number of seconds"),
+        (changed("uses", 1, "backward_s", to="1"), "uses[1].backward_s must be a number of seconds that is not"),
+        (changed("update_s_per_element", to=float("nan")), "update_s_per_element must be a number of seconds that is"),
+        (changed("rest_s", to=10**400), "rest_s must be a number of seconds that is not negative"),
+        (changed("uses", 1, "tensors", 0, "shape", to=[4, -1]), "uses[1].tensors[0].shape[1] must be a whole number"),
+        (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
+        (changed("accumulate", to=0), "accumulate must be a whole number of at least 1, not 0"),
+        (changed("batch", to=True), "batch must be a whole number of at least 1, not True"),
+        (changed("wire", to="fp8"), "wire 'fp8' is unknown"),
+        (changed("model", to=3), "model must be a text, not 3"),
+    ],
+)
+def test_a_bad_profile_is_one_line(content, said, tmp_path):
+    done = run(tmp_path, content)
+    assert done.exit_code == 2
+    assert f"profile '{tmp_path / 'profile.json'}'" in done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--model", "mlp"], "profile of another model: it is of 'mine.py:build', not of 'mlp'"),
+        (["--forward-time", "0.1"], "--forward-time and --profile contradict each other: give one of them, or none"),
+        (["--rate", "1TFLOPS"], "--rate and --profile contradict each other"),
+        (["--rate", "1TFLOPS", "--forward-time", "1"], "--forward-time, --rate and --profile contradict each other"),
+        (["--backward-time", "0.1"], "--backward-time and --profile contradict each other"),
+        (["--batch", "3"], "--batch needs --rate"),
+    ],
+)
+def test_what_contradicts_a_profile_is_one_line(flags, said, tmp_path):
+    done = run(tmp_path, asdict(PROFILE), *flags)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--profile", "none.json"], "profile 'none.json' is no readable JSON file"),
+        (["--rate", "1TFLOPS", "--forward-time", "1"], "--forward-time and --rate contradict each other"),
+        (["--rate", "10"], "--rate: rate '10' has no unit: write it like 10TFLOPS; units are mflops, gflops"),
+        (["--rate", "0TFLOPS"], "--rate: rate '0TFLOPS' must be above zero"),
+        (["--batch", "3"], "--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured"),
+        (["--update-time", "-1"], "update_time must be a number of seconds that is not negative, not -1"),
+        (["--model", "mlp", "--rate", "1TFLOPS"], "not 'mlp': others need a profile (--profile FILE"),
+    ],
+)
+def test_bad_flags_are_one_line(flags, said):
+    done = CliRunner().invoke(app, ["simulate", *flags])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "flags", "said"),
+    [
+        ({}, ["--batch", "8"], "batch must be a whole number above zero, not None"),
+        ({"batch": -1}, ["--batch", "8"], "batch must be a whole number above zero, not -1"),
+        ({}, [], None),
+        ({"flops": 0}, [], "has no FLOPs (fwd_flops), to which a rate would give time"),
+    ],
+)
+def test_tables_of_users(table, flags, said, tmp_path):
+    file = tmp_path / "table.json"
+    modules = [{"name": "dense", "params": [COUNT], "fwd_flops": table.pop("flops", 1e9)}]
+    file.write_text(json.dumps(table | {"modules": modules}))
+    done = CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}", "--rate", "1TFLOPS", *flags])
+    assert done.exit_code == (0 if said is None else 2), done.output
+    assert said is None or said in done.stderr

@@ -1,0 +1,137 @@
+"""What a simulation costs is counted, and never timed: layers once in each hook, programs once, and little memory."""
+
+import json
+import pickle
+import sys
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+from dear_mpi.simulate import run
+from dear_mpi.simulate.pace import Pace
+from dear_mpi.simulate.prices import prices, stand_ins
+from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.training.fabric.order import Order
+from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.schedules import SCHEDULES, Dear
+
+MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
+HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward", "end_backward")
+
+
+def simulated(**settings):
+    usual = {"network": "10gbit,50us", "schedules": tuple(SCHEDULES), "fusions": ("25MB",)}
+    return simulate(Settings(**usual | settings))
+
+
+def calls_of(function):
+    """How many functions and methods are called, those of C included."""
+    count = 0
+
+    def note(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("fusion", ["none", "25MB", "cut:1MB"])
+def test_the_work_is_linear_in_the_number_of_layers(tmp_path, schedule, fusion):
+    def work(layers):
+        file = tmp_path / f"{layers}.json"
+        modules = [{"name": f"layer{each}", "params": [100_000 + each], "fwd_flops": 1} for each in range(layers)]
+        file.write_text(json.dumps({"modules": modules}))
+        model = (f"synthetic:{file}",)
+        return calls_of(lambda: simulated(models=model, ranks=(4,), schedules=(schedule,), fusions=(fusion,)))
+
+    work(10)  # what is done once is done
+    few, once, twice = work(10), work(310), work(610)
+    assert twice - few < 2.05 * (once - few)
+
+
+def test_buckets_are_found_without_a_look_at_all_of_their_layers():
+    looks = Counter()
+
+    class Use(int):
+        def __hash__(self):
+            looks["hash"] += 1
+            return int(self)
+
+    bucket = Bucket(0, 0, 128, tuple(map(Use, range(1000))), 512)
+    assert {bucket: "found"}[bucket] == "found"
+    assert not looks
+
+
+def test_an_order_is_not_searched_for_what_is_started():
+    looks = Counter()
+
+    class Key(tuple):
+        __slots__ = ()
+        __hash__ = tuple.__hash__
+
+        def __eq__(self, other):
+            looks["equal"] += 1
+            return tuple.__eq__(self, other)
+
+    keys = [("reduce_scatter", index) for index in range(1000)] + [("all_gather", index) for index in range(1000)]
+    order = Order(keys)
+    assert [order.submit(Key(key), key) for key in keys] == [[key] for key in keys]
+    assert looks["equal"] <= 5 * len(keys)
+
+
+def test_each_hook_is_called_once_for_each_layer_and_iteration():
+    calls = Counter()
+    kind = type("Counting", (Dear,), {name: counting(getattr(Dear, name), calls, name) for name in HOOKS})
+    price = counting(lambda collective, bucket: 1e-3, calls, "price")
+    (found,) = simulated(models=MODELS[:1], ranks=(4,), schedules=("dear",))
+    model = found.scenario.model
+    predicted = run.predict(model, "dear", kind, "25MB", lambda buckets: price, iterations=2, compute=Pace(4))
+    layers, buckets, iterations = len(model.names), len(predicted.buckets), run.WARM + 2
+    assert [calls[name] for name in HOOKS] == [*[layers * iterations] * 4, iterations]
+    assert calls["price"] == 2 * buckets * (iterations + 1), "each start of both collectives, and the sum for the bound"
+
+
+def counting(function, calls, name):
+    def counted(*args, **more):
+        calls[name] += 1
+        return function(*args, **more)
+
+    return counted
+
+
+def test_thousands_of_ranks_take_few_programs_and_replays(monkeypatch):
+    """Programs are written once for all models and schedules, and no ring is replayed event by event."""
+    calls = Counter()
+    monkeypatch.setattr(stand_ins, "write_program", counting(stand_ins.write_program, calls, "programs"))
+    monkeypatch.setattr(prices.Lockstep, "seconds", counting(prices.Lockstep.seconds, calls, "replays"))
+    monkeypatch.delattr(prices, "seconds")
+    found = simulated(models=MODELS[:2], ranks=(1024,))
+    (shared,) = {id(each.scenario.prices): each.scenario.prices for each in found}.values()
+    assert {key[:2]: len(each.programs) for key, each in shared.stand_ins.items()} == {
+        ("ring", "all_reduce"): 1,
+        ("ring", "reduce_scatter"): 1,
+        ("ring", "all_gather"): 1,
+        ("recursive_doubling", "all_reduce"): 512,  # of the loss: a rank and its partner take turns
+    }
+    assert calls["programs"] == sum(each.written for each in shared.stand_ins.values()) < 3 * 5 + 1024
+    assert calls["replays"] == 2 * 3 + 1, "of each model's buckets for each collective, and one of the loss"
+
+
+def test_memory_is_small_on_thousands_of_ranks_of_different_pace():
+    peaks = {}
+    for ranks in (512, 1024):
+        tracemalloc.start()
+        found = simulated(models=MODELS[:1], ranks=(ranks,), fusions=("none",), straggler="7:1.5")
+        peaks[ranks] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peaks[1024] < 2.1 * peaks[512], "no faster than the number of ranks"
+    assert peaks[1024] * 4 < 2**30 / 8, "so 4096 ranks and five models, one after the other, stay far below a GiB"
+    kept = [len(pickle.dumps((each.row, each.prediction))) for each in found]
+    assert max(kept) < 100_000, "no row keeps the times of all ranks"

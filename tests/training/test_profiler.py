@@ -1,0 +1,235 @@
+"""A profile has what the layers took, by a clock that the test moves on; and the tensors where training has them."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.layer import Parameter
+from dear_mpi.ranks.world import World
+from dear_mpi.simulate.model import measured_model
+from dear_mpi.training import Session
+from dear_mpi.training.config import Config
+from dear_mpi.training.job import Job
+from dear_mpi.training.profile import read_profile
+from dear_mpi.training.profiler import Profiler
+from dear_mpi.training.train import train
+from tests.training_checks import README, settings
+
+
+class Clock:
+    """Time that passes when somebody says so, and faster or slower in each iteration."""
+
+    def __init__(self, factor=1.0):
+        self.now, self.factor = 0.0, factor
+
+    def spend(self, seconds):
+        self.now += self.factor * seconds
+
+
+class Spends:
+    """A layer that takes so many seconds forward, and three times as many backward."""
+
+    def __init__(self, clock, name, seconds, value=None):
+        self.clock, self.seconds = clock, seconds
+        self.parameters = [] if value is None else [Parameter.of(name, value)]
+
+    def forward(self, x):
+        self.clock.spend(self.seconds)
+        return x
+
+    def backward(self, dy):
+        self.clock.spend(3 * self.seconds)
+        for parameter in self.parameters:
+            parameter.grad[...] = 1
+        return dy
+
+
+class SpendsLoss:
+    """A loss that takes half a second forward."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def forward(self, outputs, targets):
+        self.clock.spend(0.5)
+        return 0.0
+
+    def backward(self, scale):
+        return np.zeros((2, 1))
+
+
+def timed(bound, clock):
+    """Let the update of a bucket take a millisecond for each element."""
+    apply = bound.apply
+
+    def slow(*args):
+        clock.spend(1e-3 * bound.own.size)
+        apply(*args)
+
+    bound.apply = slow
+
+
+def profiled(transport, *, lengths=(1.0,), factors=(1.0, 1.0), **options):
+    """The profile of three layers, two of which are tied; iteration after iteration takes so many times as long."""
+    clock = Clock()
+    shared = np.ones((5, 2))
+    layers = [
+        Spends(clock, "first.weight", 1.0, shared),
+        Spends(clock, "", 2.0),
+        Spends(clock, "weight", 4.0, shared),
+        Spends(clock, "block.scale.gain", 8.0, np.ones(3)),
+    ]
+    with Session(layers, SpendsLoss(clock), transport, fusion="none", schedule="wfbp", **options) as session:
+        session.streams.compute.mark = lambda: clock.now
+        for bound in session.fabric.bound.values():
+            timed(bound, clock)
+        profiler = Profiler(session)
+        for length in lengths:
+            clock.factor = length * factors[transport.rank]
+            session.step(np.zeros((2, 1)), np.zeros((2, 1)))
+            profiler.note()
+        return profiler.profile("mine", batch=4)
+
+
+def test_the_seconds_of_each_use_of_the_slowest_rank():
+    found, other = run_loopback(2, lambda transport: profiled(transport, factors=(1.0, 3.0)))
+    assert found == other
+    assert (found.model, found.ranks, found.rank, found.batch, found.iterations) == ("mine", 2, 1, 4, 1)
+    assert (found.device, found.dtype, found.wire, found.schedule) == ("cpu", "fp64", "fp64", "wfbp")
+    assert [use.forward_s for use in found.uses] == pytest.approx([3.0, 6.0, 12.0, 24.0])
+    assert [use.backward_s for use in found.uses] == pytest.approx([9.0, 18.0, 36.0, 72.0])
+    assert found.update_s_per_element == pytest.approx(3e-3)
+    assert found.rest_s == pytest.approx(1.5), "the loss"
+
+
+def test_names_shapes_and_keys():
+    found, _ = run_loopback(2, profiled)
+    assert [use.name for use in found.uses] == ["first", "Spends 1", "Spends 2", "block.scale"]
+    assert [[(tensor.key, tensor.shape) for tensor in use.tensors] for use in found.uses] == [
+        [(0, (5, 2))],
+        [],
+        [(0, (5, 2))],
+        [(1, (3,))],
+    ]
+
+
+def test_parts_of_a_batch_add_up():
+    found, _ = run_loopback(2, lambda transport: profiled(transport, accumulate=2))
+    assert found.accumulate == 2
+    assert [use.forward_s for use in found.uses] == pytest.approx([2.0, 4.0, 8.0, 16.0])
+    assert [use.backward_s for use in found.uses] == pytest.approx([6.0, 12.0, 24.0, 48.0])
+    assert found.rest_s == pytest.approx(1.0)
+
+
+def test_the_first_iterations_do_not_count_nor_do_long_and_short_ones():
+    lengths = (100, 50, 2, 4, 1000, 3, 5, 0, 7, 1)  # the first two fill the pipeline; in the middle: 2, 3, 4 and 5
+    found, _ = run_loopback(2, lambda transport: profiled(transport, lengths=lengths))
+    assert found.iterations == 8
+    assert [use.forward_s for use in found.uses] == pytest.approx([3.5, 7.0, 14.0, 28.0])
+
+
+def test_sharded_updates_are_timed_on_their_own_thread():
+    def body(transport):
+        layers = [Spends(Clock(), "weight", 0.0, np.ones(64))]
+        with Session(layers, SpendsLoss(Clock()), transport, update="sharded") as session:
+            profiler = Profiler(session)
+            for _ in range(4):
+                session.step(np.zeros((2, 1)), np.zeros((2, 1)))
+                profiler.note()
+            return profiler.profile("mine")
+
+    found, _ = run_loopback(2, body)
+    assert found.update_s_per_element > 0
+
+
+def test_a_profile_needs_an_iteration():
+    def body(transport):
+        with Session([Spends(Clock(), "weight", 1.0, np.ones(3))], SpendsLoss(Clock()), transport) as session:
+            return Profiler(session).profile("mine")
+
+    with pytest.raises(ValueError, match=r"a profile needs an iteration, and note\(\) behind it"):
+        run_loopback(1, body)
+
+
+CASES = [
+    {"model": "cnn", "fusion": "layers:2", "accumulate": 2},
+    {"model": "mlp", "wire": "bf16"},
+    {"model": "mlp", "wire": "fp64"},
+    {"model": "mlp", "dtype": "fp64", "wire": "fp32", "schedule": "sequential"},
+    {"model": "gpt", "data": README, "context": 8, "batch": 6},
+]
+
+
+@pytest.mark.parametrize("choices", CASES, ids=str)
+def test_train_writes_one_and_it_has_the_layout_of_the_run(choices, tmp_path):
+    """The buckets of the simulator are those of the job, then, whatever the fusion."""
+    file, config = tmp_path / "profile.json", Config.of(settings(**choices | {"iterations": 4}))
+
+    def body(transport):
+        with Job(config, World(transport), [config.schedule]) as job:
+            layout = job.layout
+        report = train(config, World(transport), profile=file)
+        return layout, report
+
+    (layout, report), _ = run_loopback(2, body)
+    profile = read_profile(file)
+    model = measured_model(profile, ranks=2, wire=profile.wire)
+    assert model.layout == layout
+    assert (profile.model, profile.batch, profile.schedule) == (config.model, config.batch, config.schedule)
+    assert (profile.wire, profile.dtype, profile.accumulate) == (report["wire"], config.dtype, config.accumulate)
+    assert all(use.forward_s > 0 and use.backward_s > 0 for use in profile.uses)
+    assert profile.update_s_per_element > 0
+    assert profile.rest_s > 0
+
+
+def test_training_is_the_same_with_a_profile(tmp_path):
+    config = Config.of(settings(iterations=4))
+    plain, profiled = (
+        run_loopback(2, lambda transport, p=path: train(config, World(transport), profile=p))[0]["params_sha256"]
+        for path in (None, tmp_path / "profile.json")
+    )
+    assert plain == profiled
+
+
+def test_a_synthetic_model_has_no_batch_and_takes_its_time(tmp_path):
+    """Each sleep is at least as long as asked for, and only the last may still be owed."""
+    table, file = tmp_path / "table.json", tmp_path / "profile.json"
+    modules = [{"name": f"m{number}", "params": [64], "fwd_flops": number} for number in (1, 2, 1)]
+    table.write_text(json.dumps({"modules": modules}))
+    given = {"model": f"synthetic:{table}", "forward_time": 0.04, "schedule": "sequential", "iterations": 6}
+    run_loopback(1, lambda transport: train(Config.of(given), World(transport), profile=file))
+    profile = read_profile(file)
+    assert profile.batch is None
+    assert [use.name for use in profile.uses] == ["m1", "m2", "m1"]
+    assert sum(use.forward_s for use in profile.uses) > 0.035
+    assert sum(use.backward_s for use in profile.uses) > 0.07
+
+
+def test_a_file_that_cannot_be_written_is_told_by_all_ranks(tmp_path):
+    def body(transport):
+        with pytest.raises(AgreedError, match=r"profile: --profile '.*' cannot be written: it is a folder") as error:
+            train(Config.of(settings()), World(transport), profile=tmp_path)
+        return str(error.value)
+
+    assert len(set(run_loopback(2, body))) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--profile", "a", "--json", "a"], "--profile and --json must be different files, not both 'a'"),
+        (["--save", "a", "--profile", "a"], "--save and --profile must be different files, not both 'a'"),
+        (["--save", "a", "--json", "./a"], "--save and --json must be different files, not both 'a'"),
+        (["--profile", "none/a"], "--profile 'none/a' cannot be written: there is no folder 'none'"),
+    ],
+)
+def test_bad_flags_are_one_line(flags, said):
+    done = CliRunner().invoke(app, ["train", "--threads", "1", *flags])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
