@@ -34,7 +34,7 @@ F = TypeVar("F", bound=HasSides)
 
 
 def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Collection[F]]:
-    """The flows at this side and at all that have to do with it, as a flow joins them, or several one after another."""
+    """The flows at this side, and at every side that a chain of flows connects with it."""
     found, waiting = {side: moving[side]}, [side]
     while waiting:
         for flow in found[waiting.pop()]:

@@ -71,7 +71,7 @@ class Flow:
     posted: Lane[tuple[Number, Number], tuple[Number, bool]] = field(default_factory=Lane)
     queue: deque[Message] = field(default_factory=deque)  # the first is on the move, the others wait for that
     rate: float = 1.0  # the part of its ports that it has
-    over_s: Number = 0.0  # when that is over, at this rate
+    over_s: Number = 0.0  # when the first message of the queue is over, at this rate
     look: Event | None = None  # at this flow, and at those that it is connected with
 
 

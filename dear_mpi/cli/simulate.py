@@ -13,6 +13,7 @@ from dear_mpi.reporting.terminal import bar
 from dear_mpi.reporting.units import parse_rate
 from dear_mpi.see.figure import check_figure
 from dear_mpi.see.sweep.draw import draw_sweep
+from dear_mpi.simulate.compute import check_seconds
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.pace import parse_stall
 from dear_mpi.simulate.sweep import Settings
@@ -25,7 +26,7 @@ __all__ = ["simulate"]
 
 NETWORK = (
     "The network: 10gbit,50us; with o=1us (processor time of a message) and gamma=0.1ns (of a byte that is summed); "
-    "INSIDE/BETWEEN,hosts=N; fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; "
+    "INSIDE/BETWEEN,hosts=N (or per_host=N); fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; "
     f"FILE.json of dear-mpi bench; or {', '.join(PRESETS)}."
 )
 SEVERAL = "several with commas"
@@ -78,6 +79,8 @@ def simulate(
             check_writable("--json", json_file)
         if plot is not None:
             check_figure("--plot", plot)
+        if update_time is not None:
+            check_seconds("update_time", update_time)
         found_profile = None if profile is None else read_profile(profile)
         usual = (MODEL if found_profile is None else found_profile.model,)
         settings = Settings(
@@ -105,9 +108,9 @@ def simulate(
         with bar(None, len(list(settings.cases())), "simulating") as progress:
             found = run_simulation(settings, progress)
         rows = [each.row for each in found]
-        show_simulation(found)
         if json_file is not None:
             write_json(rows, json_file)
+        show_simulation(found)
         if plot is not None:
             draw_sweep(rows, heading(found[0]), flag="--plot", path=plot)
 

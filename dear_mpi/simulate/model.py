@@ -39,11 +39,6 @@ class Model:
     update_s: float = 0.0
     rest_s: float = 0.0
 
-    @property
-    def compute_s(self) -> float:
-        """Forward and backward of one iteration."""
-        return self.parts * (sum(self.forward_s) + sum(self.backward_s))
-
 
 def synthetic_model(
     name: str, modules: Sequence[Module], *, ranks: int, forward_s: float, backward_s: float, wire: str = "fp32"

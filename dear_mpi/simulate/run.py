@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,16 @@ WARM = 3  # iterations before the pipeline is as full as it will be
 
 @dataclass(frozen=True)
 class Exposed:
-    """How long the slowest rank has waited for a collective; the sum of the loss has no bucket."""
+    """How long a rank has waited for a collective; the sum of the loss has no bucket."""
 
     collective: str
     bucket: Bucket | None
     seconds: float
 
     @classmethod
-    def of(cls, wait: Wait) -> Exposed:
-        return cls(wait.handle.collective, wait.handle.bucket, float(np.max(wait.exposed_s)))
+    def of(cls, wait: Wait, rank: int, share: float) -> Exposed:
+        """A share of what a rank has waited."""
+        return cls(wait.handle.collective, wait.handle.bucket, share * of_rank(wait.exposed_s, rank))
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Prediction:
     Attributes:
         iteration_s: one for each iteration that counts: several differ only where there is jitter.
         forward_s, backward_s, exposed_s: means over these, of one rank in each; exposed: waiting.
-        waits: the parts of that in the last one, of the collectives for which some rank waits.
+        waits: the parts of that; several for a collective if several iterations count.
         network_s: seconds of each collective that the schedule starts, for all buckets.
     """
 
@@ -104,19 +106,27 @@ def predict(
     meter = VirtualMeter(fabric, model.rest_s)
     trainer = Trainer(uses, NoLoss(), meter, schedule(fabric), rules, accumulate=model.parts)
     trainer.first = False  # its gradients have nothing to inspect
-    counted = np.array([slowest(one(trainer)) for _ in range(WARM + iterations)][WARM:])
-    forward_s, backward_s, exposed_s = counted[:, 1:].mean(axis=0).tolist()
+    for _ in range(WARM):
+        one(trainer)
+    counted, waits = [], list[Exposed]()
+    for _ in range(iterations):
+        times = one(trainer)
+        rank = slowest(times)
+        counted.append([of_rank(each, rank) for each in times])
+        waits += [Exposed.of(wait, rank, 1 / iterations) for wait in fabric.waited]
+    iteration_s, *parts_s = zip(*counted, strict=True)
+    forward_s, backward_s, exposed_s = map(fmean, parts_s)
     network_s = {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
     return Prediction(
         schedule=name,
         fusion=fusion,
         buckets=buckets,
-        iteration_s=tuple(counted[:, 0].tolist()),
+        iteration_s=iteration_s,
         forward_s=forward_s,
         backward_s=backward_s,
         exposed_s=exposed_s,
         bound_s=schedule.bound(forward_s, backward_s, network_s),
-        waits=tuple(wait for wait in map(Exposed.of, fabric.waited) if wait.seconds),
+        waits=tuple(wait for wait in waits if wait.seconds),
         network_s=network_s,
     )
 
@@ -126,9 +136,13 @@ def one(trainer: Trainer) -> Times:
     return trainer.iteration(np.zeros(0), np.zeros(0), 0)[1]
 
 
-def slowest(times: Times) -> list[float]:
-    """The times of an iteration on its slowest rank; of those that end with it, the one that computes longest."""
-    whole_s, forward_s, backward_s, exposed_s = map(np.atleast_1d, np.broadcast_arrays(*times))
+def slowest(times: Times) -> int:
+    """The rank whose iteration takes longest; of several, the one that computes longest."""
+    whole_s, forward_s, backward_s, _ = np.broadcast_arrays(*map(np.atleast_1d, times))
     last = whole_s >= (1 - TIE) * whole_s.max()
-    rank = int(np.argmax(np.where(last, forward_s + backward_s, -1.0)))
-    return [float(each[rank]) for each in (whole_s, forward_s, backward_s, exposed_s)]
+    return int(np.argmax(np.where(last, forward_s + backward_s, -1.0)))
+
+
+def of_rank(seconds: Any, rank: int) -> float:
+    """That of one rank, where there is one for all or one for each."""
+    return float(np.ravel(seconds)[rank % np.size(seconds)])

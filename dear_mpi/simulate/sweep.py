@@ -129,7 +129,7 @@ class Scenario:
         source, wires = settings.source, read_network(settings.network, ranks)
         model = source.model(name, ranks=ranks, wire=settings.wire)
         if settings.update_s is not None:
-            check_seconds("update_time", settings.update_s)
+            check_seconds("update_s", settings.update_s)
             model = replace(model, update_s=settings.update_s)
         hosts = wires.network.hosts or tuple(range(ranks))
         kind = Prices if wires.topology is None else partial(Replayed, topology=wires.topology)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -10,11 +11,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.reporting.terminal import console
 from dear_mpi.simulate.pace import parse_jitter
-from dear_mpi.simulate.prices.replayed import WITHIN
-from dear_mpi.simulate.sweep import Simulated
+from dear_mpi.simulate.sweep import Scenario, Simulated
 from dear_mpi.training.schedules import SCHEDULES, Schedule, find_schedules
 
 __all__ = ["exposed_parts", "heading", "show_simulation"]
@@ -22,9 +21,9 @@ __all__ = ["exposed_parts", "heading", "show_simulation"]
 MOST = 3  # parts of the exposed time that are named
 GAIN = 0.995  # what is not worth half a percent is not named
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
-ORIGINS = {"given": "as given", "fitted": "fitted from measured rows", "published": "published for this cluster"}
+ORIGINS = {"given": "as given", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
 ORIGINS |= {"measured": "measured", "predicted": "predicted from FLOPs"}
-ORIGINS["replayed"] = f"as given; replayed by SimGrid, to {2 * WITHIN:.2%} where prices are on a line"
+ORIGINS["replayed"] = "as given; replayed by SimGrid"
 
 
 def show_simulation(found: Sequence[Simulated]) -> None:
@@ -83,24 +82,24 @@ def remedies(simulated: Simulated) -> list[tuple[str, float]]:
     name, fusion = prediction.schedule, prediction.fusion
     schedule = find_schedules([name])[name]
     tried = {
-        "twice the bandwidth": scenario.rewired(beta=0.5).predict(name, schedule, fusion),
-        "half the latency": scenario.rewired(alpha=0.5, o=0.5).predict(name, schedule, fusion),
+        "twice the bandwidth": seconds_of(scenario.rewired(beta=0.5), name, schedule, fusion),
+        "half the latency": seconds_of(scenario.rewired(alpha=0.5), name, schedule, fusion),
     }
-    tried |= {f"fusion {other}": scenario.predict(name, schedule, other) for other in FUSIONS if other != fusion}
-    algorithm = scenario.settings.algorithm
-    others = {other: kind for other, kind in SCHEDULES.items() if other != name and serves(algorithm, kind)}
-    tried |= {f"schedule {other}": scenario.predict(other, kind, fusion) for other, kind in others.items()}
-    found = {change: fmean(each.iteration_s) for change, each in tried.items()}
-    better = [each for each in found.items() if each[1] < GAIN * fmean(prediction.iteration_s)]
+    if scenario.wires.network.o:
+        tried["half the processor's time of a message"] = seconds_of(scenario.rewired(o=0.5), name, schedule, fusion)
+    tried |= {f"fusion {other}": seconds_of(scenario, name, schedule, other) for other in FUSIONS if other != fusion}
+    others = {other: kind for other, kind in SCHEDULES.items() if other != name}
+    tried |= {f"schedule {other}": seconds_of(scenario, other, kind, fusion) for other, kind in others.items()}
+    better = [each for each in tried.items() if each[1] < GAIN * fmean(prediction.iteration_s)]
     return sorted(better, key=lambda each: each[1])
 
 
-def serves(algorithm: str, schedule: type[Schedule]) -> bool:
-    """Whether an algorithm has all collectives that a schedule starts."""
+def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
+    """What an iteration would take; infinity where the algorithm does not serve the schedule, or has too much to do."""
     try:
-        return all(find_algorithm(algorithm, collective) for collective in schedule.collectives)
+        return fmean(scenario.predict(name, schedule, fusion).iteration_s)
     except ValueError:
-        return False
+        return math.inf
 
 
 def exposed_parts(simulated: Simulated) -> list[tuple[str, float]]:

@@ -79,13 +79,14 @@ class Topology:
         return math.prod(self.sizes) if self.sizes else None
 
     def check_room(self, ranks: int) -> None:
-        """
+        """See that so many ranks fit.
+
         Raises:
             ValueError: it has not so many places.
         """
         if not 1 <= ranks <= (self.places or ranks):
             room = f"topology {str(self)!r} has places for {self.places or 'any number of'} ranks"
-            raise ValueError(f"{room}, one for each, and there are {ranks}")
+            raise ValueError(f"{room}, not for {ranks}")
 
     def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
         """The number of the leaf, row or chassis of each rank; None for a star, where all are equally near.

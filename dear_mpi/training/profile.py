@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.files import replacing
+from dear_mpi.reporting.units import plural
 
 __all__ = ["Profile", "Tensor", "Use", "read_profile"]
 
@@ -78,7 +79,7 @@ class Profile:
 
     def __str__(self) -> str:
         batch = "" if self.batch is None else f", batch {self.batch}"
-        return f"profile of {self.model} on {self.device}, {self.ranks} ranks{batch}, {self.schedule}"
+        return f"profile of {self.model} on {self.device}, {plural(self.ranks, 'rank')}{batch}, {self.schedule}"
 
     def write(self, path: Path) -> None:
         """Write it to a file.

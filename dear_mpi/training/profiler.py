@@ -39,7 +39,7 @@ class Timed:
 
     def __init__(self, call: Callable[..., object], stream: Stream) -> None:
         self.call, self.stream = call, stream
-        self.pairs = deque[tuple[Any, Any]]()  # which another thread may append to
+        self.pairs = deque[tuple[Any, Any]](maxlen=MOST)  # which another thread may append to
 
     def __call__(self, *args: Any) -> None:
         begin = self.stream.mark()

@@ -210,7 +210,7 @@ def test_what_contradicts_a_profile_is_one_line(flags, said, tmp_path):
         (["--rate", "10"], "--rate: rate '10' has no unit: write it like 10TFLOPS; units are mflops, gflops"),
         (["--rate", "0TFLOPS"], "--rate: rate '0TFLOPS' must be above zero"),
         (["--batch", "3"], "--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured"),
-        (["--update-time", "-1"], "update_time must be a number of seconds that is not negative, not -1"),
+        (["--update-time", "-1"], "update_time must be a number of seconds that is not negative, not -1.0\n"),
         (["--model", "mlp", "--rate", "1TFLOPS"], "not 'mlp': others need a profile (--profile FILE"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_leaf_a_row_and_a_chassis_are_neighbourhoods(text, ranks, first):
 
 
 def test_ranks_that_do_not_fit_are_refused():
-    said = r"topology 'torus:4x4' has places for 16 ranks, one for each, and there are 17"
+    said = r"topology 'torus:4x4' has places for 16 ranks, not for 17"
     with pytest.raises(ValueError, match=said):
         platform(parse_topology("torus:4x4"), 17, **LINK)
 

@@ -128,8 +128,9 @@ class VirtualFabric:
     def update(self, bucket: Bucket) -> None:
         """Update a bucket, which takes its time."""
         self.rules.update(bucket)
-        self.hold_up(self.update_s(bucket))
-        self.spend(self.update_s(bucket))
+        taken_s = self.compute(self.update_s(bucket))
+        self.hold_up(last(taken_s))
+        self.clock_s = self.clock_s + taken_s
 
     def hold_up(self, seconds: float) -> None:
         """Delay what is on the wire, or queues for it, by updates that begin now and take so long."""
