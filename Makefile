@@ -33,7 +33,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 page = tail -n 1 $(1) | grep -qx '```' && mv $(1) docs/benchmarks/$(2) || { rm $(1); echo 'failed: see above'; exit 1; }
 
 .PHONY: help install demo test proofs test-quick test-standin test-gpu check format docs clean
-.PHONY: bench bench-hosts bench-cadence bench-gpu numerics topology testbed terminal faults
+.PHONY: bench bench-hosts bench-cadence bench-gpu numerics topology testbed validation terminal faults
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -132,6 +132,9 @@ topology: install     ## all-reduces replayed by SimGrid on four networks: docs/
 
 testbed: install      ## predictions for the testbed of the DeAR paper beside what was published: docs/benchmarks/testbed.md
 	$(PYTHON) -m tests.simulate.testbed
+
+validation: install   ## predictions beside measurements, on network namespaces (Linux, root) and emulated links
+	$(PYTHON) -m tests.simulate.validation
 
 terminal: install     ## what the commands look like at a terminal of 80 columns: docs/terminal.md
 	$(PYTHON) tests/terminal.py

@@ -1,0 +1,88 @@
+"""What docs/benchmarks/simulate.md says about predictions and measurements."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from statistics import median
+
+from tests.rooms import ROOT
+from tests.simulate.validation import Compared, Row
+
+PAGE = ROOT / "docs" / "benchmarks" / "simulate.md"
+BOUNDS = {"hosts": 0.05, "emulated": 0.03}
+TITLES = {
+    "hosts": "Hosts of network namespaces, links of {} (TCP in frames of 1514 bytes)",
+    "emulated": "EMULATED link of {}, 50 us, between ranks of one host",
+}
+
+HEAD = """# Predictions beside measurements
+
+`make validation` (Linux, root; most of an hour, less with `--ranks`, `--models` and `--links` of its script):
+iterations that `dear-mpi simulate` predicts, beside those that `dear-mpi compare` measures. All ranks share 2 cores.
+
+- **measured**: ms of an iteration on its slowest rank, median with its 95 % interval. The layers of the models sleep,
+  as a host does while its GPU computes; gradients, updates and messages are real. Buckets of 25 MB, ring.
+- **predicted**: ms by `simulate`, from two things alone. The network: alpha, beta and gamma as `bench` fits them to
+  rows of 4 to 32 MiB on the same links. The compute: a profile (`train --profile`) of as many ranks on this machine
+  without any link between them.
+- **free**, **held up**: two predictions, with `--stall 0%`, where messages move on while parameters are updated, and
+  with `--stall 100%`, where they stand still. Which is nearer depends on whether both need the same processors. How
+  far each is above the measurement stands behind it, in bold where that is more than {hosts:.0%}, on the emulated link
+  {emulated:.0%}.
+"""
+
+READING = """## Reading
+
+Without `--stall` the predictions are too fast, by as much as all updates of an iteration take. Four ranks on two cores
+update 25 million parameters in some 150 ms. That takes both cores, and TCP as well as the emulated link need one to
+move on. Between hosts updates hold messages up for all of their time; on the emulated link, where the wire is a sleep
+and a copy, for about half of it. Where each rank has cores of its own, or updates on its GPU, `--stall 0%` is the case.
+
+`--stall` is given, not measured: how much two things that run at once slow each other down is not yet asked by `bench`.
+"""
+
+
+def table(found: Sequence[Compared]) -> Iterator[str]:
+    """Measured beside predicted."""
+    yield "| ranks | model | schedule | measured | free | held up |"
+    yield "|---|---|---|---|---|---|"
+    for each in found:
+        row = each.measured
+        half_s = max(row["median_high_s"] - row["median_s"], row["median_s"] - row["median_low_s"])
+        cells = [str(row["ranks"]), row["model"].removeprefix("synthetic:"), row["schedule"]]
+        cells.append(f"{row['median_s'] * 1e3:.0f} ±{half_s * 1e3:.0f}")
+        for predicted, off in zip(each.predicted, each.offs, strict=True):
+            said = f"{off:+.1%}"
+            bold = abs(off) > BOUNDS[each.kind]
+            cells.append(f"{predicted['iteration_s'] * 1e3:.0f}, {f'**{said}**' if bold else said}")
+        yield f"| {' | '.join(cells)} |"
+
+
+def fitted(row: Row) -> str:
+    """The network of a row, in words."""
+    gamma = f", 1/gamma {1e-9 / row['gamma_s_per_B']:.1f} GB/s" if row["gamma_s_per_B"] else ""
+    network = f"alpha {row['alpha_s'] * 1e6:.0f} us, 1/beta {1e-9 / row['beta_s_per_B']:.4f} GB/s{gamma}"
+    return f"- Fitted on {row['ranks']} ranks: {network}; updates of {row['update_s_per_element'] * 1e9:.1f} ns."
+
+
+def page(found: Sequence[Compared]) -> Iterator[str]:
+    """The whole page."""
+    yield HEAD.format(**BOUNDS)
+    ranks, models = ({row.measured[key]: None for row in found} for key in ("ranks", "model"))
+    links = {f"{row.kind}:{row.rate}": None for row in found}
+    names = ", ".join(model.removeprefix("synthetic:") for model in models)
+    yield f"This run had {' and '.join(map(str, ranks))} ranks, {names}, and the links {', '.join(links)}.\n"
+    for (kind, rate), same in groupby(found, lambda each: (each.kind, each.rate)):
+        rows = list(same)
+        yield f"## {TITLES[kind].format(rate)}\n"
+        for _, each in groupby(rows, lambda row: row.measured["ranks"]):
+            yield fitted(next(each).predicted[0])
+        yield ""
+        yield from table(rows)
+        yield ""
+        for number, name in enumerate(("free", "held up")):
+            offs = [abs(row.offs[number]) for row in rows]
+            near = sum(off <= BOUNDS[kind] for off in offs)
+            within = f"{near} of {len(offs)} within {BOUNDS[kind]:.0%}"
+            yield f"- {name}: {within}; median {median(offs):.1%}, worst {max(offs):.1%}."
+        yield ""
+    yield READING
