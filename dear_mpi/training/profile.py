@@ -108,6 +108,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def read(name: str, value: Any) -> Profile:
+    """A profile whose tensors of one key have one shape; there must be some."""
     profile: Profile = one(Profile, PROFILE)(name, value)
     shapes: dict[int, tuple[int, ...]] = {}
     for tensor in (tensor for use in profile.uses for tensor in use.tensors):
@@ -120,29 +121,35 @@ def read(name: str, value: Any) -> Profile:
 
 
 def text(name: str, value: Any) -> str:
+    """A text."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a text, not {value!r}")
     return value
 
 
 def dtype(name: str, value: Any) -> str:
+    """The name of a type."""
     lookup(name, text(name, value), DTYPES)
     return text(name, value)
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number that is large enough."""
     if type(value) is not int or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
     return value
 
 
 def seconds(name: str, value: Any) -> float:
+    """A number that is not negative."""
     if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
         raise ValueError(f"{name} must be a number of seconds that is not negative, not {value!r}")
     return float(value)
 
 
 def many(check: Callable[[str, Any], T]) -> Callable[[str, Any], tuple[T, ...]]:
+    """Reads a list, each item of which is checked."""
+
     def read_many(name: str, value: Any) -> tuple[T, ...]:
         if not isinstance(value, list):
             raise ValueError(f"{name} must be a list, not {value!r}")
@@ -152,6 +159,8 @@ def many(check: Callable[[str, Any], T]) -> Callable[[str, Any], tuple[T, ...]]:
 
 
 def one(kind: Callable[..., T], checks: Mapping[str, Check]) -> Callable[[str, Any], T]:
+    """Reads an object of this kind, which must have all that is to be checked, and may have more."""
+
     def read_one(name: str, value: Any) -> T:
         missing = [each for each in checks if not isinstance(value, dict) or each not in value]
         if missing:
@@ -162,6 +171,7 @@ def one(kind: Callable[..., T], checks: Mapping[str, Check]) -> Callable[[str, A
 
 
 def index(name: str, value: Any) -> int:
+    """A whole number from 0 on."""
     return whole(name, value, least=0)
 
 

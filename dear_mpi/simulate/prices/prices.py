@@ -42,6 +42,8 @@ class Prices:
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
         """The time until the last rank is done: what ``cost`` says for equal shards.
 
+        Beyond 64 ranks, a few stand for all if they look alike at some places (``stand_ins.py``).
+
         Args:
             nbytes: of whole buffers, shape (sizes,), each divisible by ranks x itemsize.
 
