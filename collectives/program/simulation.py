@@ -102,7 +102,10 @@ class Simulation:
         return float(time_s)
 
     def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
-        """The time of what happens at once at these places, where it has been found several times."""
+        """The time of what happens at once at these places, where it has been found several times.
+
+        Also called where the time is known: ``dear_mpi/simulate/prices/columns.py`` notes what came first there.
+        """
         return max(times_s)
 
     def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Event:

@@ -10,10 +10,9 @@ from dear_mpi.cli.run import check_alone, complaining, set_aside, write_json
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.reporting.units import parse_rate
+from dear_mpi.reporting.units import check_seconds, parse_rate
 from dear_mpi.see.figure import check_figure
 from dear_mpi.see.sweep.draw import draw_sweep
-from dear_mpi.simulate.compute import check_seconds
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.pace import parse_stall
 from dear_mpi.simulate.sweep import Settings

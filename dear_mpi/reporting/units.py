@@ -6,13 +6,14 @@ network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from dear_mpi.collectives.transports.emulated import Link
 
 __all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_seconds", "parse_sizes", "plural"]
-__all__ += ["format_hosts", "parse_rate"]
+__all__ += ["check_seconds", "format_hosts", "parse_rate"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -46,6 +47,20 @@ def parse_seconds(text: str) -> float:
     (30.0, 0.0015)
     """
     return parse("time", text, SECONDS, "30s")
+
+
+def check_seconds(name: str, value: object) -> float:
+    """What this value, out of a flag or a file, is in seconds.
+
+    Raises:
+        ValueError: it is no number, below zero, or more than can be counted.
+
+    >>> check_seconds("forward_time", 1)
+    1.0
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{name} must be a number of seconds that is not negative, not {value!r}")
+    return float(value)
 
 
 def parse_rate(text: str) -> float:

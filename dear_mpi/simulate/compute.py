@@ -5,16 +5,16 @@ Each source has a row's ``compute`` as its text, and its ``compute_origin``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from dear_mpi.models.paper_models import Module, load_batch, load_modules
+from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.model import Model, measured_model, synthetic_model
 from dear_mpi.training.profile import Profile
 
-__all__ = ["AtRate", "Given", "Measured", "Source", "check_seconds", "source_of"]
+__all__ = ["AtRate", "Given", "Measured", "Source", "source_of"]
 
 FORWARD_S = 0.1  # where nothing is said
 
@@ -143,16 +143,6 @@ def source_of(
         return AtRate(flops_per_s, batch, backward_s)
     forward_s = FORWARD_S if forward_s is None else forward_s
     return Given(forward_s, 2 * forward_s if backward_s is None else backward_s)
-
-
-def check_seconds(what: str, seconds: float) -> None:
-    """See that a number can be one of seconds.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{what} must be a number of seconds that is not negative, not {seconds}")
 
 
 def check_one(sources: Mapping[str, object]) -> None:

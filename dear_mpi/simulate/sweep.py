@@ -9,7 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.simulate.compute import Source, check_seconds, source_of
+from dear_mpi.reporting.units import check_seconds
+from dear_mpi.simulate.compute import Source, source_of
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.network import Wires, read_network
 from dear_mpi.simulate.pace import Pace, parse_jitter, parse_straggler
@@ -19,11 +20,10 @@ from dear_mpi.simulate.run import Prediction, predict
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.profile import Profile
-from dear_mpi.training.schedules import Schedule, find_schedules
+from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
 __all__ = ["Scenario", "Settings", "Simulated", "simulate"]
 
-BASELINE = "wfbp"  # what speed-ups are over
 LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
 
 

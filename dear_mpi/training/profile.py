@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.files import replacing
-from dear_mpi.reporting.units import plural
+from dear_mpi.reporting.units import check_seconds, plural
 
 __all__ = ["Profile", "Tensor", "Use", "read_profile"]
 
@@ -140,13 +139,6 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     return value
 
 
-def seconds(name: str, value: Any) -> float:
-    """A number that is not negative."""
-    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be a number of seconds that is not negative, not {value!r}")
-    return float(value)
-
-
 def many(check: Callable[[str, Any], T]) -> Callable[[str, Any], tuple[T, ...]]:
     """Reads a list, each item of which is checked."""
 
@@ -179,8 +171,8 @@ TENSOR: dict[str, Check] = {"key": index, "shape": many(index)}
 USE: dict[str, Check] = {
     "name": text,
     "tensors": many(one(Tensor, TENSOR)),
-    "forward_s": seconds,
-    "backward_s": seconds,
+    "forward_s": check_seconds,
+    "backward_s": check_seconds,
 }
 PROFILE: dict[str, Check] = {
     "model": text,
@@ -193,7 +185,7 @@ PROFILE: dict[str, Check] = {
     "wire": dtype,
     "schedule": text,
     "iterations": whole,
-    "update_s_per_element": seconds,
-    "rest_s": seconds,
+    "update_s_per_element": check_seconds,
+    "rest_s": check_seconds,
     "uses": many(one(Use, USE)),
 }

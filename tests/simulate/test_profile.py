@@ -11,6 +11,7 @@ from dear_mpi.models.paper_models import load_modules
 from dear_mpi.simulate.compute import source_of
 from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.training.profile import Profile, Tensor, Use, read_profile
+from tests.cli_checks import assert_one_line
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded
 PROFILE = Profile(
@@ -178,10 +179,7 @@ def changed(*where, to):
 )
 def test_a_bad_profile_is_one_line(content, said, tmp_path):
     done = run(tmp_path, content)
-    assert done.exit_code == 2
-    assert f"profile '{tmp_path / 'profile.json'}'" in done.stderr
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert_one_line(done, f"profile '{tmp_path / 'profile.json'}'", said)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +195,7 @@ def test_a_bad_profile_is_one_line(content, said, tmp_path):
 )
 def test_what_contradicts_a_profile_is_one_line(flags, said, tmp_path):
     done = run(tmp_path, asdict(PROFILE), *flags)
-    assert done.exit_code == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert_one_line(done, said)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +212,7 @@ def test_what_contradicts_a_profile_is_one_line(flags, said, tmp_path):
 )
 def test_bad_flags_are_one_line(flags, said):
     done = CliRunner().invoke(app, ["simulate", *flags])
-    assert done.exit_code == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert_one_line(done, said)
 
 
 @pytest.mark.parametrize(

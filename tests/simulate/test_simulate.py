@@ -8,11 +8,14 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
+from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.pace import Pace
 from dear_mpi.simulate.run import predict
 from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.simulate.table import exposed_parts, remedies
 from dear_mpi.training.schedules import SCHEDULES, Schedule
+from tests.cli_checks import assert_one_line
+from tests.simulate import testbed
 
 KEYS = (  # a contract: scripts depend on them
     "model ranks schedule algorithm fusion buckets network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
@@ -154,9 +157,7 @@ def test_the_command_writes_its_rows(tmp_path):
 )
 def test_bad_input_is_one_line(flags, said):
     done = CliRunner().invoke(app, ["simulate", *flags])
-    assert done.exit_code == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert_one_line(done, said)
 
 
 def test_a_schedule_that_never_ends_is_refused(monkeypatch):
@@ -171,3 +172,12 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
     model = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario.model
     with pytest.raises(ValueError, match=r"schedule 'mine' has not come to an end after 0.3 seconds"):
         predict(model, "mine", Endless, "25MB", lambda buckets: lambda collective, bucket: 0.0, compute=Pace(2))
+
+
+def test_the_page_of_the_testbed_is_of_these_presets():
+    """`make testbed` has been run since: the presets, and a line of each network."""
+    text = testbed.PAGE.read_text("utf-8")
+    for network, preset in PRESETS.items():
+        assert preset.text in text
+        cells = " | ".join(map(str, testbed.rows_of(network, "resnet50", "BSP-A2A")))
+        assert f"| resnet50, BSP-A2A | {cells} |" in text

@@ -1,152 +1,100 @@
 """Predictions of dear-mpi simulate beside measured iterations. As a script, it writes docs/benchmarks/simulate.md.
 
 python -m tests.simulate.validation [--ranks 2 3 4] [--models resnet50 ...] [--links hosts:1gbit ...] [--keep FOLDER]
-
-No figure of an iteration goes into its prediction. The network is fitted to rows of `bench` on the same links, and the
-compute is profiled in jobs of as many ranks that have no such links between them. With --keep, what a former run has
-left in the folder is not measured again.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from statistics import median
 
-from tests.launch import mpis_at_hand
 from tests.rooms import ROOT
+from tests.simulate.validation_runs import FORWARD_S, LINKS, RANKS, Compared, Link, Row, compared
 
-FORWARD_S = {"resnet50": 0.31, "densenet201": 0.24, "bert_base": 1.32}
-ITERATIONS = {"resnet50": 6, "densenet201": 6, "bert_base": 2}
-SCHEDULES, FUSION = "wfbp,sequential,dear", "25MB"
-BENCH = "all_reduce,reduce_scatter,all_gather"
-RANKS = (2, 3, 4)
-LINKS = ("hosts:1gbit", "hosts:2gbit", "emulated:1gbit", "emulated:2gbit")
-LATENCY = "50us"  # of the emulated link
-SIZES = "4MiB,8MiB,16MiB,32MiB"  # about those of buckets
-STALLS = ("0%", "100%")
-LIMIT_S = 1200
+PAGE = ROOT / "docs" / "benchmarks" / "simulate.md"
+BOUNDS = {"hosts": 0.05, "emulated": 0.03}
+TITLES = {
+    "hosts": "Hosts of network namespaces, links of {} (TCP in frames of 1514 bytes)",
+    "emulated": "EMULATED link of {}, 50 us, between ranks of one host",
+}
 
-Row = dict[str, Any]
+HEAD = """# Predictions beside measurements
 
+`make validation` (Linux, root; most of an hour, less with `--ranks`, `--models` and `--links` of its script):
+iterations that `dear-mpi simulate` predicts, beside those that `dear-mpi compare` measures. All ranks share 2 cores.
 
-@dataclass(frozen=True)
-class Compared:
-    """A schedule: the row of ``compare``, and one of ``simulate`` for each of ``STALLS``."""
+- **measured**: ms of an iteration on its slowest rank, median with its 95 % interval. The layers of the models sleep,
+  as a host does while its GPU computes; gradients, updates and messages are real. Buckets of 25 MB, ring.
+- **predicted**: ms by `simulate`, from two things alone. The network: alpha, beta and gamma as `bench` fits them to
+  rows of 4 to 32 MiB on the same links. The compute: a profile (`train --profile`) of as many ranks on this machine
+  without any link between them.
+- **free**, **held up**: two predictions, with `--stall 0%`, where messages move on while parameters are updated, and
+  with `--stall 100%`, where they stand still. Which is nearer depends on whether both need the same processors. How
+  far each is above the measurement stands behind it, in bold where that is more than {hosts:.0%}, on the emulated link
+  {emulated:.0%}.
+"""
 
-    kind: str
-    rate: str
-    measured: Row
-    predicted: tuple[Row, ...]
+READING = """## Reading
 
-    @property
-    def offs(self) -> list[float]:
-        """How far each prediction is above the measurement, as a share of it."""
-        return [row["iteration_s"] / self.measured["median_s"] - 1 for row in self.predicted]
+Without `--stall` the predictions are too fast, by as much as all updates of an iteration take. Four ranks on two cores
+update 25 million parameters in some 150 ms. That takes both cores, and TCP as well as the emulated link need one to
+move on. Between hosts updates hold messages up for all of their time; on the emulated link, where the wire is a sleep
+and a copy, for about half of it. Where each rank has cores of its own, or updates on its GPU, `--stall 0%` is the case.
 
-
-class Link:
-    """Ranks that have a link between them, emulated, real between hosts out of namespaces, or none at all."""
-
-    def __init__(self, folder: Path, text: str, ranks: int) -> None:
-        self.kind, _, self.rate = text.partition(":")
-        self.folder, self.ranks = folder, ranks
-        mpi = mpis_at_hand()[0]
-        settings = {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
-        self.environment = mpi.environment(ranks) | settings
-        local = [*mpi.mpirun, "-n", str(ranks)]
-        self.launcher = ["hostfiles/namespaces.sh", "run", str(ranks)] if self.kind == "hosts" else local
-        self.flags = ["--link", f"{self.rate},{LATENCY}"] if self.kind == "emulated" else []
-
-    @contextmanager
-    def up(self) -> Iterator[None]:
-        """Make the hosts, and take them away."""
-        script = "hostfiles/namespaces.sh"
-        if self.kind == "hosts":
-            subprocess.run([script, "up", str(self.ranks), self.rate], cwd=ROOT, check=True)
-        try:
-            yield
-        finally:
-            if self.kind == "hosts":
-                subprocess.run([script, "down", str(self.ranks)], cwd=ROOT, check=True)
-
-    def run(self, command: str, *arguments: str, what: str = "", flag: str = "--json") -> Path:
-        """Run a command of dear-mpi, unless its file is there; return that file."""
-        name = "-".join(part for part in (command, self.kind, self.rate, str(self.ranks), what) if part)
-        found = (self.folder / name).with_suffix(".json")
-        if not found.exists():
-            print(name, flush=True)
-            given = [*self.launcher, sys.executable, "-m", "dear_mpi", command, *arguments, *self.flags]
-            finished([*given, flag, str(found)], self.environment)
-        return found
+`--stall` is given, not measured: how much two things that run at once slow each other down is not yet asked by `bench`.
+"""
 
 
-def finished(given: list[str], environment: dict[str, str]) -> None:
-    """Run a command to its end.
-
-    Raises:
-        SystemExit: it failed.
-    """
-    limit_s = 2 * LIMIT_S
-    job = subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
-    if job.returncode:
-        raise SystemExit(f"{' '.join(given)}\n{job.stdout}{job.stderr}")
-
-
-def compute_of(name: str) -> list[str]:
-    return ["--model", f"synthetic:{name}", "--forward-time", str(FORWARD_S[name]), "--fusion", FUSION]
-
-
-def profile_of(folder: Path, ranks: int, name: str) -> Path:
-    """The compute of a model, on as many ranks, without a link."""
-    flags = ["--schedule", "sequential", "--iterations", "5"]
-    return Link(folder, "none", ranks).run("train", *compute_of(name), *flags, what=name, flag="--profile")
+def table(found: Sequence[Compared]) -> Iterator[str]:
+    """Measured beside predicted."""
+    yield "| ranks | model | schedule | measured | free | held up |"
+    yield "|---|---|---|---|---|---|"
+    for each in found:
+        row = each.measured
+        half_s = max(row["median_high_s"] - row["median_s"], row["median_s"] - row["median_low_s"])
+        cells = [str(row["ranks"]), row["model"].removeprefix("synthetic:"), row["schedule"]]
+        cells.append(f"{row['median_s'] * 1e3:.0f} ±{half_s * 1e3:.0f}")
+        for predicted, off in zip(each.predicted, each.offs, strict=True):
+            said = f"{off:+.1%}"
+            bold = abs(off) > BOUNDS[each.kind]
+            cells.append(f"{predicted['iteration_s'] * 1e3:.0f}, {f'**{said}**' if bold else said}")
+        yield f"| {' | '.join(cells)} |"
 
 
-def measured(link: Link, models: list[str]) -> tuple[Path, dict[str, Path]]:
-    """The rows of the benchmark, and the iterations of each model."""
-    with link.up():
-        rows = link.run("bench", "--algorithms", "ring", "--collective", BENCH, "--sizes", SIZES)
-        flags = ["--schedules", SCHEDULES, "--iterations"]
-        return rows, {
-            name: link.run("compare", *compute_of(name), *flags, str(ITERATIONS[name]), what=name) for name in models
-        }
+def fitted(row: Row) -> str:
+    """The network of a row, in words."""
+    gamma = f", 1/gamma {1e-9 / row['gamma_s_per_B']:.1f} GB/s" if row["gamma_s_per_B"] else ""
+    network = f"alpha {row['alpha_s'] * 1e6:.0f} us, 1/beta {1e-9 / row['beta_s_per_B']:.4f} GB/s{gamma}"
+    return f"- Fitted on {row['ranks']} ranks: {network}; updates of {row['update_s_per_element'] * 1e9:.1f} ns."
 
 
-def predicted(link: Link, rows: Path, name: str, stall: str) -> dict[str, Row]:
-    """What simulate says about a model on this link, by schedule."""
-    flags = ["--network", str(rows), "--profile", str(profile_of(link.folder, link.ranks, name)), "--stall", stall]
-    flags += ["--ranks", str(link.ranks), "--schedules", SCHEDULES, "--fusion", FUSION]
-    with tempfile.TemporaryDirectory(prefix="validation-") as folder:
-        file = Path(folder) / "rows.json"
-        command = [sys.executable, "-m", "dear_mpi", "simulate", *flags, "--json", str(file)]
-        finished(command, link.environment)
-        return {row["schedule"]: row for row in read(file)}
-
-
-def compared(link: Link, models: list[str]) -> list[Compared]:
-    """Each schedule of each model."""
-    rows, runs = measured(link, models)
-    found = []
-    for name, run in runs.items():
-        said = [predicted(link, rows, name, stall) for stall in STALLS]
-        for row in read(run):
-            found.append(Compared(link.kind, link.rate, row, tuple(each[row["schedule"]] for each in said)))
-    return found
-
-
-def read(path: Path) -> list[Row]:
-    return json.loads(path.read_text("utf-8"))
+def page(found: Sequence[Compared]) -> Iterator[str]:
+    """The whole page."""
+    yield HEAD.format(**BOUNDS)
+    ranks, models = ({row.measured[key]: None for row in found} for key in ("ranks", "model"))
+    links = {f"{row.kind}:{row.rate}": None for row in found}
+    names = ", ".join(model.removeprefix("synthetic:") for model in models)
+    yield f"This run had {' and '.join(map(str, ranks))} ranks, {names}, and the links {', '.join(links)}.\n"
+    for (kind, rate), same in groupby(found, lambda each: (each.kind, each.rate)):
+        rows = list(same)
+        yield f"## {TITLES[kind].format(rate)}\n"
+        for _, each in groupby(rows, lambda row: row.measured["ranks"]):
+            yield fitted(next(each).predicted[0])
+        yield ""
+        yield from table(rows)
+        yield ""
+        for number, name in enumerate(("free", "held up")):
+            offs = [abs(row.offs[number]) for row in rows]
+            near = sum(off <= BOUNDS[kind] for off in offs)
+            within = f"{near} of {len(offs)} within {BOUNDS[kind]:.0%}"
+            yield f"- {name}: {within}; median {median(offs):.1%}, worst {max(offs):.1%}."
+        yield ""
+    yield READING
 
 
 def main() -> None:
-    from tests.simulate.validation_page import PAGE, page
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--models", choices=FORWARD_S, nargs="+", default=list(FORWARD_S))

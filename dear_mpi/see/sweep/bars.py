@@ -6,7 +6,8 @@ from typing import Any
 
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
-from dear_mpi.see.sweep.sweep import BASELINE, Row, Sweep, label, milliseconds
+from dear_mpi.see.sweep.sweep import Row, Sweep, label, milliseconds
+from dear_mpi.training.schedules import BASELINE
 
 __all__ = ["draw_bars", "parts"]
 

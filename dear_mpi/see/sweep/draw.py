@@ -16,8 +16,9 @@ from dear_mpi.see.figure import write_figure
 from dear_mpi.see.sweep.bars import draw_bars
 from dear_mpi.see.sweep.curves import draw_curves
 from dear_mpi.see.sweep.speedups import draw_speedups
-from dear_mpi.see.sweep.sweep import BASELINE, Row, Sweep
+from dear_mpi.see.sweep.sweep import Row, Sweep
 from dear_mpi.see.sweep.times import draw_times
+from dear_mpi.training.schedules import BASELINE
 
 __all__ = ["draw_sweep", "picture_of"]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from dear_mpi.see.sweep.cells import Table, draw_cells, least_of
 from dear_mpi.see.sweep.panels import BELOW_INCHES, WIDEST, panels
-from dear_mpi.see.sweep.sweep import BASELINE, Sweep, label
+from dear_mpi.see.sweep.sweep import Sweep, label
+from dear_mpi.training.schedules import BASELINE
 
-__all__ = ["draw_speedups", "speedup_limit"]
+__all__ = ["draw_speedups"]
 
 SHADES = "PuOr"  # can be told apart by all readers, and is white in the middle
 PALE = 1.6  # how many times as far the colours reach: black frames are seen on them

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-__all__ = ["BASELINE", "Row", "Sweep", "label", "milliseconds"]
+__all__ = ["Row", "Sweep", "label", "milliseconds"]
 
 Row = Mapping[str, Any]
-BASELINE = "wfbp"  # what ``speedup_vs_wfbp`` is over
 
 
 @dataclass(frozen=True)

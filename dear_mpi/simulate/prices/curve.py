@@ -43,13 +43,12 @@ class Curve:
         """The values at these places from 0 to 1."""
         asked = list(places)
         few = len(self.known.keys() | set(asked)) < len(PLACES)
-        if few or not self.straight:
+        if few or not self.is_straight():
             return np.array(self.values(asked))
         return np.interp(asked, PLACES, self.values(PLACES))
 
-    @property
-    def straight(self) -> bool:
-        """Whether all is on a line."""
+    def is_straight(self) -> bool:
+        """Whether all is on a line; asks the function at five places, once."""
         values = np.array(self.values(PLACES))
         line = np.interp(PLACES, (0, 1), values[[0, -1]])
         return bool((np.abs(line / values - 1) <= self.within).all())

@@ -29,7 +29,7 @@ from dear_mpi.simulate.prices.stand_ins import StandIns
 __all__ = ["Lockstep", "find_lockstep"]
 
 
-class Kind(NamedTuple):
+class TransferKind(NamedTuple):
     """What messages have in common that take equally long: so many chunks from a part of a shard on, and the link."""
 
     part: int
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
     crosses: bool  # from host to host
 
 
-class Message(NamedTuple):
+class Transfer(NamedTuple):
     """One of a step. Its ends are rows; its kind is a number."""
 
     sender: int
@@ -61,8 +61,8 @@ class Round:
     times: int
 
     @classmethod
-    def of(cls, messages: Sequence[Message], times: int, rows: int) -> Round:
-        senders, receivers, kinds, combine = np.array(messages, int).reshape(-1, len(Message._fields)).T
+    def of(cls, messages: Sequence[Transfer], times: int, rows: int) -> Round:
+        senders, receivers, kinds, combine = np.array(messages, int).reshape(-1, len(Transfer._fields)).T
         return cls(slice_of(senders, rows), slice_of(receivers, rows), kinds, combine[:, None], times)
 
 
@@ -76,7 +76,7 @@ class Lockstep:
     """Programs as rounds, and all kinds of messages in them."""
 
     ranks: StandIns
-    kinds: tuple[Kind, ...]
+    kinds: tuple[TransferKind, ...]
     rounds: tuple[Round, ...]
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
@@ -131,10 +131,10 @@ class Reader:
 
     def __init__(self, ranks: StandIns, network: Network) -> None:
         self.size, self.parts, self.network = ranks.size, ranks.programs[0].parts, network
-        self.kinds: dict[Kind, int] = {}
+        self.kinds: dict[TransferKind, int] = {}
         self.users: dict[Side, int] = {}
 
-    def read(self, steps: Sequence[Step]) -> tuple[Message, ...] | None:
+    def read(self, steps: Sequence[Step]) -> tuple[Transfer, ...] | None:
         """The messages of one step of all ranks; None if not each of them is the only one at both its ports."""
         if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
             return None
@@ -154,9 +154,9 @@ class Reader:
             out, into = self.network.port(sender, send.peer), self.network.port(receiver, receive.peer)
             if not (self.is_only(sender, ("out", out)) and self.is_only(receiver, ("in", into))):
                 return None
-            kind = Kind(send.chunks.start % self.parts, len(send.chunks), out[0] == "host")
+            kind = TransferKind(send.chunks.start % self.parts, len(send.chunks), out[0] == "host")
             number = self.kinds.setdefault(kind, len(self.kinds))
-            found.append(Message(sender, receiver, number, receive.combine))
+            found.append(Transfer(sender, receiver, number, receive.combine))
         return tuple(found)
 
     def is_only(self, row: int, side: Side) -> bool:

@@ -9,9 +9,10 @@ from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.schedules.sequential import Sequential
 from dear_mpi.training.schedules.wfbp import Wfbp
 
-__all__ = ["SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp", "find_schedules", "source_text"]
+__all__ = ["BASELINE", "SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp", "find_schedules", "source_text"]
 
 SCHEDULES: dict[str, type[Schedule]] = {"sequential": Sequential, "wfbp": Wfbp, "dear": Dear}
+BASELINE = "wfbp"  # what predicted speed-ups are over
 
 
 def source_text(name: str) -> str:

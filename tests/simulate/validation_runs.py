@@ -1,0 +1,141 @@
+"""Iterations that dear-mpi compare measures, and what dear-mpi simulate predicts for them.
+
+No figure of an iteration goes into its prediction. The network is fitted to rows of `bench` on the same links, and the
+compute is profiled in jobs of as many ranks that have no such links between them. What is in the folder already is not
+measured again.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.launch import mpis_at_hand
+from tests.rooms import ROOT
+
+FORWARD_S = {"resnet50": 0.31, "densenet201": 0.24, "bert_base": 1.32}
+ITERATIONS = {"resnet50": 6, "densenet201": 6, "bert_base": 2}
+SCHEDULES, FUSION = "wfbp,sequential,dear", "25MB"
+BENCH = "all_reduce,reduce_scatter,all_gather"
+RANKS = (2, 3, 4)
+LINKS = ("hosts:1gbit", "hosts:2gbit", "emulated:1gbit", "emulated:2gbit")
+LATENCY = "50us"  # of the emulated link
+SIZES = "4MiB,8MiB,16MiB,32MiB"  # about those of buckets
+STALLS = ("0%", "100%")
+LIMIT_S = 1200
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A schedule: the row of ``compare``, and one of ``simulate`` for each of ``STALLS``."""
+
+    kind: str
+    rate: str
+    measured: Row
+    predicted: tuple[Row, ...]
+
+    @property
+    def offs(self) -> list[float]:
+        """How far each prediction is above the measurement, as a share of it."""
+        return [row["iteration_s"] / self.measured["median_s"] - 1 for row in self.predicted]
+
+
+class Link:
+    """Ranks that have a link between them, emulated, real between hosts out of namespaces, or none at all."""
+
+    def __init__(self, folder: Path, text: str, ranks: int) -> None:
+        self.kind, _, self.rate = text.partition(":")
+        self.folder, self.ranks = folder, ranks
+        mpi = mpis_at_hand()[0]
+        settings = {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
+        self.environment = mpi.environment(ranks) | settings
+        local = [*mpi.mpirun, "-n", str(ranks)]
+        self.launcher = ["hostfiles/namespaces.sh", "run", str(ranks)] if self.kind == "hosts" else local
+        self.flags = ["--link", f"{self.rate},{LATENCY}"] if self.kind == "emulated" else []
+
+    @contextmanager
+    def up(self) -> Iterator[None]:
+        """Make the hosts, and take them away."""
+        script = "hostfiles/namespaces.sh"
+        if self.kind == "hosts":
+            subprocess.run([script, "up", str(self.ranks), self.rate], cwd=ROOT, check=True)
+        try:
+            yield
+        finally:
+            if self.kind == "hosts":
+                subprocess.run([script, "down", str(self.ranks)], cwd=ROOT, check=True)
+
+    def run(self, command: str, *arguments: str, what: str = "", flag: str = "--json") -> Path:
+        """Run a command of dear-mpi, unless its file is there; return that file."""
+        name = "-".join(part for part in (command, self.kind, self.rate, str(self.ranks), what) if part)
+        found = (self.folder / name).with_suffix(".json")
+        if not found.exists():
+            print(name, flush=True)
+            given = [*self.launcher, sys.executable, "-m", "dear_mpi", command, *arguments, *self.flags]
+            finished([*given, flag, str(found)], self.environment)
+        return found
+
+
+def finished(given: list[str], environment: dict[str, str]) -> None:
+    """Run a command to its end.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    limit_s = 2 * LIMIT_S
+    job = subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+    if job.returncode:
+        raise SystemExit(f"{' '.join(given)}\n{job.stdout}{job.stderr}")
+
+
+def compute_of(name: str) -> list[str]:
+    return ["--model", f"synthetic:{name}", "--forward-time", str(FORWARD_S[name]), "--fusion", FUSION]
+
+
+def profile_of(folder: Path, ranks: int, name: str) -> Path:
+    """The compute of a model, on as many ranks, without a link."""
+    flags = ["--schedule", "sequential", "--iterations", "5"]
+    return Link(folder, "none", ranks).run("train", *compute_of(name), *flags, what=name, flag="--profile")
+
+
+def measured(link: Link, models: list[str]) -> tuple[Path, dict[str, Path]]:
+    """The rows of the benchmark, and the iterations of each model."""
+    with link.up():
+        rows = link.run("bench", "--algorithms", "ring", "--collective", BENCH, "--sizes", SIZES)
+        flags = ["--schedules", SCHEDULES, "--iterations"]
+        return rows, {
+            name: link.run("compare", *compute_of(name), *flags, str(ITERATIONS[name]), what=name) for name in models
+        }
+
+
+def predicted(link: Link, rows: Path, name: str, stall: str) -> dict[str, Row]:
+    """What simulate says about a model on this link, by schedule."""
+    flags = ["--network", str(rows), "--profile", str(profile_of(link.folder, link.ranks, name)), "--stall", stall]
+    flags += ["--ranks", str(link.ranks), "--schedules", SCHEDULES, "--fusion", FUSION]
+    with tempfile.TemporaryDirectory(prefix="validation-") as folder:
+        file = Path(folder) / "rows.json"
+        command = [sys.executable, "-m", "dear_mpi", "simulate", *flags, "--json", str(file)]
+        finished(command, link.environment)
+        return {row["schedule"]: row for row in read(file)}
+
+
+def compared(link: Link, models: list[str]) -> list[Compared]:
+    """Each schedule of each model."""
+    rows, runs = measured(link, models)
+    found = []
+    for name, run in runs.items():
+        said = [predicted(link, rows, name, stall) for stall in STALLS]
+        for row in read(run):
+            found.append(Compared(link.kind, link.rate, row, tuple(each[row["schedule"]] for each in said)))
+    return found
+
+
+def read(path: Path) -> list[Row]:
+    return json.loads(path.read_text("utf-8"))
