@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from dear_mpi.bench.beside import Delays
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.stats import median
@@ -59,13 +60,15 @@ class CannotRun(ValueError):
 class Samples:
     """What was measured of a backend: the seconds of each sample on each rank, and elements that were wrong in all.
 
-    ``memory`` is where its buffers were, ``chosen`` the algorithm that a plan took.
+    ``memory`` is where its buffers were, ``chosen`` the algorithm that a plan took; ``delays`` what was measured with
+    an update beside it, if that was asked for.
     """
 
     times_s: list[list[float]]  # a list per rank
     wrong: int
     memory: str = "private"
     chosen: str | None = None
+    delays: Delays | None = None
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
@@ -108,6 +111,9 @@ class Row:
     chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
     peer: str = ""  # the fastest call of an MPI library at this size, else the first backend
     over_peer: float = 1.0  # time / its time
+    delay_us: float | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
+    update_us: float | None = None  # of that update alone
+    update_beside_us: float | None = None  # and beside it
 
 
 def row_of(
@@ -120,6 +126,7 @@ def row_of(
     middle = median(times_us.tolist())
     nbytes = case.count * DTYPES[case.dtype].itemsize
     algbw = nbytes / middle.value * 1e-3
+    delays = {} if samples.delays is None else asdict(samples.delays)
     return Row(
         collective=case.collective,
         algorithm=algorithm,
@@ -151,4 +158,5 @@ def row_of(
         rank_max_us=float(means_us.max()),
         memory=samples.memory,
         chosen=samples.chosen or algorithm,
+        **{name.replace("_s", "_us"): seconds * 1e6 for name, seconds in delays.items()},
     )

@@ -48,6 +48,7 @@ class Settings:
     cadence: str = "isolated"  # or streaming
     seconds: float = 2.0  # how long to measure each size; decides the number of samples
     other_mpi: str = ""  # the launcher of the other MPI
+    beside: bool = False  # whether to measure what an update beside them does to our plans
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,6 +75,8 @@ class Settings:
         if not self.seconds > 0:
             raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
         lookup("device", self.device, DEFAULTS)
+        if self.beside and self.device != "cpu":
+            raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         if "" in self.names:
             raise ValueError(f"algorithms must be names with commas between them, not {','.join(self.names)!r}")
         if len(set(self.names)) < len(self.names):
@@ -200,5 +203,7 @@ def at_size(
     turns = int(min(max(settings.seconds / turn_s, SAMPLES[0]), SAMPLES[1]))
     blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if others else [turns]
     found = [run(turns) for turns in blocks]
+    delays = interleaved.delays(turns) if settings.beside else {}
     interleaved.free()
-    return {key: sum((block[key] for block in found[1:]), found[0][key]) for key in found[0]}, left_out
+    summed = {key: sum((block[key] for block in found[1:]), found[0][key]) for key in found[0]}
+    return {key: replace(samples, delays=delays.get(key)) for key, samples in summed.items()}, left_out

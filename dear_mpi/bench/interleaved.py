@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from dear_mpi.bench.backends import BACKENDS, open_backend
+from dear_mpi.bench.beside import Beside, Delays
 from dear_mpi.bench.case import CannotRun, Case, Samples
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.prepared import Prepared, Setup
@@ -102,6 +103,16 @@ class Interleaved:
             )
             for key, (prepared, memory) in self.backends.items()
         }
+
+    def delays(self, turns: int) -> dict[Key, Delays]:
+        """Collective: what an update beside each plan of ours does to both."""
+        found: dict[Key, Delays] = {}
+        for key, (prepared, memory) in self.backends.items():
+            if prepared.chosen is not None:
+                data = self.data(memory)
+                data.clear()
+                found[key] = Beside(prepared.run, data.x.nbytes, self.transport).measure(turns)
+        return found
 
     def call_s(self, prepared: Prepared) -> float:
         """The seconds of a call, to the end of its last kernel."""

@@ -43,6 +43,7 @@ CADENCE = "isolated: each call from a barrier to its end on the slowest rank; st
 OTHER_MPI = Option(
     metavar="COMMAND", help="What starts the other MPI, e.g. 'mpirun.mpich -f hosts'.", show_default="from make install"
 )
+BESIDE = Option("--beside", help="Also run an update of parameters beside ours, and see how both delay each other.")
 TUNE = Option(metavar="FILE", help="Write our fastest algorithm at each size to a file, for --algorithm auto:FILE.")
 
 
@@ -64,6 +65,7 @@ def bench(
     device_memory: DeviceMemory = "auto",
     seconds: Annotated[float, Option(help="Seconds to spend on each size, in 11 to 200 calls.")] = 2.0,
     other_mpi: Annotated[str, OTHER_MPI] = "",
+    beside: Annotated[bool, BESIDE] = False,
     tune: Annotated[Path | None, TUNE] = None,
     threads: Threads = None,
     link: Link = None,
@@ -90,6 +92,7 @@ def bench(
             cadence=cadence,
             seconds=seconds,
             other_mpi=other_mpi,
+            beside=beside,
         )
         how: dict[str, Any] = {"device": device, "device_memory": device_memory, "threads": threads}
         how |= {"link": None if link is None else parsed("--link", parse_link, link)}

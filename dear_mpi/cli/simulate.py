@@ -13,8 +13,8 @@ from dear_mpi.reporting.terminal import bar
 from dear_mpi.reporting.units import check_seconds, parse_rate
 from dear_mpi.see.figure import check_figure
 from dear_mpi.see.sweep.draw import draw_sweep
+from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.network import PRESETS
-from dear_mpi.simulate.pace import parse_stall
 from dear_mpi.simulate.sweep import Settings
 from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
@@ -62,7 +62,7 @@ def simulate(
         str | None, Option(help="A rank that computes slower, and how many times, e.g. 7:1.5.", show_default="none")
     ] = None,
     jitter: Annotated[str, Option(help="Spread of the time of each layer on each rank, e.g. 5%.")] = "0%",
-    stall: Annotated[str, Option(help=STALL)] = "0%",
+    stall: Annotated[str | None, Option(help=STALL, show_default="0%, or that of the file of bench --beside")] = None,
     iterations: Annotated[int, Option(min=1, help="Iterations to average over; all alike without jitter.")] = 1,
     seed: Annotated[int, Option(min=0, help="Fixes the jitter.")] = 0,
     plot: Annotated[Path | None, Option(metavar="FILE", help=PLOT)] = None,
@@ -96,7 +96,7 @@ def simulate(
             profile=found_profile,
             update_s=None if update_time is None else update_time * 1e-6,
             wire=wire,
-            stall=parse_stall(stall),
+            contention=None if stall is None else parse_stall(stall),
             straggler=straggler,
             jitter=jitter,
             iterations=iterations,

@@ -21,6 +21,7 @@ from dear_mpi.bench.fit import fit_network
 from dear_mpi.collectives.program.cost import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import parse_link, parse_seconds
+from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.topology import TOPOLOGIES, Topology, parse_topology
 
 __all__ = ["PRESETS", "Preset", "Wires", "read_network"]
@@ -57,12 +58,14 @@ class Wires:
         network: what a message between two ranks costs; with a topology, between two that are next to one switch.
         origin: where its figures come from: ``given``, ``fitted`` or ``published``; or ``replayed``, if they are given
             and SimGrid has to say what follows from them.
+        contention: what its rows say about updates beside messages, if it is a file of ``bench``.
     """
 
     network: Network
     origin: str
     text: str
     topology: Topology | None = None
+    contention: Contention = FREE
 
 
 def read_network(text: str, ranks: int) -> Wires:
@@ -77,7 +80,8 @@ def read_network(text: str, ranks: int) -> Wires:
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks}")
     if text.endswith(".json"):
-        return Wires(fitted(Path(text)), "fitted", text)
+        rows = read_rows(Path(text))
+        return Wires(fitted(text, rows), "fitted", text, contention=contention_of(rows))
     if text in PRESETS:
         preset = PRESETS[text]
         if ranks > preset.ranks:
@@ -138,13 +142,17 @@ def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:
     return tuple(rank // per_host for rank in range(ranks))
 
 
-def fitted(path: Path) -> Network:
-    """The network that explains the rows of a benchmark."""
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a benchmark."""
     try:
-        rows: Sequence[Row] = [Row(**row) for row in json.loads(path.read_text("utf-8"))]
+        return [Row(**row) for row in json.loads(path.read_text("utf-8"))]
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"network {str(path)!r} must be a file of dear-mpi bench --json: {error}") from None
+
+
+def fitted(text: str, rows: Sequence[Row]) -> Network:
+    """The network that explains the rows of a benchmark."""
     fit = fit_network(rows)
     if fit is None:
-        raise ValueError(f"network {str(path)!r} has no rows of two sizes of an algorithm that sends messages")
+        raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
     return fit.network

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Pace", "parse_jitter", "parse_stall", "parse_straggler"]
+__all__ = ["Pace", "parse_jitter", "parse_straggler", "share"]
 
 
 class Pace:
@@ -71,17 +71,12 @@ def parse_jitter(text: str) -> float:
     return share("jitter", text)
 
 
-def parse_stall(text: str) -> float:
-    """A share, as ``100%``.
+def share(name: str, text: str) -> float:
+    """A number, or a percentage.
 
     Raises:
         ValueError: it cannot be read, or is below zero.
     """
-    return share("stall", text)
-
-
-def share(name: str, text: str) -> float:
-    """A number, or a percentage."""
     try:
         found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.models.layers.synthetic import NoLoss
+from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, VirtualFabric, VirtualMeter, VirtualUse, Wait
@@ -71,7 +72,7 @@ def predict(
     *,
     iterations: int = 1,
     loss_s: float = 0.0,
-    stall: float = 0.0,
+    contention: Contention = FREE,
     compute: Callable[[float], Any] = lambda seconds: seconds,
 ) -> Prediction:
     """Run a few iterations.
@@ -80,7 +81,7 @@ def predict(
         name: of the schedule.
         fusion: a policy of ``borders``.
         prices: gives the price of the collectives of these buckets.
-        stall: the seconds by which a second of updates delays messages.
+        contention: between messages and updates.
         compute: from the nominal seconds of a layer to those on each rank.
 
     Raises:
@@ -96,7 +97,8 @@ def predict(
         price=price,
         loss_s=loss_s,
         update_s=lambda bucket: bucket.count * model.update_s,
-        stall=stall,
+        stall=contention.stall,
+        stretch=contention.stretch,
         compute=compute,
     )
     uses = [

@@ -11,6 +11,7 @@ from typing import Any
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.compute import Source, source_of
+from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.network import Wires, read_network
 from dear_mpi.simulate.pace import Pace, parse_jitter, parse_straggler
@@ -38,7 +39,7 @@ class Settings:
         forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``source_of``.
         wire: the type in which gradients travel; that of the profile, or fp32, if it is not given.
         update_s: seconds of an update for each element; those of the profile, or none, if they are not given.
-        stall: the seconds by which a second of updates delays messages: 0 where they share no processors.
+        contention: what messages and updates do to each other; what the network's file says, if it is not given.
         straggler, jitter: see ``pace.py``, as text.
         iterations: how many count; several differ only where there is jitter.
     """
@@ -56,7 +57,7 @@ class Settings:
     profile: Profile | None = None
     wire: str | None = None
     update_s: float | None = None
-    stall: float = 0.0
+    contention: Contention | None = None
     straggler: str | None = None
     jitter: str = "0%"
     iterations: int = 1
@@ -136,6 +137,12 @@ class Scenario:
         prices = kind(wires.network, ranks, default_segment(hosts), model.itemsize)
         return cls(settings, source, model, wires, prices)
 
+    @property
+    def contention(self) -> Contention:
+        """Between messages and updates."""
+        given = self.settings.contention
+        return self.wires.contention if given is None else given
+
     def predict(self, name: str, schedule: type[Schedule], fusion: str) -> Prediction:
         """An iteration under one schedule."""
         settings, ranks = self.settings, self.prices.ranks
@@ -150,7 +157,7 @@ class Scenario:
             lambda buckets: self.priced(schedule, buckets),
             iterations=settings.iterations,
             loss_s=float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [least])[0]),
-            stall=settings.stall,
+            contention=self.contention,
             compute=pace,
         )
 
@@ -189,7 +196,9 @@ class Scenario:
             "compute": str(self.source),
             "compute_origin": self.source.origin,
             "update_s_per_element": self.model.update_s,
-            "stall": self.settings.stall,
+            "stall": self.contention.stall,
+            "stretch": self.contention.stretch,
+            "contention_origin": self.contention.origin,
             "update_origin": "measured" if self.settings.update_s is None and self.settings.profile else "given",
             "iteration_s": seconds,
             "compute_s": prediction.forward_s + prediction.backward_s,

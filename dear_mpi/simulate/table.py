@@ -50,7 +50,9 @@ def heading(simulated: Simulated) -> str:
     row, settings = simulated.row, simulated.scenario.settings
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"jitter {settings.jitter}"] * bool(parse_jitter(settings.jitter))
-    uneven += [f"updates hold up messages, {settings.stall:.0%} of their time"] * bool(settings.stall)
+    contention = simulated.scenario.contention
+    shared = contention.stall > 0 or contention.stretch > 1
+    uneven += [f"{contention} ({ORIGINS[contention.origin]})"] * shared
     network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
     return f"Predicted, with {row['algorithm']} on the network {network}\n{'; '.join([compute_text(row), *uneven])}"
 

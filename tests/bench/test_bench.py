@@ -20,6 +20,7 @@ from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.tuning import Rule, write_rules
 from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_sizes
 
@@ -45,6 +46,20 @@ def synthetic(network, algorithms, collectives=("all_reduce",), ranks=4):
         for algorithm in algorithms
     ]
     return [replace(each, p50_us=cost(programs_of(each), each.count, 4, network).time_s * 1e6) for each in rows]
+
+
+def test_an_update_beside_a_plan_leaves_its_delays_in_the_row():
+    settings = Settings((1 << 16,), algorithms=("ring", "auto"), beside=True, seconds=0.01)
+    rows = run_world(lambda world: bench(settings, world), threads=3).rows
+    assert all(row.update_us > 0 and row.update_beside_us > 0 and row.delay_us is not None for row in rows)
+    assert not any(row.wrong for row in rows)
+    plain = run_world(lambda world: bench(replace(settings, beside=False), world), threads=3).rows
+    assert {(row.delay_us, row.update_us, row.update_beside_us) for row in plain} == {(None, None, None)}
+
+
+def test_updates_beside_collectives_are_of_the_host():
+    with pytest.raises(ArgumentError, match="beside needs the device cpu: an update on a GPU takes no processor"):
+        run_world(lambda world: bench(Settings((4,), device="cuda", beside=True), world), threads=1)
 
 
 @pytest.mark.parametrize(

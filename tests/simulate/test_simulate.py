@@ -1,25 +1,30 @@
 """The command ``simulate``: what it predicts follows from prices and compute, and bad input is told in one line."""
 
 import json
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.simulate.network import PRESETS
+from dear_mpi.simulate.contention import Contention, contention_of
+from dear_mpi.simulate.network import PRESETS, read_network
 from dear_mpi.simulate.pace import Pace
 from dear_mpi.simulate.run import predict
 from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.simulate.table import exposed_parts, remedies
+from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from tests.cli_checks import assert_one_line
 from tests.simulate import testbed
 
 KEYS = (  # a contract: scripts depend on them
     "model ranks schedule algorithm fusion buckets network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
-    " compute compute_origin update_s_per_element stall update_origin"
+    " compute compute_origin update_s_per_element stall stretch contention_origin update_origin"
     " iteration_s compute_s exposed_comm_s bound_s speedup_vs_wfbp"
 )
 QUICK = {
@@ -59,13 +64,59 @@ def test_rows_keep_their_bounds_and_add_up():
 
 def test_updates_that_hold_up_messages_are_hidden_by_none():
     settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9}
-    free, half, held = (simulated(**settings, stall=stall)[0] for stall in (0.0, 0.5, 1.0))
+    free, half, held = (simulated(**settings, contention=Contention(stall))[0] for stall in (0.0, 0.5, 1.0))
     alone = simulated(**settings | {"update_s": 0.0})[0].row["iteration_s"]
     every_s = 1e-9 * sum(bucket.count for bucket in held.prediction.buckets)
     last_s = 1e-9 * held.prediction.buckets[0].count  # backward is through with it last
     assert held.row["iteration_s"] == pytest.approx(alone + every_s)
     assert half.row["iteration_s"] == pytest.approx(alone + every_s / 2 + last_s / 2)
     assert free.row["iteration_s"] == pytest.approx(alone + last_s)
+
+
+def test_an_update_takes_longer_only_while_there_are_messages():
+    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=1.0, update_s=4.0, stall=0.5, stretch=1.5)
+    fabric.start("all_reduce", bucket)
+    fabric.update(bucket)
+    # 1 s of the update brings messages 1 s further in 1.5 s, of which it holds them up for 0.5 s: then they are over
+    assert (fabric.wire_free_s, fabric.now()) == (1.5, 4.5)
+    fabric.update(bucket)
+    assert (fabric.wire_free_s, fabric.now()) == (1.5, 8.5)
+
+
+def test_messages_that_outlast_an_update_are_delayed_by_its_share():
+    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=100.0, update_s=4.0, stall=2.0, stretch=1.5)
+    handle = fabric.start("all_reduce", bucket)
+    fabric.update(bucket)
+    assert (handle.end_s, fabric.wire_free_s, fabric.now()) == (108.0, 108.0, 6.0)
+
+
+def virtual_fabric(*, price_s, update_s, **contention):
+    rules = SimpleNamespace(buckets=(), start=lambda *_: None, update=lambda _: None)
+    return VirtualFabric(rules, price=lambda *_: price_s, update_s=lambda _: update_s, **contention)
+
+
+def rows_beside(*delays):
+    """Rows of bench --beside: collectives of 100 us, and the delays of each."""
+    base = row_of(Case("all_reduce", 8), "ring", Samples([[1e-4] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
+    names = ("delay_us", "update_us", "update_beside_us")
+    return [replace(base, **dict(zip(names, each, strict=True))) for each in delays]
+
+
+def test_contention_is_that_of_the_rows_with_an_update_beside_them():
+    found = contention_of(rows_beside((10.0, 20.0, 30.0), (30.0, 20.0, 50.0), (0.0, 90.0, 90.0), (None, None, None)))
+    assert found == Contention(1.0, 2.0, "measured"), "a row that ends before its update does not count"
+    assert contention_of(rows_beside((-5.0, 10.0, 9.0))) == Contention(0.0, 1.0, "measured")
+    assert contention_of(rows_beside((None, None, None))) == Contention(origin="unknown")
+
+
+def test_a_file_of_bench_beside_says_how_long_updates_hold_messages_up(tmp_path):
+    rows, file = rows_beside((10.0, 20.0, 30.0)), tmp_path / "rows.json"
+    file.write_text(json.dumps([asdict(rows[0]), asdict(replace(rows[0], bytes=1 << 20, count=1 << 18, p50_us=900.0))]))
+    assert read_network(str(file), 4).contention == Contention(0.5, 1.5, "measured")
+    settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9, "network": str(file)}
+    measured, given = simulated(**settings)[0].row, simulated(**settings, contention=Contention())[0].row
+    assert measured["iteration_s"] > given["iteration_s"]
+    assert (measured["stall"], measured["stretch"], measured["contention_origin"]) == (0.5, 1.5, "measured")
 
 
 @pytest.mark.parametrize("uneven", [{"jitter": "20%", "iterations": 5}, {"straggler": "3:2"}])

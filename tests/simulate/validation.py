@@ -27,13 +27,11 @@ iterations that `dear-mpi simulate` predicts, beside those that `dear-mpi compar
 
 - **measured**: ms of an iteration on its slowest rank, median with its 95 % interval. The layers of the models sleep,
   as a host does while its GPU computes; gradients, updates and messages are real. Buckets of 25 MB, ring.
-- **predicted**: ms by `simulate`, from two things alone. The network: alpha, beta and gamma as `bench` fits them to
-  rows of 4 to 32 MiB on the same links. The compute: a profile (`train --profile`) of as many ranks on this machine
-  without any link between them.
-- **free**, **held up**: two predictions, with `--stall 0%`, where messages move on while parameters are updated, and
-  with `--stall 100%`, where they stand still. Which is nearer depends on whether both need the same processors. How
-  far each is above the measurement stands behind it, in bold where that is more than {hosts:.0%}, on the emulated link
-  {emulated:.0%}.
+- **predicted**: ms by `simulate`, from two things alone. The network: alpha, beta and gamma, and how much updates and
+  messages delay each other, as `bench --beside` finds them in rows of 4 to 32 MiB on the same links. The compute: a
+  profile (`train --profile`) of as many ranks on this machine without any link between them.
+- **off**: how far the prediction is above the measurement, in bold where that is more than {hosts:.0%}, on the emulated
+  link {emulated:.0%}. **free**: the same for a prediction in which updates and messages do not delay each other.
 """
 
 READING = """## Reading
@@ -49,17 +47,16 @@ and a copy, for about half of it. Where each rank has cores of its own, or updat
 
 def table(found: Sequence[Compared]) -> Iterator[str]:
     """Measured beside predicted."""
-    yield "| ranks | model | schedule | measured | free | held up |"
-    yield "|---|---|---|---|---|---|"
+    yield "| ranks | model | schedule | measured | predicted | off | free |"
+    yield "|---|---|---|---|---|---|---|"
     for each in found:
         row = each.measured
         half_s = max(row["median_high_s"] - row["median_s"], row["median_s"] - row["median_low_s"])
         cells = [str(row["ranks"]), row["model"].removeprefix("synthetic:"), row["schedule"]]
         cells.append(f"{row['median_s'] * 1e3:.0f} ±{half_s * 1e3:.0f}")
-        for predicted, off in zip(each.predicted, each.offs, strict=True):
-            said = f"{off:+.1%}"
-            bold = abs(off) > BOUNDS[each.kind]
-            cells.append(f"{predicted['iteration_s'] * 1e3:.0f}, {f'**{said}**' if bold else said}")
+        off = f"{each.off:+.1%}"
+        bold = abs(each.off) > BOUNDS[each.kind]
+        cells += [f"{each.predicted['iteration_s'] * 1e3:.0f}", f"**{off}**" if bold else off, f"{each.free:+.1%}"]
         yield f"| {' | '.join(cells)} |"
 
 
@@ -67,7 +64,9 @@ def fitted(row: Row) -> str:
     """The network of a row, in words."""
     gamma = f", 1/gamma {1e-9 / row['gamma_s_per_B']:.1f} GB/s" if row["gamma_s_per_B"] else ""
     network = f"alpha {row['alpha_s'] * 1e6:.0f} us, 1/beta {1e-9 / row['beta_s_per_B']:.4f} GB/s{gamma}"
-    return f"- Fitted on {row['ranks']} ranks: {network}; updates of {row['update_s_per_element'] * 1e9:.1f} ns."
+    beside = f"a second of updates delays messages by {row['stall']:.2f} s, and takes {row['stretch']:.2f} s"
+    updates = f"updates of {row['update_s_per_element'] * 1e9:.1f} ns"
+    return f"- {row['ranks']} ranks: {network}; {updates}; beside each other, {beside}."
 
 
 def page(found: Sequence[Compared]) -> Iterator[str]:
@@ -81,16 +80,13 @@ def page(found: Sequence[Compared]) -> Iterator[str]:
         rows = list(same)
         yield f"## {TITLES[kind].format(rate)}\n"
         for _, each in groupby(rows, lambda row: row.measured["ranks"]):
-            yield fitted(next(each).predicted[0])
+            yield fitted(next(each).predicted)
         yield ""
         yield from table(rows)
         yield ""
-        for number, name in enumerate(("free", "held up")):
-            offs = [abs(row.offs[number]) for row in rows]
-            near = sum(off <= BOUNDS[kind] for off in offs)
-            within = f"{near} of {len(offs)} within {BOUNDS[kind]:.0%}"
-            yield f"- {name}: {within}; median {median(offs):.1%}, worst {max(offs):.1%}."
-        yield ""
+        offs = [abs(row.off) for row in rows]
+        near = sum(off <= BOUNDS[kind] for off in offs)
+        yield f"{near} of {len(offs)} within {BOUNDS[kind]:.0%}; median {median(offs):.1%}, worst {max(offs):.1%}.\n"
     yield READING
 
 

@@ -6,7 +6,8 @@
 The trainer and the schedules run on it as they do on the live one. It also keeps the book of ``rules.py``, so that a
 schedule which would train wrongly, or wait for ever, is refused before the first byte moves.
 
-Where messages and updates need the same processors, an update holds up what is on the wire (``stall``).
+Where messages and updates need the same processors, an update holds up what is on the wire (``stall``), and takes
+longer itself (``stretch``).
 
 The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
 has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
@@ -64,6 +65,7 @@ class VirtualFabric:
         loss_s: seconds of the sum of the loss.
         update_s: seconds of the update of a bucket.
         stall: the seconds by which a second of updates delays what is on the wire meanwhile.
+        stretch: how many times as long an update takes meanwhile.
         compute: from the nominal seconds of a layer to those that it takes on each rank.
 
     Attributes:
@@ -81,11 +83,12 @@ class VirtualFabric:
         loss_s: float = 0.0,
         update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
         stall: float = 0.0,
+        stretch: float = 1.0,
         compute: Callable[[float], Any] = lambda seconds: seconds,
     ) -> None:
         self.rules, self.buckets = rules, rules.buckets
         self.price, self.loss_s, self.update_s, self.compute = price, loss_s, update_s, compute
-        self.stall, self.moving = stall, list[VirtualHandle]()
+        self.stall, self.stretch, self.moving = stall, stretch, list[VirtualHandle]()
         self.clock_s: Any = 0.0
         self.wire_free_s = 0.0
         self.waits: list[Wait] = []
@@ -129,13 +132,21 @@ class VirtualFabric:
         """Update a bucket, which takes its time."""
         self.rules.update(bucket)
         taken_s = self.compute(self.update_s(bucket))
-        self.hold_up(last(taken_s))
+        if self.stall or self.stretch > 1:
+            meanwhile_s = self.beside_messages(last(taken_s))
+            self.hold_up(self.stall * meanwhile_s)
+            taken_s = taken_s + (self.stretch - 1) * meanwhile_s
         self.clock_s = self.clock_s + taken_s
 
-    def hold_up(self, seconds: float) -> None:
-        """Delay what is on the wire, or queues for it, by updates that begin now and take so long."""
+    def beside_messages(self, seconds: float) -> float:
+        """How many of the seconds that an update takes alone have messages beside them."""
+        busy_s = max(0.0, self.wire_free_s - last(self.clock_s))
+        gain = self.stretch - self.stall  # by how much messages get on in one of these seconds
+        return min(seconds, busy_s / gain if gain > 0 else seconds if busy_s else 0.0)
+
+    def hold_up(self, delay_s: float) -> None:
+        """Delay what is on the wire, or queues for it."""
         now_s = last(self.clock_s)
-        delay_s = self.stall * min(seconds, max(0.0, self.wire_free_s - now_s))
         ends = [(each, each.end_s) for each in self.moving if each.end_s is not None and each.end_s > now_s]
         for each, end_s in ends:
             each.end_s = end_s + delay_s
