@@ -13,6 +13,10 @@ from dear_mpi.training.line.parameters import layout_of, line_dtype
 
 README = str(Path(__file__).parent.parent / "README.md")
 
+# Of schedules one of each kind: everything behind the backward pass, as soon as it can be, with further plans of a
+# bucket, and in an order that is decided from times. For tests of something else than the schedule.
+KINDS = ("sequential", "wfbp", "fsdp", "dear-eager")
+
 SCHEDULE_CASES = [
     {"model": "mlp", "fusion": "none"},
     {"model": "mlp", "fusion": "25MB", "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True},

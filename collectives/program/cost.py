@@ -55,8 +55,7 @@ def cost(
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes
     (6000, 6000, 6000, 6000)
     """
-    chunks = (partition or Partition.of(count, len(programs))).chunks(programs[0].parts)
-    offsets = [border * itemsize for border in chunks]
+    offsets = (partition or Partition.of(count, len(programs))).offsets(programs[0].parts, itemsize)
     run = Simulation(programs, offsets, network)
     run.to_the_end()
     messages, nbytes = Counter[tuple[int, int]](), Counter[tuple[int, int]]()

@@ -83,8 +83,7 @@ def write_traces(programs: Sequence[Program], count: int, itemsize: int, folder:
     Raises:
         OSError: the folder cannot be written to.
     """
-    chunks = Partition.of(count, len(programs)).chunks(programs[0].parts)
-    offsets = [border * itemsize for border in chunks]
+    offsets = Partition.of(count, len(programs)).offsets(programs[0].parts, itemsize)
     names = [f"rank-{program.rank}.txt" for program in programs]
     for name, program in zip(names, programs, strict=True):
         (folder / name).write_text("\n".join(trace_lines(program, offsets)) + "\n", encoding="utf-8")

@@ -1,23 +1,33 @@
 """The command ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, listed, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
+from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
+from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.files import check_different
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.tables import show_comparison
+from dear_mpi.see.comparison import as_sweep, heading, show_comparison
+from dear_mpi.see.figure import check_figure
+from dear_mpi.see.sweep.draw import draw_sweep
 from dear_mpi.training.compare import compare as run_comparison
 from dear_mpi.training.compare import turns
 from dear_mpi.training.config import Config
 
 __all__ = ["compare", "compare_and_show"]
 
+FUSIONS = "Where buckets are cut, as for train; several with commas; own: as each schedule's source does."
 Schedules = Annotated[str, Option(help="Schedules to compare, with commas; speed-ups are over the first one.")]
+Fusion = Annotated[str | None, Option(help=FUSIONS, show_default="by model")]
+Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help="Draw the rows into a PNG, PDF or SVG file.")]
 COMPARE_FLAGS = {"schedules": parameter("schedules", Schedules)} | JOB_FLAGS
+COMPARE_FLAGS |= {"fusion": parameter("fusion", Fusion), "plot": parameter("plot", Plot)}
 del COMPARE_FLAGS["schedule"]
 
 
@@ -29,11 +39,37 @@ def compare(flags: Flags) -> None:
     """
     with complaining(mpi="threads" not in flags):
         schedules = listed("--schedules", flags["schedules"])
-    run_job(lambda world, config: compare_and_show(world, config, schedules), flags)
+        fusions = listed("--fusion", flags["fusion"]) if "fusion" in flags else ()
+        files, plot = timeline_files(flags.get("timeline")), flags.get("plot")
+        written = [("--json", flags.get("json_file")), ("--plot", plot), *((FLAG, path) for path in files)]
+        check_different(written)
+        if plot is not None:
+            check_figure("--plot", plot)
+
+    def run(world: World, config: Config) -> list[dict[str, Any]]:
+        return compare_and_show(world, config, schedules, fusions, timeline=files, plot=plot)
+
+    run_job(run, {name: value for name, value in flags.items() if name != "fusion"})
 
 
-def compare_and_show(world: World, config: Config, schedules: Sequence[str]) -> list[dict[str, Any]]:
-    with bar(world, len(turns(config.iterations)) * len(schedules), config.model) as advance:
-        rows = run_comparison(config, world, schedules, lambda name: advance(f"{config.model}, {name}"))
+def compare_and_show(
+    world: World,
+    config: Config,
+    schedules: Sequence[str],
+    fusions: Sequence[str] = (),
+    *,
+    timeline: Sequence[Path] = (),
+    plot: Path | None = None,
+) -> list[dict[str, Any]]:
+    fusions, show = fusions or (config.fusion,), timeline_writer(world, timeline)
+    with bar(world, (1 + len(turns(config.iterations))) * len(schedules) * len(fusions), config.model) as advance:
+
+        def progress(name: str) -> None:
+            advance(f"{config.model}, {name}")
+
+        rows = run_comparison(config, world, schedules, progress, fusions=fusions, timeline=show)
     show_comparison(world, rows)
+    if plot is not None:
+        drawn, shared = as_sweep(rows), heading(rows)
+        by_rank_0(world.transport, "--plot", lambda: draw_sweep(drawn, shared, flag="--plot", path=plot))
     return rows

@@ -23,7 +23,8 @@ from dear_mpi.training.learning_rate import DECAYS
 from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "STALL_AFTER", "DeviceMemory", "Flags", "JsonFile"]
-__all__ += ["StallAbort", "StallAfter", "Threads", "config_of", "listed", "parameter", "parsed", "with_flags"]
+__all__ += ["StallAbort", "StallAfter", "Threads", "TimelineFiles", "config_of", "listed", "parameter", "parsed"]
+__all__ += ["with_flags"]
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ STALL_AFTER = "30s"
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 MODELS = "mlp, cnn or gpt; FILE.py:FUNCTION; or synthetic:TABLE, which only takes the time of TABLE: resnet50, "
 FUSION = "Which layers share a bucket: none (each has its own), layers:4 (4 at a time), buckets:8 (8 in all), or "
+TUNED = "bo tries sizes while it trains (bo:grid, bo:random, bo:1MB..64MB), auto predicts"
 MEMORY = "How GPU memory gets to MPI: direct, staged (copied to the host), or auto (direct if a trial succeeds)."
 
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
@@ -45,6 +47,8 @@ Link = Annotated[str | None, LINK]
 StallAfter = Annotated[str, Option(help="Say so when a rank has waited for so long: which, for what, why. 0s: never.")]
 StallAbort = Annotated[bool, Option("--stall-abort", help="And end the job then, with an exit code that is not 0.")]
 Threads = Annotated[int | None, THREADS]
+TIMELINE = "Write who did what when in the last iterations: FILE.json for Perfetto; FILE.png, .svg or .pdf; or both."
+TimelineFiles = Annotated[str | None, Option("--timeline", metavar="FILE", help=TIMELINE, show_default="none")]
 
 
 def of_optimizers(setting: str) -> str:
@@ -62,7 +66,7 @@ CONFIG_FLAGS = {
     "data": Option(help="What to train on: digits, FILE.npz (arrays x and y), or FILE.txt (text, for gpt)."),
     "schedule": Option(help=f"When gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME."),
     "fusion": Option(
-        help=f"{FUSION}a size such as 25MB; tensors: one each; cut:4MB cuts inside them.", show_default="by model"
+        help=f"{FUSION}a size such as 25MB; tensors: one each; cut:4MB cuts inside them; {TUNED}.", show_default="by model"
     ),
     "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; native (MPI's own); auto; auto:FILE (from bench --tune)."),
     "segment_bytes": Option("--segment", help="Size of the largest message, e.g. 256KiB.", show_default=SEGMENT),
@@ -136,6 +140,7 @@ JOB_FLAGS = {name: config_parameter(name, option) for name, option in CONFIG_FLA
     "threads": parameter("threads", Threads),
     "stall_after": parameter("stall_after", StallAfter, STALL_AFTER),
     "stall_abort": parameter("stall_abort", StallAbort, False),
+    "timeline": parameter("timeline", TimelineFiles),
     "json_file": parameter("json_file", JsonFile),
 }
 

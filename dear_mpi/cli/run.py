@@ -21,7 +21,7 @@ from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_link, parse_seconds
 from dear_mpi.training.config import Config
 
-__all__ = ["check_alone", "complain", "complaining", "run_job", "run_ranks", "set_aside", "write_json"]
+__all__ = ["check_alone", "complain", "complaining", "old_name", "run_job", "run_ranks", "set_aside", "write_json"]
 
 
 @contextmanager
@@ -114,14 +114,19 @@ def run_ranks(
 def set_aside(path: Path) -> None:
     """Let an older report be FILE.old."""
     if path.is_file():
-        older = path.resolve()  # a link stays one
-        older.rename(older.with_name(f"{older.name}.old"))
+        path.resolve().rename(old_name(path))
+
+
+def old_name(path: Path) -> Path:
+    """What an older report is called then; of a link, that to which it leads: it stays one."""
+    older = path.resolve()
+    return older.with_name(f"{older.name}.old")
 
 
 def write_json(content: Any, path: Path) -> None:
     """Write a report to the file of ``--json``."""
     with replacing("--json", path) as file:
-        file.write_text(json.dumps(content, indent=1) + "\n")
+        file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:

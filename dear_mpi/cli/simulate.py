@@ -1,23 +1,29 @@
 """The command ``dear-mpi simulate``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from dear_mpi.cli.flags import NAMES, JsonFile, listed, parsed
-from dear_mpi.cli.run import check_alone, complaining, set_aside, write_json
+from dear_mpi.cli.flags import NAMES, JsonFile, TimelineFiles, listed, parsed
+from dear_mpi.cli.run import check_alone, complaining, old_name, set_aside, write_json
+from dear_mpi.cli.timeline import FLAG, timeline_files
+from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.reporting.files import check_writable
+from dear_mpi.reporting.files import check_different, check_kept, check_writable
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.reporting.units import check_seconds, parse_rate
+from dear_mpi.reporting.units import check_seconds, parse_rate, whole_number
 from dear_mpi.see.figure import check_figure
 from dear_mpi.see.sweep.draw import draw_sweep
+from dear_mpi.see.timeline.write import check_timeline, write_timeline
 from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.network import PRESETS
-from dear_mpi.simulate.sweep import Settings
+from dear_mpi.simulate.remedies import changes, longest, remedies
+from dear_mpi.simulate.sweep import Settings, Simulated
 from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
+from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training.profile import read_profile
 from dear_mpi.training.schedules import SCHEDULES
 
@@ -63,9 +69,12 @@ def simulate(
     ] = None,
     jitter: Annotated[str, Option(help="Spread of the time of each layer on each rank, e.g. 5%.")] = "0%",
     stall: Annotated[str | None, Option(help=STALL, show_default="0%, or that of the file of bench --beside")] = None,
-    iterations: Annotated[int, Option(min=1, help="Iterations to average over; all alike without jitter.")] = 1,
+    iterations: Annotated[
+        int | None, Option(min=1, max=10**6, help="Iterations to average over.", show_default="20 with --jitter, or 1")
+    ] = None,
     seed: Annotated[int, Option(min=0, help="Fixes the jitter.")] = 0,
     plot: Annotated[Path | None, Option(metavar="FILE", help=PLOT)] = None,
+    timeline: TimelineFiles = None,
     json_file: JsonFile = None,
 ) -> None:
     """Predict training on any number of ranks and any network, without MPI: the trainer runs on a virtual clock.
@@ -78,6 +87,10 @@ def simulate(
             check_writable("--json", json_file)
         if plot is not None:
             check_figure("--plot", plot)
+        files = timeline_files(timeline)
+        written = [("--json", json_file), ("--plot", plot), *((FLAG, path) for path in files)]
+        check_different(written)
+        check_timeline(FLAG, files)
         if update_time is not None:
             check_seconds("update_time", update_time)
         found_profile = None if profile is None else read_profile(profile)
@@ -102,20 +115,46 @@ def simulate(
             iterations=iterations,
             seed=seed,
         )
-        if json_file is not None:
-            set_aside(json_file)
+        older = old_name(json_file) if json_file is not None and json_file.is_file() else None
+        check_kept(inputs(settings, profile), [*written, ("the older file of --json as", older)])
+
+        def ready() -> None:
+            if json_file is not None:
+                set_aside(json_file)
+
         with bar(None, len(list(settings.cases())), "simulating") as progress:
-            found = run_simulation(settings, progress)
+            found = run_simulation(settings, progress, ready=ready, traced=bool(files))
         rows = [each.row for each in found]
         if json_file is not None:
             write_json(rows, json_file)
-        show_simulation(found)
+        show_simulation(found, what_helps(found))
         if plot is not None:
             draw_sweep(rows, heading(found[0]), flag="--plot", path=plot)
+        if files:
+            write_timeline(FLAG, files, timeline_of(found))
+
+
+def what_helps(found: Sequence[Simulated]) -> list[tuple[str, float]]:
+    """What would help the row that waits longest."""
+    worst = longest(found)[:1]
+    with bar(None, sum(len(changes(each)) for each in worst), "looking for what would help") as progress:
+        return [better for each in worst for better in remedies(each, progress)]
 
 
 def whole(text: str) -> int:
     """A number of ranks."""
-    if not text.isdecimal() or int(text) < 1:
+    number = whole_number(text)
+    if not number:
         raise ValueError(f"--ranks must be whole numbers of at least 1, not {text!r}")
-    return int(text)
+    return number
+
+
+def inputs(settings: Settings, profile: Path | None) -> list[tuple[str, Path]]:
+    """The files that are read, each with the flag that names it."""
+    tables = [model.removeprefix("synthetic:") for model in settings.models if model.endswith(".json")]
+    networks = [settings.network] * settings.network.endswith(".json")
+    code = {"--schedules": settings.schedules, "--algorithm": (settings.algorithm,)}
+    found = [("--profile", str(profile))] * (profile is not None)
+    found += [("--model", table) for table in tables] + [("--network", network) for network in networks]
+    found += [(flag, name.rpartition(":")[0]) for flag, names in code.items() for name in names if is_in_file(name)]
+    return [(flag, Path(path)) for flag, path in found]

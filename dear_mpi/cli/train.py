@@ -1,5 +1,6 @@
 """The command ``dear-mpi train``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,12 +8,18 @@ from typer import Option
 
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
+from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
+from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.files import check_different
 from dear_mpi.reporting.terminal import bar
+from dear_mpi.see.figure import check_figure
 from dear_mpi.see.tables import show_training
+from dear_mpi.see.trials import draw_report
 from dear_mpi.training.config import Config
 from dear_mpi.training.train import Saving
 from dear_mpi.training.train import train as run_training
+from dear_mpi.training.tuning import TUNINGS
 
 __all__ = ["train", "train_and_show"]
 
@@ -21,11 +28,14 @@ Every = Annotated[int | None, Option(min=1, help="And one each N iterations.", m
 Resume = Annotated[bool, Option("--resume", help="Go on from the checkpoint FILE, on any number of ranks.")]
 PROFILE = "Write what each layer takes to a file, for simulate."
 Profile = Annotated[Path | None, Option("--profile", metavar="FILE", help=PROFILE)]
+PLOT = "Draw the trials of --fusion bo or auto into a PNG, PDF or SVG file."
+Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 TRAIN_FLAGS = JOB_FLAGS | {
     "save": parameter("save", Save),
     "every": parameter("every", Every),
     "resume": parameter("resume", Resume, False),
     "profile": parameter("profile", Profile),
+    "plot": parameter("plot", Plot),
 }
 
 
@@ -36,22 +46,25 @@ def train(flags: Flags) -> None:
     Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear
     """
     with complaining(mpi="threads" not in flags):
-        check_files(flags)
+        files = timeline_files(flags.get("timeline"))
+        own = (("--save", "save"), ("--profile", "profile"), ("--plot", "plot"), ("--json", "json_file"))
+        check_different([*((flag, flags.get(name)) for flag, name in own), *((FLAG, path) for path in files)])
         saving = saving_of(flags)
-    run_job(lambda world, config: train_and_show(world, config, saving, flags.get("profile")), flags)
+        check_plot(flags)
+    how: dict[str, Any] = {"timeline": files, "plot": flags.get("plot")}
+    run_job(lambda world, config: train_and_show(world, config, saving, flags.get("profile"), **how), flags)
 
 
-def check_files(flags: Flags) -> None:
-    """See that no file is to be written for two ends.
+def check_plot(flags: Flags) -> None:
+    """See that there are trials to draw, and a file for them.
 
     Raises:
-        ValueError: one is.
+        ValueError: there are none, or there is no file.
     """
-    taken: dict[Path, str] = {}
-    for flag, name in (("--save", "save"), ("--profile", "profile"), ("--json", "json_file")):
-        path: Path | None = flags.get(name)
-        if path is not None and taken.setdefault(path.resolve(), flag) != flag:
-            raise ValueError(f"{taken[path.resolve()]} and {flag} must be different files, not both {str(path)!r}")
+    if "plot" in flags:
+        if str(flags.get("fusion")).partition(":")[0] not in TUNINGS:
+            raise ValueError(f"--plot draws the trials of a tuned fusion: it needs --fusion {' or '.join(TUNINGS)}")
+        check_figure("--plot", flags["plot"])
 
 
 def saving_of(flags: Flags) -> Saving | None:
@@ -69,10 +82,21 @@ def saving_of(flags: Flags) -> Saving | None:
 
 
 def train_and_show(
-    world: World, config: Config, saving: Saving | None = None, profile: Path | None = None
+    world: World,
+    config: Config,
+    saving: Saving | None = None,
+    profile: Path | None = None,
+    *,
+    timeline: Sequence[Path] = (),
+    plot: Path | None = None,
 ) -> dict[str, Any]:
+    show = timeline_writer(world, timeline)
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
-        report = run_training(config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), saving, profile)
+        report = run_training(
+            config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), saving, profile, timeline=show
+        )
     show_training(world, report)
+    if plot is not None:
+        by_rank_0(world.transport, "--plot", lambda: draw_report(report, flag="--plot", path=plot))
     return report

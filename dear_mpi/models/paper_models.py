@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.models.layers.synthetic import Pace, Synthetic
@@ -44,12 +45,16 @@ def load_modules(name: str) -> list[Module]:
     try:
         rows = sorted(table["modules"], key=lambda row: row.get("fwd_call", 0))
         modules = [Module(str(row["name"]), tuple(map(count, row["params"])), float(row["fwd_flops"])) for row in rows]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"synthetic model {name!r}: a module needs name, params and fwd_flops ({error!r})") from None
     if not any(module.counts for module in modules):
         raise ValueError(f"synthetic model {name!r}: some module must have params")
-    if not all(0 <= module.flops < math.inf for module in modules):
-        raise ValueError(f"synthetic model {name!r}: fwd_flops must be finite and not negative")
+    flops = [module.flops for module in modules]
+    if not (min(flops) >= 0 and sum(flops) < math.inf):
+        raise ValueError(f"synthetic model {name!r}: fwd_flops must be finite and not negative, and so must their sum")
+    unseen = [module.name for module in modules if not module.name.isprintable()]
+    if unseen:
+        raise ValueError(f"synthetic model {name!r}: names must be printable, not {unseen[0]!r}")
     return modules
 
 
@@ -69,17 +74,9 @@ def load_batch(name: str) -> int:
 def load_table(name: str) -> Any:
     """The table of one of the paper's models, or of a JSON file."""
     if name.endswith(".json"):
-        return read_table(Path(name))
+        return read_json("synthetic model", Path(name))
     tables = json.loads(resources.files("dear_mpi.models").joinpath("paper_models.json").read_text())
     return lookup("synthetic model", name, tables)
-
-
-def read_table(path: Path) -> Any:
-    """The JSON of a user's file."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"synthetic model {str(path)!r} is no readable JSON file: {error}") from None
 
 
 def count(value: Any) -> int:

@@ -1,11 +1,11 @@
 """Files that a command writes: tried before the work, and in the end there as a whole or not at all."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_writable", "replacing"]
+__all__ = ["check_different", "check_kept", "check_writable", "replacing"]
 
 TRIAL = bytes(4096)  # one block: on a full disk an empty file can still be made
 
@@ -26,6 +26,45 @@ def check_writable(flag: str, path: Path) -> None:
         if is_plain(path):
             with unfinished(path) as partial:
                 partial.write_bytes(TRIAL)
+
+
+def check_different(files: Iterable[tuple[str, Path | None]]) -> None:
+    """See that no file is to be written for two ends.
+
+    Args:
+        files: how the user named each, and its path, if there is one.
+
+    Raises:
+        ValueError: one is.
+    """
+    taken: dict[Path, str] = {}
+    for flag, path in files:
+        if path is not None and taken.setdefault(path.resolve(), flag) != flag:
+            raise ValueError(f"{taken[path.resolve()]} and {flag} must be different files, not both {str(path)!r}")
+
+
+def check_kept(read: Iterable[tuple[str, Path]], written: Iterable[tuple[str, Path | None]]) -> None:
+    """See that no file which is read is written over.
+
+    Args:
+        read, written: how the user named each, and its path, if there is one.
+
+    Raises:
+        ValueError: one is.
+    """
+    kept = list(read)
+    for flag, path in written:
+        for what, each in kept:
+            if path is not None and is_same(path, each):
+                raise ValueError(f"{flag} {str(path)!r} would write over the file of {what}: choose another name")
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, be it through links."""
+    try:
+        return one.samefile(other)
+    except OSError:  # not both are there
+        return one.resolve() == other.resolve()
 
 
 @contextmanager

@@ -6,19 +6,20 @@ network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused
 
 import math
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from dear_mpi.collectives.transports.emulated import Link
 
 __all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_seconds", "parse_sizes", "plural"]
-__all__ += ["check_seconds", "format_hosts", "parse_rate"]
+__all__ += ["check_seconds", "format_hosts", "parse_rate", "whole_number"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+MOST_SECONDS = 86400.0  # of anything in an iteration; the system's clocks cannot wait for some 1e10
+MOST_DIGITS = 1000  # Python itself reads some 4000
 
 
 def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
@@ -53,14 +54,23 @@ def check_seconds(name: str, value: object) -> float:
     """What this value, out of a flag or a file, is in seconds.
 
     Raises:
-        ValueError: it is no number, below zero, or more than can be counted.
+        ValueError: it is no number, below zero, or more than a day.
 
     >>> check_seconds("forward_time", 1)
     1.0
     """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be a number of seconds that is not negative, not {value!r}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_SECONDS:
+        raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value!r}")
     return float(value)
+
+
+def whole_number(text: str) -> int | None:
+    """The number that is written in ASCII digits; None if a text is anything else.
+
+    >>> whole_number("64"), whole_number("6.4"), whole_number("\N{ARABIC-INDIC DIGIT SIX}")
+    (64, None, None)
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 def parse_rate(text: str) -> float:

@@ -8,6 +8,7 @@ from dear_mpi.reporting.files import check_writable, replacing
 __all__ = ["check_figure", "write_figure"]
 
 DOTS_PER_INCH = 150  # of a PNG
+FORMATS = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
 
 
 def check_figure(flag: str, path: Path) -> None:
@@ -18,10 +19,10 @@ def check_figure(flag: str, path: Path) -> None:
     """
     check_writable(flag, path)
     try:
-        from matplotlib.backend_bases import FigureCanvasBase
+        import matplotlib.backend_bases  # noqa: F401
     except ImportError:
         raise ValueError(f"{flag} needs matplotlib: pip install matplotlib (our extra 'plot')") from None
-    if path.suffix.removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+    if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{flag} {str(path)!r} must end in .png, .pdf or .svg")
 
 
@@ -32,4 +33,4 @@ def write_figure(flag: str, path: Path, figure: Any) -> None:
         ValueError: the file cannot be written.
     """
     with replacing(flag, path) as file:
-        figure.savefig(file, dpi=DOTS_PER_INCH)
+        figure.savefig(file, dpi=DOTS_PER_INCH, format=path.suffix.lower().removeprefix("."))

@@ -17,6 +17,7 @@ from dear_mpi.training.profile import Profile
 __all__ = ["AtRate", "Given", "Measured", "Source", "source_of"]
 
 FORWARD_S = 0.1  # where nothing is said
+MOST_BATCH = 10**9
 
 
 class Source(Protocol):
@@ -24,7 +25,7 @@ class Source(Protocol):
 
     @property
     def origin(self) -> str:
-        """``given``, ``predicted`` or ``measured``."""
+        """``given``, ``predicted``, that with the backward pass given, or ``measured``."""
 
     def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
         """The model of this name; ``wire`` is the type of gradients, or None for what is usual.
@@ -62,7 +63,10 @@ class AtRate:
     flops_per_s: float
     batch: int | None = None
     backward_s: float | None = None
-    origin: ClassVar[str] = "predicted"
+
+    @property
+    def origin(self) -> str:
+        return "predicted" if self.backward_s is None else "predicted, backward given"
 
     def __str__(self) -> str:
         batch = "the batch of its table" if self.batch is None else f"batch {self.batch}"
@@ -76,7 +80,7 @@ class AtRate:
             raise ValueError(f"model {name!r} has no FLOPs (fwd_flops), to which a rate would give time")
         if self.batch is not None:
             flops *= self.batch / load_batch(table_of(name))
-        forward_s = flops / self.flops_per_s
+        forward_s = check_seconds(f"model {name!r} at this rate: forward_time", flops / self.flops_per_s)
         backward_s = 2 * forward_s if self.backward_s is None else self.backward_s
         return Given(forward_s, backward_s).model(name, ranks=ranks, wire=wire)
 
@@ -132,8 +136,8 @@ def source_of(
     check_one({"--backward-time": backward_s, "--profile": profile})
     if batch is not None and flops_per_s is None:
         raise ValueError("--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured")
-    if batch is not None and batch < 1:
-        raise ValueError(f"batch must be at least 1, not {batch}")
+    if batch is not None and not 1 <= batch <= MOST_BATCH:
+        raise ValueError(f"batch must be from 1 to {MOST_BATCH}, not {batch}")
     for what, seconds in (("forward_time", forward_s), ("backward_time", backward_s)):
         if seconds is not None:
             check_seconds(what, seconds)

@@ -11,6 +11,7 @@ from dear_mpi.simulate.pace import share
 
 __all__ = ["FREE", "Contention", "contention_of", "parse_stall"]
 
+MOST_STALL = 10.0  # seconds for each second of updates
 ROOM = 2  # a collective must take so many times as long as the update beside it, or that has no collective in the end
 
 
@@ -55,6 +56,6 @@ def parse_stall(text: str) -> Contention:
     """A share, as ``100%``: how long updates hold messages up, as a part of their own time.
 
     Raises:
-        ValueError: it cannot be read, or is below zero.
+        ValueError: it cannot be read, is below zero, or too large.
     """
-    return Contention(share("stall", text))
+    return Contention(share("stall", text, MOST_STALL))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.paper_models import Module
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.profile import Profile
 
 __all__ = ["Model", "measured_model", "synthetic_model"]
+
+MOST_ELEMENTS = 10**13  # bytes then stay far below what an int64 counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,8 @@ class Model:
         layout: of its parameters, for this number of ranks.
         forward_s, backward_s: seconds of each use of a layer, in the order of the forward pass; of each part, where
             the batch passes in several.
-        itemsize: bytes of an element on the wire.
+        wire: the type of gradients on their way.
+        itemsize: bytes of an element of it.
         names: of the layers.
         parts: of a batch; gradients are sent after the last.
         update_s: seconds of the optimiser for each element.
@@ -33,11 +36,17 @@ class Model:
     layout: Layout
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+    wire: str
     itemsize: int
     names: tuple[str, ...]
     parts: int = 1
     update_s: float = 0.0
     rest_s: float = 0.0
+
+    @property
+    def params(self) -> int:
+        """How many elements are trained."""
+        return sum(self.layout.owned)
 
 
 def synthetic_model(
@@ -50,7 +59,7 @@ def synthetic_model(
         wire: the type of gradients, and of parameters.
 
     Raises:
-        ValueError: there is no such type.
+        ValueError: there is no such type, or there are too many elements.
 
     >>> from dear_mpi.models.paper_models import load_modules
     >>> modules = load_modules("resnet50")
@@ -66,12 +75,25 @@ def synthetic_model(
     shares = shares_of([module.flops for module in modules])
     return Model(
         name=name,
-        layout=Layout.of(uses, itemsize=itemsize, ranks=ranks),
+        layout=layout_of(name, uses, itemsize=itemsize, ranks=ranks),
         forward_s=tuple(share * forward_s for share in shares),
         backward_s=tuple(share * backward_s for share in shares),
+        wire=wire,
         itemsize=itemsize,
         names=tuple(module.name for module in modules),
     )
+
+
+def layout_of(name: str, uses: Iterable[Sequence[tuple[Hashable, Shape]]], *, itemsize: int, ranks: int) -> Layout:
+    """The line of a model, for ``Layout.of``.
+
+    Raises:
+        ValueError: it would have too many elements.
+    """
+    layout = Layout.of(uses, itemsize=itemsize, ranks=ranks)
+    if sum(layout.owned) > MOST_ELEMENTS:
+        raise ValueError(f"model {name!r} has {sum(layout.owned)} parameters: simulate takes at most {MOST_ELEMENTS}")
+    return layout
 
 
 def shares_of(flops: Sequence[float]) -> list[float]:
@@ -84,15 +106,16 @@ def measured_model(profile: Profile, *, ranks: int, wire: str) -> Model:
     """The model that was profiled, on any number of ranks: each computes what one of the profiled ranks did.
 
     Raises:
-        ValueError: there is no such type.
+        ValueError: there is no such type, or there are too many elements.
     """
     itemsize = lookup("wire", wire, DTYPES).itemsize
     uses = [[(tensor.key, tensor.shape) for tensor in use.tensors] for use in profile.uses]
     return Model(
         name=profile.model,
-        layout=Layout.of(uses, itemsize=min(itemsize, DTYPES[profile.dtype].itemsize), ranks=ranks),
+        layout=layout_of(profile.model, uses, itemsize=min(itemsize, DTYPES[profile.dtype].itemsize), ranks=ranks),
         forward_s=tuple(use.forward_s / profile.accumulate for use in profile.uses),
         backward_s=tuple(use.backward_s / profile.accumulate for use in profile.uses),
+        wire=wire,
         itemsize=itemsize,
         names=tuple(use.name for use in profile.uses),
         parts=profile.accumulate,

@@ -5,26 +5,28 @@
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
 fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which SimGrid replays the messages
-FILE.json                          fitted from the rows of ``dear-mpi bench --json FILE.json``
+FILE.json                          fitted from the rows of ``dear-mpi bench --json FILE.json`` (``bench_rows.py``)
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from dear_mpi.bench.case import Row
-from dear_mpi.bench.fit import fit_network
 from dear_mpi.collectives.program.cost import Network
+from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.units import parse_link, parse_seconds
+from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
+from dear_mpi.simulate.bench_rows import fitted, read_rows
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.topology import TOPOLOGIES, Topology, parse_topology
 
 __all__ = ["PRESETS", "Preset", "Wires", "read_network"]
+
+MOST_RANKS = 2**16
+LEAST_BANDWIDTH = 1.0  # bytes/s
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,22 @@ class Wires:
     topology: Topology | None = None
     contention: Contention = FREE
 
+    def row(self) -> dict[str, Any]:
+        """What ``--json`` has of it; what is between hosts is None where all messages cost the same."""
+        network, between = self.network, self.network.between
+        return {
+            "network": self.text,
+            "network_origin": self.origin,
+            "alpha_s": network.alpha,
+            "beta_s_per_B": network.beta,
+            "gamma_s_per_B": network.gamma,
+            "o_s": network.o,
+            "hosts": None if network.hosts is None else len(set(network.hosts)),
+            "alpha_between_s": None if between is None else between.alpha,
+            "beta_between_s_per_B": None if between is None else between.beta,
+            "o_between_s": None if between is None else between.o,
+        }
+
 
 def read_network(text: str, ranks: int) -> Wires:
     """What a text means for a number of ranks.
@@ -77,8 +95,8 @@ def read_network(text: str, ranks: int) -> Wires:
     >>> read_network("8gbit,0s,o=1s", 4).network
     Network(alpha=0.0, beta=1e-09, gamma=0.0, o=1.0, hosts=None, between=None)
     """
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks}")
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {ranks}")
     if text.endswith(".json"):
         rows = read_rows(Path(text))
         return Wires(fitted(text, rows), "fitted", text, contention=contention_of(rows))
@@ -91,7 +109,10 @@ def read_network(text: str, ranks: int) -> Wires:
     if re.split("[:,]", text)[0] in TOPOLOGIES:
         return shaped(text, ranks)
     if not text[:1].isdigit():
-        lookup("network", text.partition(":")[0], {**PRESETS, **TOPOLOGIES})
+        try:
+            lookup("network", text.partition(":")[0], {**PRESETS, **TOPOLOGIES})
+        except ValueError as error:
+            raise ValueError(f"{error}; or a rate and a latency, as 10gbit,50us; or FILE.json of bench") from None
     return Wires(spelled(text, ranks), "given", text)
 
 
@@ -101,10 +122,17 @@ def spelled(text: str, ranks: int) -> Network:
     classes: list[Network] = []
     for part in text.split("/"):
         fields = part.split(",")
-        named = dict(field.split("=", 1) for field in fields if "=" in field)
-        link = parse_link(",".join(field for field in fields if "=" not in field))
+        pairs = [field.split("=", 1) for field in fields if "=" in field]
+        named = dict(pairs)
+        link = link_of(text, ",".join(field for field in fields if "=" not in field))
+        names = [*blocks, *(name for name, _ in pairs)]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"network {text!r} has {twice[0]}= twice")
         blocks |= {name: named.pop(name) for name in ("hosts", "per_host") if name in named}
-        o, gamma = (parse_seconds(named.pop(name, "0s")) for name in ("o", "gamma"))
+        o, gamma = (
+            check_seconds(f"network {text!r}: {name}", parse_seconds(named.pop(name, "0s"))) for name in ("o", "gamma")
+        )
         if named:
             raise ValueError(f"network {text!r}: {', '.join(named)} is unknown. Allowed: o=, gamma=, hosts=, per_host=")
         if classes and gamma:
@@ -117,10 +145,23 @@ def spelled(text: str, ranks: int) -> Network:
     return replace(classes[0], hosts=hosts_of(text, *blocks.popitem(), ranks), between=classes[1])
 
 
+def link_of(what: str, text: str) -> Link:
+    """A link, whose messages end some day.
+
+    Raises:
+        ValueError: it cannot be read, or is too slow.
+    """
+    link = parse_link(text)
+    if link.bandwidth < LEAST_BANDWIDTH:
+        raise ValueError(f"network {what!r}: the bandwidth must be at least 0.008kbit, a byte in a second")
+    check_seconds(f"network {what!r}: the latency", link.latency_s)
+    return link
+
+
 def shaped(text: str, ranks: int) -> Wires:
     """A topology, and what each of its links is: a number without a unit belongs to the topology."""
     fields = text.split(",")
-    begin = 2 if fields[1:] and fields[1].isdecimal() else 1
+    begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1
     topology, link = parse_topology(",".join(fields[:begin])), fields[begin:]
     topology.check_room(ranks)
     named = [field for field in link if "=" in field]
@@ -128,31 +169,16 @@ def shaped(text: str, ranks: int) -> Wires:
         raise ValueError(f"network {text!r}: a topology takes no {named[0]}, as SimGrid replays messages alone")
     if len(link) not in (1, 2):
         raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
-    found = parse_link(",".join(link))
+    found = link_of(text, ",".join(link))
     return Wires(Network(alpha=found.latency_s, beta=1 / found.bandwidth), "replayed", text, topology)
 
 
 def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:
     """The host of each rank: so many hosts of equally many ranks, or so many ranks on each host but the last."""
-    if not number.isdecimal() or int(number) < 1:
+    count = whole_number(number)
+    if not count:
         raise ValueError(f"network {text!r}: {block} must be a whole number above zero, not {number!r}")
-    if block == "hosts" and ranks % int(number):
+    if block == "hosts" and ranks % count:
         raise ValueError(f"network {text!r}: hosts={number} does not divide {ranks} ranks")
-    per_host = int(number) if block == "per_host" else ranks // int(number)
+    per_host = count if block == "per_host" else ranks // count
     return tuple(rank // per_host for rank in range(ranks))
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a benchmark."""
-    try:
-        return [Row(**row) for row in json.loads(path.read_text("utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"network {str(path)!r} must be a file of dear-mpi bench --json: {error}") from None
-
-
-def fitted(text: str, rows: Sequence[Row]) -> Network:
-    """The network that explains the rows of a benchmark."""
-    fit = fit_network(rows)
-    if fit is None:
-        raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
-    return fit.network

@@ -2,85 +2,119 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Pace", "parse_jitter", "parse_straggler", "share"]
+from dear_mpi.kernels.array import Array
+from dear_mpi.reporting.units import whole_number
+
+__all__ = ["Jitter", "Pace", "parse_jitter", "parse_straggler", "share"]
+
+MOST_SLOWER = 1000  # times
+MOST_JITTER = 1.0  # a layer then takes e times as long, or longer, in one of six iterations
 
 
 class Pace:
-    """From the nominal seconds of a layer to those that it takes, a number or a vector over the ranks.
+    """From nominal seconds, of all ranks or of each, to those that they take.
 
     Args:
         straggler: a rank, and how many times as long it takes.
-        jitter: the standard deviation of the logarithm of the time of a layer, drawn for each rank and layer anew; the
-            median stays what it is.
-        seed: fixes what is drawn.
 
     >>> Pace(2)(1.0), Pace(2, straggler=(1, 1.5))(2.0)
     (1.0, array([2., 3.]))
     """
 
-    def __init__(
-        self, ranks: int, *, straggler: tuple[int, float] | None = None, jitter: float = 0.0, seed: int = 0
-    ) -> None:
-        self.alike = straggler is None and not jitter
-        self.factors, self.jitter, self.rng = np.ones(ranks), jitter, np.random.default_rng(seed)
+    def __init__(self, ranks: int, *, straggler: tuple[int, float] | None = None) -> None:
+        self.factors: Array | None = None
         if straggler is not None:
+            self.factors = np.ones(ranks)
             self.factors[straggler[0]] = straggler[1]
 
-    def __call__(self, seconds: float) -> Any:
-        if self.alike:
-            return seconds
-        drawn = np.exp(self.jitter * self.rng.standard_normal(self.factors.size)) if self.jitter else 1.0
-        return seconds * self.factors * drawn
+    def __call__(self, seconds: Any) -> Any:
+        return seconds if self.factors is None else seconds * self.factors
+
+
+class Jitter:
+    """Noise of layers: how many times as long as usual each takes, on each rank, in each pass, every time anew.
+
+    What is drawn depends on the seed, the turn, the rank and the place (``VirtualUse``) alone. So all schedules,
+    fusions and networks have the same noise, in whatever order they ask for it, and what differs between them is
+    theirs; and the first ranks of many have that of a few. Updates, and the rest of an iteration, have none.
+
+    Args:
+        places: in a turn: twice as many as there are uses of layers.
+        spread: the standard deviation of the logarithm of a factor, whose median is 1.
+
+    >>> few, many = Jitter(2, 6, spread=0.1, seed=7), Jitter(3, 6, spread=0.1, seed=7)
+    >>> later = many(1, 5)
+    >>> bool((many(0, 4)[:2] == few(0, 4)).all()), bool((many(1, 5) == later).all())
+    (True, True)
+    """
+
+    def __init__(self, ranks: int, places: int, *, spread: float, seed: int = 0) -> None:
+        self.ranks, self.places, self.spread, self.seed = ranks, places, spread, seed
+        self.turn, self.factors = -1, np.ones(0)
+
+    def __call__(self, turn: int, place: int) -> Any:
+        if not self.spread:
+            return 1.0
+        if turn != self.turn:
+            drawn = np.random.default_rng([self.seed, turn]).standard_normal((self.ranks, self.places))
+            self.turn, self.factors = turn, np.exp(self.spread * np.ascontiguousarray(drawn.T))
+        return self.factors[place]
 
 
 def parse_straggler(text: str, ranks: int) -> tuple[int, float]:
     """A slow rank, as ``RANK:FACTOR``.
 
     Raises:
-        ValueError: it cannot be read, there is no such rank, or the factor is not above zero.
+        ValueError: it cannot be read, there is no such rank, or the factor is not above zero, or too large.
 
     >>> parse_straggler("3:1.5", 4)
     (3, 1.5)
     """
-    rank, _, factor = text.partition(":")
-    try:
-        found = int(rank), float(factor)
-    except ValueError:
-        raise ValueError(f"straggler {text!r} cannot be read: write it like 3:1.5, a rank and a factor") from None
-    if not 0 <= found[0] < ranks:
-        raise ValueError(f"straggler must be a rank of 0..{ranks - 1}, not {found[0]}")
-    if not 0 < found[1] < math.inf:
-        raise ValueError(f"the factor of the straggler must be above zero, not {factor}")
-    return found
+    rank, _, number = text.partition(":")
+    slow, factor = whole_number(rank), decimal(number)
+    if slow is None or factor is None:
+        raise ValueError(f"straggler {text!r} cannot be read: write it like 3:1.5, a rank and a factor")
+    if slow >= ranks:
+        raise ValueError(f"straggler must be a rank of 0..{ranks - 1}, not {slow}")
+    if not 0 < factor <= MOST_SLOWER:
+        raise ValueError(f"the factor of the straggler must be above zero, and at most {MOST_SLOWER}, not {number}")
+    return slow, factor
 
 
 def parse_jitter(text: str) -> float:
     """A share, as ``5%`` or ``0.05``.
 
     Raises:
-        ValueError: it cannot be read, or is below zero.
+        ValueError: it cannot be read, is below zero, or too large.
 
     >>> parse_jitter("5%"), parse_jitter("0.05")
     (0.05, 0.05)
     """
-    return share("jitter", text)
+    return share("jitter", text, MOST_JITTER)
 
 
-def share(name: str, text: str) -> float:
+def share(name: str, text: str, most: float) -> float:
     """A number, or a percentage.
 
     Raises:
-        ValueError: it cannot be read, or is below zero.
+        ValueError: it cannot be read, is below zero, or above ``most``.
     """
-    try:
-        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise ValueError(f"{name} {text!r} cannot be read: write it like 5%") from None
-    if not 0 <= found < math.inf:
-        raise ValueError(f"{name} must not be below zero, not {text}")
+    number = decimal(text.removesuffix("%"))
+    if number is None:
+        raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
+    found = number / (100 if text.endswith("%") else 1)
+    if not 0 <= found <= most:
+        raise ValueError(f"{name} must be from 0% to {most:.0%}, not {text}")
     return found
+
+
+def decimal(text: str) -> float | None:
+    """The number that a text of ASCII alone has, or None."""
+    try:
+        return float(text) if text.isascii() else None
+    except ValueError:
+        return None

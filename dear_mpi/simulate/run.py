@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,55 +13,43 @@ import numpy as np
 from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
+from dear_mpi.simulate.parts import Parts, Tally
+from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.virtual import Price, VirtualFabric, VirtualMeter, VirtualUse, Wait
+from dear_mpi.training.fabric.virtual import Price, VirtualFabric
+from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse, steady
 from dear_mpi.training.fusion import borders
-from dear_mpi.training.line.bucket import Bucket, Cut, cut
+from dear_mpi.training.line.bucket import Cut, cut
+from dear_mpi.training.merged import BY_TIME, by_time
 from dear_mpi.training.rehearse import rehearse
-from dear_mpi.training.schedules import SCHEDULES, Schedule
+from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
+from dear_mpi.training.timeline.spans import Run
+from dear_mpi.training.timeline.virtual import RecordedFabric
 from dear_mpi.training.trainer import Times, Trainer
+from dear_mpi.training.wire_cost import WireCost
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["Prediction", "check_finite", "check_schedule", "predict"]
 
-TIE = 1e-9  # ranks end together if they differ by less than this part of an iteration
+MOST_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
 WARM = 3  # iterations before the pipeline is as full as it will be
 
 
-@dataclass(frozen=True)
-class Exposed:
-    """How long a rank has waited for a collective; the sum of the loss has no bucket."""
-
-    collective: str
-    bucket: Bucket | None
-    seconds: float
-
-    @classmethod
-    def of(cls, wait: Wait, rank: int, share: float) -> Exposed:
-        """A share of what a rank has waited."""
-        return cls(wait.handle.collective, wait.handle.bucket, share * of_rank(wait.exposed_s, rank))
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Iterations of one schedule; seconds, of the slowest rank.
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Parts):
+    """Iterations of one schedule, in seconds.
 
     Attributes:
-        iteration_s: one for each iteration that counts: several differ only where there is jitter.
-        forward_s, backward_s, exposed_s: means over these, of one rank in each; exposed: waiting.
-        waits: the parts of that; several for a collective if several iterations count.
-        network_s: seconds of each collective that the schedule starts, for all buckets.
+        bound_s: the least that the schedule allows, for layers and collectives alone.
+        network_s: of each collective that the schedule starts, for all buckets.
+        run: what the ranks did in the last iterations, if it was kept.
     """
 
     schedule: str
     fusion: str
     buckets: Cut
-    iteration_s: tuple[float, ...]
-    forward_s: float
-    backward_s: float
-    exposed_s: float
     bound_s: float
-    waits: tuple[Exposed, ...]
     network_s: dict[str, float]
+    run: Run | None = None
 
 
 def predict(
@@ -73,7 +62,9 @@ def predict(
     iterations: int = 1,
     loss_s: float = 0.0,
     contention: Contention = FREE,
-    compute: Callable[[float], Any] = lambda seconds: seconds,
+    compute: Callable[[Any], Any] = lambda seconds: seconds,
+    noise: Noise = steady,
+    traced: int | None = None,
 ) -> Prediction:
     """Run a few iterations.
 
@@ -82,17 +73,17 @@ def predict(
         fusion: a policy of ``borders``.
         prices: gives the price of the collectives of these buckets.
         contention: between messages and updates.
-        compute: from the nominal seconds of a layer to those on each rank.
+        compute: from nominal seconds to those on each rank.
+        noise: how many times as long a layer takes, see ``VirtualUse``.
+        traced: the number of ranks, if what they do in the last iterations is to be kept.
 
     Raises:
-        ScheduleError: the schedule breaks a rule, or would wait for ever.
-        ValueError: the fusion policy cannot be read.
+        ScheduleError: the schedule breaks a rule (``check_schedule`` sees that before, and whether it ends).
+        ValueError: the fusion policy cannot be read, or a figure is not finite.
     """
-    buckets = cut(model.layout, borders(fusion, model.layout, model.itemsize), model.itemsize)
-    if name not in SCHEDULES:  # ours are rehearsed by the tests
-        rehearse(schedule, Rules(name, buckets, schedule.collectives), len(model.names))
+    buckets = buckets_of(model, schedule, fusion, prices)
     price, rules = prices(buckets), Rules(name, buckets, schedule.collectives)
-    fabric = VirtualFabric(
+    fabric = (VirtualFabric if traced is None else partial(RecordedFabric, layers=model.names))(
         rules,
         price=price,
         loss_s=loss_s,
@@ -102,35 +93,61 @@ def predict(
         compute=compute,
     )
     uses = [
-        VirtualUse(fabric, number, *times)
+        VirtualUse(fabric, number, *times, noise)
         for number, times in enumerate(zip(model.forward_s, model.backward_s, strict=True))
     ]
     meter = VirtualMeter(fabric, model.rest_s)
-    trainer = Trainer(uses, NoLoss(), meter, schedule(fabric), rules, accumulate=model.parts)
+    runs = schedule(fabric)
+    runs.order = runs.ordered(Nominal(model.forward_s, model.backward_s, price))
+    trainer = Trainer(uses, NoLoss(), meter, runs, rules, accumulate=model.parts)
     trainer.first = False  # its gradients have nothing to inspect
     for _ in range(WARM):
         one(trainer)
-    counted, waits = [], list[Exposed]()
+    tally = Tally(fabric)
     for _ in range(iterations):
-        times = one(trainer)
-        rank = slowest(times)
-        counted.append([of_rank(each, rank) for each in times])
-        waits += [Exposed.of(wait, rank, 1 / iterations) for wait in fabric.waited]
-    iteration_s, *parts_s = zip(*counted, strict=True)
-    forward_s, backward_s, exposed_s = map(fmean, parts_s)
+        tally.add(one(trainer))
+    parts = tally.parts()
     network_s = {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
-    return Prediction(
+    found = Prediction(
+        **vars(parts),
         schedule=name,
         fusion=fusion,
         buckets=buckets,
-        iteration_s=iteration_s,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        exposed_s=exposed_s,
-        bound_s=schedule.bound(forward_s, backward_s, network_s),
-        waits=tuple(wait for wait in waits if wait.seconds),
+        bound_s=float(schedule.bound(parts.forward_s, parts.backward_s, network_s)),
         network_s=network_s,
+        run=fabric.run(name, traced) if isinstance(fabric, RecordedFabric) and traced else None,
     )
+    check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
+    return found
+
+
+def check_schedule(
+    model: Model, name: str, schedule: type[Schedule], fusion: str, prices: Callable[[Cut], Price]
+) -> None:
+    """Let a schedule rehearse with the buckets of a policy, unless it is one of ours, which the tests do.
+
+    Raises:
+        ScheduleError: it breaks a rule, or would wait for ever.
+        ValueError: the fusion policy cannot be read.
+    """
+    if name not in SCHEDULES:
+        rules = Rules(name, buckets_of(model, schedule, fusion, prices), schedule.collectives)
+        rehearse(schedule, rules, len(model.names), accumulate=min(model.parts, MOST_PARTS))
+
+
+def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Callable[[Cut], Price]) -> Cut:
+    """The buckets of a policy; ``own`` is that of the schedule, and one by time knows what is simulated.
+
+    Raises:
+        ValueError: the policy cannot be read.
+    """
+    layout, itemsize, policy = model.layout, model.itemsize, own_fusion(fusion, schedule)
+    if policy in BY_TIME:
+        probe = cut(layout, [layout.grid], itemsize)
+        price, sizes = prices(probe), (probe[0], probe[len(probe) - 1])
+        ends = ((each.nbytes, sum(price(collective, each) for collective in schedule.collectives)) for each in sizes)
+        policy = by_time(policy, layout, itemsize, model.backward_s, WireCost.through(*ends))
+    return cut(layout, borders(policy, layout, itemsize), itemsize)
 
 
 def one(trainer: Trainer) -> Times:
@@ -138,13 +155,13 @@ def one(trainer: Trainer) -> Times:
     return trainer.iteration(np.zeros(0), np.zeros(0), 0)[1]
 
 
-def slowest(times: Times) -> int:
-    """The rank whose iteration takes longest; of several, the one that computes longest."""
-    whole_s, forward_s, backward_s, _ = np.broadcast_arrays(*map(np.atleast_1d, times))
-    last = whole_s >= (1 - TIE) * whole_s.max()
-    return int(np.argmax(np.where(last, forward_s + backward_s, -1.0)))
+def check_finite(what: str, figures: Mapping[str, object]) -> None:
+    """See that all figures are finite.
 
-
-def of_rank(seconds: Any, rank: int) -> float:
-    """That of one rank, where there is one for all or one for each."""
-    return float(np.ravel(seconds)[rank % np.size(seconds)])
+    Raises:
+        ValueError: one is not.
+    """
+    numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
+    wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
+    if wrong:
+        raise ValueError(f"{what} has no end: {', '.join(wrong)}; some number that was given is too large or too small")

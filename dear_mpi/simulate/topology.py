@@ -19,6 +19,8 @@ from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["TOPOLOGIES", "Topology", "parse_topology", "platform"]
 
+MOST_PLACES, MOST_LINKS = 2**16, 2**18  # SimGrid builds all of them for every replay: some 10 s, and 300 MB
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -30,6 +32,7 @@ class Kind:
         has_up_links: whether a number of links follows the sizes.
         near: how many sizes, the last ones, are those of a neighbourhood: a leaf, a row, a chassis.
         parameters: SimGrid's ``topology`` and ``topo_parameters``, out of the sizes and the number of links.
+        links: how many there are, of the same.
     """
 
     example: str
@@ -37,6 +40,7 @@ class Kind:
     has_up_links: bool
     near: int
     parameters: Callable[[tuple[int, ...], int], tuple[str, str]]
+    links: Callable[[tuple[int, ...], int], int]
 
 
 def tree(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
@@ -56,11 +60,18 @@ def groups(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
     return "DRAGONFLY", ";".join([*(f"{level},1" for level in levels), str(nodes)])
 
 
+def group_links(sizes: tuple[int, ...], up_links: int) -> int:
+    """Those of the ranks, and one for each pair of routers of a chassis, of a place in the chassis, and of groups."""
+    count, chassis, routers, ranks = sizes
+    inside = chassis * math.comb(routers, 2) + routers * math.comb(chassis, 2) + chassis * routers * ranks
+    return count * inside + math.comb(count, 2)
+
+
 KINDS = (
-    Kind("star", 0, False, 0, lambda sizes, up_links: ("FLAT", "")),
-    Kind("fattree:8x8,2", 2, True, 1, tree),
-    Kind("torus:8x8", None, False, 1, rings),
-    Kind("dragonfly:4x2x4x2", 4, False, 2, groups),
+    Kind("star", 0, False, 0, lambda sizes, up_links: ("FLAT", ""), lambda sizes, up_links: 0),
+    Kind("fattree:8x8,2", 2, True, 1, tree, lambda sizes, up_links: sizes[0] * (sizes[1] + up_links)),
+    Kind("torus:8x8", None, False, 1, rings, lambda sizes, up_links: math.prod(sizes) * len(sizes)),
+    Kind("dragonfly:4x2x4x2", 4, False, 2, groups, group_links),
 )
 TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
 
@@ -106,7 +117,7 @@ def parse_topology(text: str) -> Topology:
     """Read a topology as users write it.
 
     Raises:
-        ValueError: there is no such topology, or its sizes are too few, too many or 0.
+        ValueError: there is no such topology, or its sizes are too few, too many, 0 or too large.
 
     >>> parse_topology("fattree:8x8,2")
     Topology(name='fattree', sizes=(8, 8), up_links=2)
@@ -115,7 +126,7 @@ def parse_topology(text: str) -> Topology:
     """
     name, _, rest = text.partition(":")
     kind = lookup("topology", name, TOPOLOGIES)
-    match = re.fullmatch(r"(\d+(?:x\d+)*)?(?:,(\d+))?", rest)
+    match = re.fullmatch(r"([0-9]+(?:x[0-9]+)*)?(?:,([0-9]+))?", rest)
     sizes = tuple(map(int, match[1].split("x"))) if match and match[1] else ()
     up_links = int(match[2]) if match and match[2] else 0
     count_fits = len(sizes) == kind.dimensions if kind.dimensions is not None else bool(sizes)
@@ -124,7 +135,26 @@ def parse_topology(text: str) -> Topology:
         raise ValueError(f"topology {text!r} cannot be read: write it like {kind.example}")
     if 0 in sizes or (kind.has_up_links and up_links == 0):
         raise ValueError(f"topology {text!r} has a 0 in it: sizes and links must be at least 1, as in {kind.example}")
+    check_size(text, Topology(name, sizes, up_links))
     return Topology(name, sizes, up_links)
+
+
+def check_size(text: str, topology: Topology) -> None:
+    """See that SimGrid can build it.
+
+    Raises:
+        ValueError: it has too many places or links, or a dragonfly more groups than routers in a chassis.
+    """
+    sizes, places = topology.sizes, topology.places or 0
+    links = TOPOLOGIES[topology.name].links(sizes, topology.up_links)
+    if places > MOST_PLACES or links > MOST_LINKS:
+        most = f"more than {MOST_PLACES} and {MOST_LINKS} are too many for SimGrid"
+        raise ValueError(f"topology {text!r} has {places} places and {links} links: {most}")
+    if topology.name == "dragonfly" and sizes[0] > sizes[2]:  # it would crash
+        raise ValueError(
+            f"topology {text!r} has {sizes[0]} groups, more than the {sizes[2]} routers of a chassis: in SimGrid each"
+            " of them has a link to one other group"
+        )
 
 
 def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> str:

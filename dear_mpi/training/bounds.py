@@ -48,6 +48,7 @@ def modelled(fabric: LiveFabric, collective: str) -> float:
 def measured(fabric: LiveFabric, collective: str) -> float:
     """The best of a few runs of all buckets, each run as long as its slowest rank."""
     fabric.prepare([collective])
+    fabric.follow(None)
     best_s = float("inf")
     for _ in range(REPEATS):
         fabric.world.transport.gather_values(None)

@@ -1,21 +1,25 @@
 """Run several schedules on one job, taking turns: the command ``dear-mpi compare``.
 
-All schedules share the model, the buckets and the network, and alternate in short blocks, so that whatever else
-the machine does hits them alike. The first iteration of each block fills the pipeline and is not counted.
+All schedules share the model and the network, and, with each fusion that was asked for, the buckets. They alternate
+in short blocks, so that whatever else the machine does hits them alike. The first iteration of each block fills the
+pipeline and is not counted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import Median, median, ratio
-from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
+from dear_mpi.training.contestant import Contestant
 from dear_mpi.training.job import Job
-from dear_mpi.training.report import Timing, describe, timing
-from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Times
+from dear_mpi.training.report import Timing, describe
+from dear_mpi.training.schedules import find_schedules, own_fusion
+from dear_mpi.training.timeline.live import Show, recording, show_runs
+from dear_mpi.training.timeline.spans import Run
 
 __all__ = ["compare", "turns"]
 
@@ -23,52 +27,98 @@ BLOCK = 3  # counted iterations of one schedule before the next one's turn
 
 
 def compare(
-    config: Config, world: World, schedules: Sequence[str], progress: Callable[[str], object] | None = None
+    config: Config,
+    world: World,
+    schedules: Sequence[str],
+    progress: Callable[[str], object] | None = None,
+    *,
+    fusions: Sequence[str] = (),
+    timeline: Show | None = None,
 ) -> list[dict[str, Any]]:
-    """Time each schedule for ``config.iterations`` iterations. Collective.
+    """Time each schedule for ``config.iterations`` iterations with each fusion. Collective.
 
     Args:
-        schedules: names; speed-ups are against the first.
+        schedules: names; speed-ups are over the first one, with the same fusion.
         progress: called after each block with the schedule's name.
+        timeline: what rank 0 does with the timeline of each one's last block.
+        fusions: policies; that of ``config`` if none are given. ``own`` is what each schedule's source takes.
 
     Returns:
-        For each schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95 % interval),
-        ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is that of the bounds at
-        the first schedule's compute. ``loss`` has the schedule's own iterations; ``accuracy`` and
-        ``params_sha256`` are of the one model that all schedules have trained in turn.
+        For each fusion and schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95
+        % interval), ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is that of
+        the bounds at the first schedule's compute; ``network_s`` and ``exposed_s`` are seconds of each collective, in
+        all and waited for; ``hidden`` is the share that was hidden of what could be; ``sent_messages`` and
+        ``sent_bytes`` are those of the rank that sends most in an iteration, None where none are sent;
+        ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own iterations; ``accuracy`` and
+        ``params_sha256`` are of the one model that all have trained in turn.
 
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
     """
-    agree(world.transport, "compare", lambda: check(config))
-    with Job(config, world, schedules) as job:
-        started = dict.fromkeys(collective for each in job.schedules.values() for collective in each.collectives)
-        network = communication(job.fabric, started)
-        losses: dict[str, list[float]] = {name: [] for name in schedules}
-        blocks: dict[str, list[list[Times]]] = {name: [] for name in schedules}
-        for count in turns(config.iterations):
-            for name, trainer in job.trainers.items():
-                if trainer.first:  # which ends with a flush: the next one has nothing to wait for
-                    job.iterate(name, *job.batch(trainer.done))
-                done = [job.iterate(name, *job.batch(trainer.done)) for _ in range(1 + count)]
-                trainer.flush()
-                losses[name].extend(loss for loss, _ in done[1:])
-                blocks[name].append([times for _, times in done])
+    fusions = fusions or (config.fusion,)
+    agree(world.transport, "compare", lambda: check(config, schedules, fusions))
+    start = replace(config, fusion=own_fusion(fusions[0], find_schedules(schedules)[schedules[0]]))
+    with Job(start, world, schedules) as job:
+        contestants = {(fusion, name): Contestant(job, name, fusion) for fusion in fusions for name in schedules}
+        for each in contestants.values():
+            each.settle()
+            if progress is not None:
+                progress(f"{each.name}, first iterations")
+        runs: list[Run] = []
+        counts = turns(config.iterations)
+        for turn, count in enumerate(counts):
+            shown = timeline is not None and turn == len(counts) - 1
+            for each in contestants.values():
+                name = each.name if len(fusions) == 1 else f"{each.name}, fusion {each.fusion}"
+                with recording(job, name, runs, kept=count) if shown else nullcontext():
+                    each.turn(count)
                 if progress is not None:
-                    progress(name)
-        figures = {name: timing(world.transport, each, blocks[name], network) for name, each in job.schedules.items()}
+                    progress(each.name)
+        figures = {case: each.timing() for case, each in contestants.items()}
         end = job.outcome()
-        return [
-            describe(job, name, figures[name])
-            | {"iterations": config.iterations, "iteration_s": figures[name].steady_s, "loss": losses[name]}
+        rows = [
+            row_of(job, each, figures[case])
             | end
-            | compared(figures[name], figures[schedules[0]])
-            | {"ideal_speedup": ideal_speedup(each, job.schedules[schedules[0]], figures[schedules[0]], network)}
-            for name, each in job.schedules.items()
+            | compared(figures[case], figures[case[0], schedules[0]])
+            | ideal(each, contestants[case[0], schedules[0]], figures[case[0], schedules[0]])
+            for case, each in contestants.items()
         ]
+        if timeline is not None:
+            show_runs(job, runs, rows, timeline)
+        return rows
 
 
-def check(config: Config) -> dict[str, Any]:
+def row_of(job: Job, contestant: Contestant, figures: Timing) -> dict[str, Any]:
+    """Collective: what is reported of one contestant, without the others."""
+    network_s = sum(contestant.network.values())
+    hideable_s = min(network_s, figures.forward_s + figures.backward_s)
+    messages, nbytes = contestant.traffic or (None, None)
+    return describe(job, contestant.name, figures) | {
+        "iterations": len(figures.steady_s),
+        "iteration_s": figures.steady_s,
+        "loss": contestant.losses,
+        "fusion": contestant.policy,
+        "asked_fusion": contestant.fusion,
+        "buckets": len(contestant.chosen),
+        "chosen": contestant.chosen,
+        "sent_messages": messages,
+        "sent_bytes": nbytes,
+        "network_s": dict(contestant.network),
+        "exposed_s": contestant.exposed_s(),
+        "predicted_s": contestant.predicted_s(figures),
+        "hidden": max(0.0, network_s - figures.exposed_comm_s) / hideable_s if hideable_s else 1.0,
+    }
+
+
+def ideal(own: Contestant, first: Contestant, baseline: Timing) -> dict[str, float]:
+    """How many times a schedule's bound is better than the first one's, for equal compute."""
+    first_s, own_s = (
+        each.schedule.bound(baseline.forward_s, baseline.backward_s, each.network) for each in (first, own)
+    )
+    return {"ideal_speedup": first_s / own_s if own_s else 1.0}
+
+
+def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> dict[str, Any]:
     """See that settings have a meaning for one model that several schedules train in turn.
 
     Raises:
@@ -77,18 +127,15 @@ def check(config: Config) -> dict[str, Any]:
     for name in ("decay", "warmup"):
         if getattr(config, name) != getattr(Config, name):
             raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")
-    return {}
+    if len(set(fusions)) < len(fusions):
+        raise ValueError(f"fusion must be different ones, not {', '.join(fusions)}")
+    find_schedules(schedules)
+    return {"fusions": tuple(fusions)}
 
 
 def turns(iterations: int) -> list[int]:
     """Counted iterations of each turn."""
     return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)]
-
-
-def ideal_speedup(own: type[Schedule], first: type[Schedule], baseline: Timing, network: Mapping[str, float]) -> float:
-    """How many times a schedule's bound is better than the first one's, for equal compute."""
-    first_s, own_s = (each.bound(baseline.forward_s, baseline.backward_s, network) for each in (first, own))
-    return first_s / own_s if own_s else 1.0
 
 
 def verdict(figures: Timing, baseline: Timing, speedup: Median) -> str:
@@ -97,7 +144,7 @@ def verdict(figures: Timing, baseline: Timing, speedup: Median) -> str:
         return "baseline"
     if any(middle.high - middle.low > middle.value for middle in (median(figures.steady_s), median(baseline.steady_s))):
         return "too noisy"
-    return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "within noise"
+    return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "cannot tell"
 
 
 def compared(figures: Timing, baseline: Timing) -> dict[str, float | str]:

@@ -12,6 +12,7 @@ from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
+from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.learning_rate import DECAYS, Rate
 from dear_mpi.training.options import Options
 
@@ -35,7 +36,6 @@ OF_OTHERS = {
     "synthetic": ("data", "context", "batch"),
     IN_FILE: OF_SYNTHETIC,
 }
-MOST_SECONDS = 86400.0  # of compute in an iteration; the system's clocks cannot wait for some 1e10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +115,8 @@ class Config:
         if self.seed < 0:
             raise ValueError(f"seed must not be negative, not {self.seed}")
         for name in ("forward_time", "backward_time"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= MOST_SECONDS:
-                raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value}")
+            if getattr(self, name) is not None:
+                check_seconds(name, getattr(self, name))
         lookup("dtype", self.dtype, DTYPES)
         Options(**self.options()).check()
 

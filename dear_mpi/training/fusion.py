@@ -7,12 +7,14 @@ forward order, where layers without parameters belong to no group. ``tensors`` a
 from collections.abc import Sequence
 from itertools import accumulate
 
-from dear_mpi.reporting.units import parse_bytes
+from dear_mpi.reporting.units import parse_bytes, whole_number
 from dear_mpi.training.line.layout import Layout
 
 __all__ = ["borders", "by_bytes", "by_layers", "equal_buckets", "fuse"]
 
 Groups = list[list[int]]
+MOST_BUCKETS = 100_000
+DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
 
 
 def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
@@ -20,22 +22,58 @@ def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
 
     Args:
         policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
-            or ``cut:SIZE``: buckets of that size, wherever tensors begin and end.
+            ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: those of PyTorch;
+            ``at:N,N,...``: at these elements, as ``by_time`` in ``training/merged.py`` says it.
 
     Raises:
-        ValueError: the policy cannot be read, or asks for more buckets than there are layers.
+        ValueError: the policy cannot be read, or asks for more buckets than there are layers, or than a run can handle.
 
     >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
     >>> borders("layers:2", layout, 4), borders("cut:384B", layout, 4)
     ([0, 128], [0, 96])
     """
     kind, _, argument = policy.partition(":")
+    found: Sequence[int]
     if policy == "tensors":
-        return list(layout.offsets)
-    if kind == "cut":
-        return list(range(0, layout.count, max(1, size_of(policy, argument) // itemsize)))
-    groups = fuse(policy, [owned * itemsize for owned in layout.owned])
-    return [layout.begin(group[0]) for group in groups]
+        found = layout.offsets
+    elif kind == "cut":  # the grid is as fine as it gets
+        found = range(0, layout.count, max(layout.grid, size_of(policy, argument) // itemsize))
+    elif policy == "ddp":
+        found = ddp_borders(layout, itemsize)
+    elif kind == "at":
+        found = elements(policy, argument, layout)
+    else:
+        found = [layout.begin(group[0]) for group in fuse(policy, [owned * itemsize for owned in layout.owned])]
+    if len(found) > MOST_BUCKETS:
+        raise ValueError(f"fusion {policy!r:.80} makes {len(found)} buckets: more than {MOST_BUCKETS} take too long")
+    return list(found)
+
+
+def ddp_borders(layout: Layout, itemsize: int) -> list[int]:
+    """Those of PyTorch's DistributedDataParallel: from the end of the line, a bucket is closed when it is large enough.
+
+    Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
+    """
+    found, filled, limit = list[int](), 0, DDP_FIRST_BYTES
+    for tensor in reversed(range(len(layout.shapes))):
+        filled += layout.size(tensor) * itemsize
+        if filled >= limit:
+            found.append(layout.offsets[tensor])
+            filled, limit = 0, DDP_BYTES
+    return found
+
+
+def elements(policy: str, argument: str, layout: Layout) -> list[int]:
+    """Borders that are given.
+
+    Raises:
+        ValueError: they are no elements of the line.
+    """
+    texts = argument.split(",")
+    numbers = [number for number in map(whole_number, texts) if number is not None and number < max(1, layout.count)]
+    if len(numbers) < len(texts):
+        raise ValueError(f"fusion {policy!r:.80} must have numbers below {layout.count}, the elements of this model")
+    return numbers
 
 
 def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
@@ -55,9 +93,10 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
     if policy == "none":
         return by_layers(1, nbytes)
     if kind in ("layers", "buckets"):
-        if not argument.isdecimal() or int(argument) < 1:
+        count = whole_number(argument)
+        if not count:
             raise ValueError(f"fusion {policy!r} needs a whole number above zero after the colon, as in {kind}:4")
-        return (by_layers if kind == "layers" else equal_buckets)(int(argument), nbytes)
+        return (by_layers if kind == "layers" else equal_buckets)(count, nbytes)
     return by_bytes(size_of(policy, policy), nbytes)
 
 
@@ -71,7 +110,7 @@ def size_of(policy: str, size: str) -> int:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")
     except ValueError as error:
-        allowed = "tensors, none, layers:K, buckets:N, a size, or cut:SIZE"
+        allowed = "tensors, none, layers:K, buckets:N, a size, or cut:SIZE; in training also bo and auto"
         raise ValueError(f"fusion {policy!r}: {error}. Allowed: {allowed}") from None
     return nbytes
 

@@ -25,7 +25,8 @@ class Options:
 
     Attributes:
         schedule: a name in ``SCHEDULES``, or ``FILE.py:NAME``.
-        fusion: where the line is cut into buckets, see ``borders`` in ``fusion.py``.
+        fusion: where the line is cut into buckets, see ``borders`` in ``fusion.py``; or ``bo`` or ``auto``: it is found
+            while the session trains, see ``tuning/``.
         algorithm, segment_bytes: of the collectives, see ``make_plan``.
         wire: the type in which gradients travel, by name; that of the parameters if it is not given.
         device: ``cpu`` or ``cuda``.

@@ -11,18 +11,22 @@ Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``dear
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dear_mpi.collectives.program.json_file import read_json
+from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import check_seconds, plural
+from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["Profile", "Tensor", "Use", "read_profile"]
+
+MOST_PARTS = 1000  # of a batch: each is simulated
 
 T = TypeVar("T")
 Check = Callable[[str, Any], Any]  # of the name of a value, and the value; returns what it means
@@ -96,10 +100,7 @@ def read_profile(path: Path) -> Profile:
     Raises:
         ValueError: there is none, or something in it is missing or has no meaning.
     """
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"profile {str(path)!r} is no readable JSON file: {error}") from None
+    content = read_json("profile", path)
     try:
         return read("", content)
     except ValueError as error:
@@ -107,23 +108,45 @@ def read_profile(path: Path) -> Profile:
 
 
 def read(name: str, value: Any) -> Profile:
-    """A profile whose tensors of one key have one shape; there must be some."""
+    """A profile of one of its ranks, whose tensors of one key have one shape; there must be some."""
     profile: Profile = one(Profile, PROFILE)(name, value)
+    if profile.rank >= profile.ranks:
+        raise ValueError(f"rank must be below ranks, {profile.ranks}, not {profile.rank}")
     shapes: dict[int, tuple[int, ...]] = {}
     for tensor in (tensor for use in profile.uses for tensor in use.tensors):
         if shapes.setdefault(tensor.key, tensor.shape) != tensor.shape:
             both = f"{shapes[tensor.key]} and {tensor.shape}"
             raise ValueError(f"tensors of key {tensor.key} must have one shape, not {both}")
-    if not any(map(math.prod, shapes.values())):
+    if not any(map(all, shapes.values())):  # none of its lengths is 0
         raise ValueError("uses must be a list in which some use has tensors")
     return profile
 
 
 def text(name: str, value: Any) -> str:
-    """A text."""
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be a text, not {value!r}")
+    """A text that can be shown."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{name} must be a printable text, not {value!r:.200}")
     return value
+
+
+def model(name: str, value: Any) -> str:
+    """The name of a model."""
+    if not text(name, value):
+        raise ValueError(f"{name} must not be empty")
+    return text(name, value)
+
+
+def schedule(name: str, value: Any) -> str:
+    """A schedule of ours, perhaps with options, or of a user's file."""
+    if not is_in_file(text(name, value)):
+        lookup(name, value.partition(":")[0], SCHEDULES)
+    return text(name, value)
+
+
+def device(name: str, value: Any) -> str:
+    """Where the model was."""
+    lookup(name, text(name, value), dict.fromkeys(("cpu", "cuda")))
+    return text(name, value)
 
 
 def dtype(name: str, value: Any) -> str:
@@ -132,10 +155,12 @@ def dtype(name: str, value: Any) -> str:
     return text(name, value)
 
 
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough."""
+def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """A whole number that is large enough, and not too large."""
     if type(value) is not int or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be at most {most}, not {value}")
     return value
 
 
@@ -175,15 +200,15 @@ USE: dict[str, Check] = {
     "backward_s": check_seconds,
 }
 PROFILE: dict[str, Check] = {
-    "model": text,
-    "device": text,
+    "model": model,
+    "device": device,
     "ranks": whole,
     "rank": index,
     "batch": lambda name, value: None if value is None else whole(name, value),
-    "accumulate": whole,
+    "accumulate": lambda name, value: whole(name, value, most=MOST_PARTS),
     "dtype": dtype,
     "wire": dtype,
-    "schedule": text,
+    "schedule": schedule,
     "iterations": whole,
     "update_s_per_element": check_seconds,
     "rest_s": check_seconds,

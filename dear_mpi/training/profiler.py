@@ -6,7 +6,8 @@
         profiler.note()
     profile = profiler.profile("my model")
 
-The layers are not slowed down: the trainer has the marks around them anyway. Each update gets two more.
+The layers are not slowed down: the trainer has the marks around them anyway. Each update gets two more, until the
+profile is there.
 
 Of the iterations, those count that are of middle length, without what they wait: half of them. Their means add up to
 the time of an iteration. Medians of each layer alone would not, where a layer takes now more, now less: of synthetic
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +26,11 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.streams import Stream
+from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.profile import Profile, Tensor, Use
-from dear_mpi.training.session import Session
+
+if TYPE_CHECKING:
+    from dear_mpi.training.session import Session
 
 __all__ = ["Profiler"]
 
@@ -52,7 +56,7 @@ class Timed:
 
 
 class Profiler:
-    """Collects what iterations of a session take. Nothing but ``profile`` is collective.
+    """Collects what iterations of a session take. Nothing but ``profile`` is collective, which is the end of it.
 
     Make one before the iterations, and behind the last ``session.cut``: buckets that are cut later are not timed.
 
@@ -64,21 +68,27 @@ class Profiler:
         self.session, self.schedule = session, schedule or next(iter(session.schedules))
         self.trainer, streams = session.trainers[self.schedule], session.streams
         self.samples = deque[Array](maxlen=MOST)
-        self.noted = 0
-        self.timed: list[tuple[int, Timed]] = []  # with the elements that each updates
+        self.noted, self.over = 0, False
+        self.timed: list[tuple[BoundBucket, Timed]] = []
         for bound in session.fabric.bound.values():
             call = Timed(bound.apply, streams.communication if session.options.sharded else streams.compute)
-            self.timed.append((bound.own.size, call))
+            self.timed.append((bound, call))
             bound.apply = call
 
     def note(self) -> None:
-        """Keep what the last iteration took."""
+        """Keep what the last iteration took.
+
+        Raises:
+            ValueError: the profile was made, and updates are not timed any more.
+        """
+        if self.over:
+            raise ValueError("the profile was made: for another one, make a new Profiler")
         parts, times = self.trainer.accumulate, self.trainer.times
         forward_s, backward_s = (np.reshape(each, (parts, -1)).sum(axis=0) for each in self.trainer.uses_s)
         elements, update_s = 0, 0.0
-        for size, call in self.timed:
+        for bound, call in self.timed:
             found = call.seconds()
-            elements, update_s = elements + size * len(found), update_s + sum(found)
+            elements, update_s = elements + bound.own.size * len(found), update_s + sum(found)
         rest_s = times.iteration_s - times.forward_s - times.backward_s - times.exposed_s
         if not self.session.options.sharded:  # where they are, updates are on another thread
             rest_s -= update_s
@@ -102,6 +112,7 @@ class Profiler:
         """
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() behind it")
+        self.leave()
         session, uses = self.session, len(self.session.uses)
         own: list[float] = middle_half(np.array(self.samples)).mean(axis=0).tolist()
         ranks: list[list[float]] = session.world.transport.gather_values(own)
@@ -123,6 +134,13 @@ class Profiler:
             rest_s=rest_s,
             uses=tuple(self.use(number, layers_s[number], layers_s[uses + number]) for number in range(uses)),
         )
+
+    def leave(self) -> None:
+        """Take the marks around updates away."""
+        for bound, call in self.timed:
+            if bound.apply is call:
+                bound.apply = call.call
+        self.over = True
 
     def use(self, number: int, forward_s: float, backward_s: float) -> Use:
         """A use of a layer, with its place on the line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+import time
 from collections.abc import Mapping
 from numbers import Real
 
@@ -14,15 +15,29 @@ from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.training.fabric.rules import Rules, ScheduleError, carried_out
-from dear_mpi.training.fabric.virtual import VirtualFabric, VirtualMeter, VirtualUse
+from dear_mpi.training.fabric.virtual import VirtualFabric
+from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
 
-__all__ = ["check_schedules", "rehearse"]
+__all__ = ["check_collectives", "check_schedules", "rehearse"]
 
-LIMIT_S = 60.0  # a rehearsal takes milliseconds
+LIMIT_S = 10.0  # of a hook; a whole rehearsal takes milliseconds
+LOOK_S = 0.05  # from one look at a rehearsal to the next
 FLUSHES = (0, 0, 2, 0, 1)  # how often behind each iteration: not at all, twice (the second has nothing to do), once
+
+
+def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
+    """See that schedules say which collectives they start.
+
+    Raises:
+        ValueError: one does not.
+    """
+    for name, schedule in schedules.items():
+        found = schedule.collectives
+        if not isinstance(found, tuple | list) or not found or not all(isinstance(each, str) for each in found):
+            raise ValueError(f"schedule {name!r} must have collectives, a tuple of names, not {found!r}")
 
 
 def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, transport: Transport) -> None:
@@ -31,9 +46,8 @@ def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, t
     Raises:
         ValueError: they do not.
     """
+    check_collectives(schedules)
     for name, schedule in schedules.items():
-        if not isinstance(schedule.collectives, tuple | list) or not schedule.collectives:
-            raise ValueError(f"schedule {name!r} must have collectives, a tuple of names, not {schedule.collectives!r}")
         wanted = carried_out(schedule.collectives, sharded=options.sharded)
         try:
             check_algorithm(options.algorithm, transport, *wanted)
@@ -63,15 +77,29 @@ def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: i
 
     thread = threading.Thread(target=run, name="rehearsal", daemon=True)  # it may never end
     thread.start()
-    thread.join(LIMIT_S)
-    if thread.is_alive():
-        interrupt(thread)
-        rules.refuse(f"has not come to an end after {LIMIT_S:g} seconds")
+    see_it_end(thread, rules)
     for error in failed:
         if isinstance(error, ScheduleError | KeyboardInterrupt):
             raise error
         said = f"{type(error).__name__}: {error}"
         raise ScheduleError(f"schedule {rules.name!r} fails in {rules.where}: {said}") from error
+
+
+def see_it_end(thread: threading.Thread, rules: Rules) -> None:
+    """Wait for a rehearsal as long as it gets on from hook to hook.
+
+    Raises:
+        ScheduleError: a hook takes too long.
+    """
+    seen, since_s = (0, rules.point), time.monotonic()
+    while thread.is_alive():
+        thread.join(LOOK_S)
+        now = (rules.iteration, rules.point)
+        if now != seen:
+            seen, since_s = now, time.monotonic()
+        elif time.monotonic() - since_s > LIMIT_S and thread.is_alive():
+            interrupt(thread)
+            rules.refuse(f"has not come to an end after {LIMIT_S:g} seconds")
 
 
 def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int) -> None:

@@ -7,10 +7,9 @@ with Session(layers, loss, comm, schedule="dear", optimizer=Adam(lr=1e-3)) as se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +22,8 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.training.checkpoint import restore, resume, save, snapshot
+from dear_mpi.training.checkpointed import Checkpointed
+from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.rules import Rules
@@ -48,7 +48,7 @@ __all__ = ["Session"]
 S = TypeVar("S", bound="Session")
 
 
-class Session:
+class Session(Checkpointed):
     """Trains a model on all ranks. Constructing is collective, and so is every method unless it says that it is not.
 
     A context manager: leaving it flushes, ends the engine, and gives all plans back. After an error of this rank alone
@@ -68,6 +68,8 @@ class Session:
         ArgumentError: an argument is not allowed, on this rank or on another one.
         MismatchError: the ranks differ in their options or in their parameters.
     """
+
+    trainer_kind: Callable[..., Trainer] = Trainer
 
     def __init__(
         self,
@@ -111,7 +113,9 @@ class Session:
         dtype = line_dtype(layers)
         wire = dtype if options.wire is None else DTYPES[options.wire]
         self.layout = layout_of(layers, wire, world.size)
+        self.decisions = Decisions(self)
         self.buckets = self.plan_cut(options.fusion, wire.itemsize)
+        self.decisions.begin(options.fusion)
         with self.streams.compute.use():
             here, nbytes = self.streams.put(np.zeros(1)), Arena.nbytes(self.layout, dtype, wire)
             self.slab = make_slab(nbytes, here, options.algorithm, world.transport)
@@ -124,7 +128,8 @@ class Session:
 
     def plan_cut(self, fusion: str, itemsize: int) -> Cut:
         """The buckets of a policy, with which all schedules were rehearsed; not collective."""
-        buckets = cut(self.layout, borders(fusion, self.layout, itemsize), itemsize)
+        policy = self.decisions.first_fusion(fusion, itemsize)
+        buckets = cut(self.layout, borders(policy, self.layout, itemsize), itemsize)
         uses, parts = len(self.layout.uses), self.options.accumulate
         for name, schedule in self.schedules.items():
             rehearse(schedule, self.rules(name, buckets), uses, accumulate=parts)
@@ -146,10 +151,10 @@ class Session:
     def trainer(self, name: str) -> Trainer:
         """A trainer with this schedule."""
         schedule, options = self.schedules[name](self.fabric), self.options
-        self.fabric.prepare(schedule.collectives)
+        self.fabric.prepare((*schedule.collectives, *schedule.extras))
         parts, debug = options.accumulate, options.debug
         rules = self.rules(name, self.buckets)
-        return Trainer(self.uses, self.loss, self.meter, schedule, rules, accumulate=parts, debug=debug)
+        return self.trainer_kind(self.uses, self.loss, self.meter, schedule, rules, accumulate=parts, debug=debug)
 
     def rules(self, name: str, buckets: Cut) -> Rules:
         """A new book for a schedule; not collective."""
@@ -169,7 +174,7 @@ class Session:
         Raises:
             TrainingError, ArgumentError: see ``Trainer.iteration``; or ``total`` is wrong.
         """
-        expected = np.size(targets) * self.world.size if total is None else total
+        expected = np.asarray(targets).size * self.world.size if total is None else total
         return self.iterate(next(iter(self.schedules)), x, targets, expected)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
@@ -177,7 +182,9 @@ class Session:
         self.check_open()
         x, targets = (self.streams.put(np.asarray(array)) for array in (x, targets))
         with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
-            return self.trainers[schedule].iteration(x, targets, total)
+            found = self.trainers[schedule].iteration(x, targets, total)
+        self.decisions.look(schedule)
+        return found
 
     def flush(self) -> None:
         """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""
@@ -202,23 +209,8 @@ class Session:
         self.fabric.cut(self.buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.schedules[name](self.fabric), self.rules(name, self.buckets)
-            self.fabric.prepare(trainer.schedule.collectives)
-
-    def state(self, notes: Any = None) -> dict[str, Array]:
-        """All that ``load`` needs, as arrays of the host, with anything that JSON can hold; ends with a flush."""
-        return snapshot(self, notes)
-
-    def load(self, state: dict[str, Array]) -> Any:
-        """Go on from a state that rank 0 has; the notes in it. Raises ArgumentError if it is another model's."""
-        return restore(self, state)
-
-    def save(self, path: str | Path, notes: Any = None) -> None:
-        """Write the state to a file of rank 0, which replaces an older one; ArgumentError if it cannot be written."""
-        save(self, Path(path), notes)
-
-    def resume(self, path: str | Path) -> Any:
-        """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
-        return resume(self, Path(path))
+            self.fabric.prepare((*trainer.schedule.collectives, *trainer.schedule.extras))
+        self.decisions.begin(fusion)
 
     @property
     def parameters(self) -> list[Parameter]:

@@ -1,6 +1,7 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.report import describe, timing
+from dear_mpi.training.timeline.live import Show, recording, show_runs
+from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.trainer import Times, TrainingError
 
 __all__ = ["Saving", "train"]
+
+FILL = 2  # iterations that do not count at the beginning, and when buckets were cut: the very first ends with a flush
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ def train(
     progress: Callable[[int, float], object] | None = None,
     saving: Saving | None = None,
     profile: Path | None = None,
+    *,
+    timeline: Show | None = None,
 ) -> dict[str, Any]:
     """Train, test, and report. Collective.
 
@@ -52,6 +59,7 @@ def train(
         progress: called after each iteration with its number, from 1, and the loss.
         saving: where checkpoints are, if there are any.
         profile: where rank 0 writes what the layers take, if it is to (``profile.py``).
+        timeline: what rank 0 does with the timeline of the last iterations.
 
     Returns:
         The JSON object of ``dear-mpi train``, the same on all ranks.
@@ -71,23 +79,38 @@ def train(
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
-        profiler = None if profile is None else Profiler(job)
+        tuning = job.decisions.tuning
+        agree(world.transport, "tuning", lambda: tuning.check_room(config.iterations - len(losses)))
+        profiler: Profiler | None = None
+        fill = FILL
         times: list[Times] = []
-        for iteration in range(len(losses), config.iterations):
-            loss, spent = job.iterate(config.schedule, *job.batch(iteration))
-            losses.append(loss)
-            times.append(spent)
-            if profiler is not None:
-                profiler.note()
-            if progress is not None:
-                progress(iteration + 1, loss)
-            if saving is not None and saving.is_due(iteration + 1, config.iterations):
-                job.save(saving.path, {"loss": losses, **order_of(config)})
-        trainer.flush()
+        runs: list[Run] = []
+        with nullcontext() if timeline is None else recording(job, config.schedule, runs):
+            for iteration in range(len(losses), config.iterations):
+                if profile is not None and profiler is None and tuning.over:
+                    profiler = Profiler(job)
+                settled = job.decisions.settled
+                loss, spent = job.iterate(config.schedule, *job.batch(iteration))
+                losses.append(loss)
+                times.append(spent)
+                fill = fill if settled else len(times) + FILL
+                if profiler is not None:
+                    profiler.note()
+                if progress is not None:
+                    progress(iteration + 1, loss)
+                if saving is not None and saving.is_due(iteration + 1, config.iterations):
+                    job.save(saving.path, {"loss": losses, **order_of(config)})
+            trainer.flush()
         if profile is not None and profiler is not None:
             write_profile(job, profiler, profile)
-        figures = timing(world.transport, schedule, [times], network, fill=2)  # the very first ends with a flush
-        return describe(job, config.schedule, figures) | {"loss": losses} | job.outcome()
+        if tuning.trials:
+            network = communication(job.fabric, schedule.collectives)
+        figures = timing(world.transport, schedule, [times], network, fill=fill)
+        report = describe(job, config.schedule, figures) | tuning.report(config.fusion)
+        report |= {"uncounted": fill, "loss": losses} | job.outcome()
+        if timeline is not None:
+            show_runs(job, runs, [report], timeline)
+        return report
 
 
 def order_of(config: Config) -> dict[str, Any]:

@@ -124,6 +124,8 @@ class Trainer:
         self.rules.end_backward()
         loss = self.meter.read()
         end = fabric.now()
+        if fabric.recorder is not None:
+            fabric.recorder.iterated(self.done, (begin, end), forward, backward)
         self.check(loss)
         self.done, self.first = self.done + 1, False
         self.uses_s = [[fabric.seconds(*pair) for pair in pairs] for pairs in (forward, backward)]

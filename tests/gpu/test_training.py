@@ -8,10 +8,9 @@ from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.training.config import Config
 from dear_mpi.training.profile import read_profile
-from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from tests.gpu.conftest import watched
-from tests.training_checks import README, settings
+from tests.training_checks import KINDS, README, settings
 
 CASES = [
     {"model": "mlp", "fusion": "none"},
@@ -42,7 +41,7 @@ def direct(world):
 def test_same_bits_under_every_schedule_direct_and_staged(choices):
     digests = {
         trained(path, schedule=schedule, device="cuda", **choices)["params_sha256"]
-        for schedule in SCHEDULES
+        for schedule in KINDS
         for path in (direct, staged)
     }
     assert len(digests) == 1

@@ -9,7 +9,7 @@ from dear_mpi.training.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from dear_mpi.training.trainer import TrainingError
-from tests.training_checks import SCHEDULE_CASES, settings
+from tests.training_checks import KINDS, SCHEDULE_CASES, settings
 
 pytestmark = pytest.mark.mpi
 FEW = 3  # ranks; more than cores take long
@@ -32,7 +32,7 @@ def test_same_bits_under_every_schedule_when_repeated_and_over_threads(comm, cho
 
 @pytest.mark.parametrize("link", [None, parse_link("10gbit,1us")], ids=["shared memory", "messages"])
 def test_same_bits_with_auto(comm, link):
-    reports = [trained(algorithm="auto", schedule=schedule, link=link) for schedule in SCHEDULES]
+    reports = [trained(algorithm="auto", schedule=schedule, link=link) for schedule in KINDS]
     digests = {report["params_sha256"] for report in reports}
     digests.update(*comm.allgather(digests))
     assert len(digests) == 1
@@ -46,7 +46,7 @@ def test_an_overflow_of_the_wire_ends_all_ranks_with_the_same_error(comm):
     assert len(set(comm.allgather(str(error.value)))) == 1
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_same_bits_over_an_emulated_link(schedule):
     slow, fast = (trained(schedule=schedule, link=link) for link in (parse_link("10gbit,10us"), None))
     assert slow["params_sha256"] == fast["params_sha256"]

@@ -273,12 +273,24 @@ def test_the_command_draws(flags, title, tmp_path):
 @pytest.mark.parametrize(("file", "said"), [
     ("sweep", "--plot 'sweep' must end in .png, .pdf or .svg"),
     ("sweep.abc", "--plot 'sweep.abc' must end in .png, .pdf or .svg"),
+    ("sweep.gif", "--plot 'sweep.gif' must end in .png, .pdf or .svg"),
     ("none/sweep.png", "--plot 'none/sweep.png' cannot be written: there is no folder 'none'"),
     (".", "--plot '.' cannot be written: it is a folder"),
 ])  # fmt: skip
 def test_a_picture_that_cannot_be_is_refused_before_the_work(file, said, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     refused(file, said, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["sweep.PNG", "sweep.Pdf", "sweep.SVG"])
+def test_endings_may_be_in_capitals(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+    done = CliRunner().invoke(app, ["simulate", "--ranks", "4", "--plot", str(tmp_path / name)])
+    assert done.exit_code == 0, done.output
+    (file,) = tmp_path.iterdir()
+    assert file.name == name
+    assert file.read_bytes().startswith(begins[file.suffix.lower()])
 
 
 def test_without_matplotlib(tmp_path, monkeypatch):

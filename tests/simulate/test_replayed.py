@@ -19,9 +19,9 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import replayed
 from dear_mpi.simulate.prices.curve import PLACES, Curve
 from dear_mpi.simulate.prices.replayed import WITHIN, Replayed
+from dear_mpi.simulate.remedies import remedies
 from dear_mpi.simulate.simgrid import replay
 from dear_mpi.simulate.sweep import Settings, simulate
-from dear_mpi.simulate.table import remedies
 from dear_mpi.simulate.topology import Topology, parse_topology
 from tests.cli_checks import assert_one_line
 

@@ -13,19 +13,22 @@ from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.simulate.contention import Contention, contention_of
 from dear_mpi.simulate.network import PRESETS, read_network
-from dear_mpi.simulate.pace import Pace
-from dear_mpi.simulate.run import predict
+from dear_mpi.simulate.remedies import remedies
+from dear_mpi.simulate.run import check_schedule
 from dear_mpi.simulate.sweep import Settings, simulate
-from dear_mpi.simulate.table import exposed_parts, remedies
+from dear_mpi.simulate.table import exposed_parts
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from tests.cli_checks import assert_one_line
 from tests.simulate import testbed
 
 KEYS = (  # a contract: scripts depend on them
-    "model ranks schedule algorithm fusion buckets network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
+    "model params ranks schedule algorithm fusion buckets wire accumulate"
+    " network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
+    " hosts alpha_between_s beta_between_s_per_B o_between_s"
     " compute compute_origin update_s_per_element stall stretch contention_origin update_origin"
-    " iteration_s compute_s exposed_comm_s bound_s speedup_vs_wfbp"
+    " straggler jitter iterations seed"
+    " iteration_s compute_s exposed_comm_s update_s rest_s bound_s speedup_vs_wfbp"
 )
 QUICK = {
     "models": ("synthetic:resnet50",),
@@ -123,7 +126,8 @@ def test_a_file_of_bench_beside_says_how_long_updates_hold_messages_up(tmp_path)
 def test_rows_and_their_waits_add_up_where_ranks_differ(uneven):
     for found in simulated(fusions=("25MB",), **uneven):
         row = found.row
-        assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["exposed_comm_s"])
+        assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["exposed_comm_s"] + row["rest_s"])
+        assert row["rest_s"] <= (0.01 if "jitter" in uneven else 1e-12) * row["iteration_s"]
         assert sum(seconds for _, seconds in exposed_parts(found)) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
 
 
@@ -189,19 +193,19 @@ def test_the_command_writes_its_rows(tmp_path):
         (["--network", "1gbit/1gbit,hosts=3"], "hosts=3 does not divide 64 ranks"),
         (["--network", "1gbit/1gbit,hosts=2,gamma=1ns"], "gamma= belongs to INSIDE"),
         (["--network", "1gbit/1gbit,per_host=x"], "per_host must be a whole number above zero, not 'x'"),
-        (["--network", "rows.json"], "network 'rows.json' must be a file of dear-mpi bench --json"),
+        (["--network", "rows.json"], "network 'rows.json' is no readable JSON file: No such file or directory"),
         (["--network", "paper-10gbe", "--ranks", "128"], "network 'paper-10gbe' has 64 ranks, not 128"),
         (["--ranks", "0"], "--ranks must be whole numbers of at least 1, not '0'"),
         (["--straggler", "64:2"], "straggler must be a rank of 0..63, not 64"),
         (["--straggler", "fast"], "straggler 'fast' cannot be read: write it like 3:1.5"),
-        (["--straggler", "1:-2"], "the factor of the straggler must be above zero, not -2"),
-        (["--jitter", "-5%"], "jitter must not be below zero, not -5%"),
-        (["--stall", "-1"], "stall must not be below zero, not -1"),
+        (["--straggler", "1:-2"], "the factor of the straggler must be above zero, and at most 1000, not -2"),
+        (["--jitter", "-5%"], "jitter must be from 0% to 100%, not -5%"),
+        (["--stall", "-1"], "stall must be from 0% to 1000%, not -1"),
         (["--stall", "much"], "stall 'much' cannot be read: write it like 5%"),
         (["--model", "mlp"], "simulate takes synthetic models, as synthetic:resnet50, not 'mlp'"),
         (["--model", "synthetic:resnet5"], "did you mean 'resnet50'?"),
         (["--algorithm", "native"], "algorithm 'native' sends no messages"),
-        (["--forward-time", "-1"], "forward_time must be a number of seconds that is not negative, not -1.0"),
+        (["--forward-time", "-1"], "forward_time must be from 0 to 86400 seconds, not -1.0"),
         (["--fusion", "huge"], "size 'huge' cannot be read"),
         (["--schedules", "deer"], "did you mean 'dear'?"),
     ],
@@ -222,7 +226,7 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
     monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
     model = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario.model
     with pytest.raises(ValueError, match=r"schedule 'mine' has not come to an end after 0.3 seconds"):
-        predict(model, "mine", Endless, "25MB", lambda buckets: lambda collective, bucket: 0.0, compute=Pace(2))
+        check_schedule(model, "mine", Endless, "25MB", lambda buckets: lambda collective, bucket: 0.0)
 
 
 def test_the_page_of_the_testbed_is_of_these_presets():

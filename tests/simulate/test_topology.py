@@ -9,7 +9,9 @@ from dear_mpi.simulate.topology import parse_topology, platform
 LINK = {"alpha": 5e-6, "beta": 1e-9}
 
 
-@pytest.mark.parametrize("text", ["star", "fattree:8x4,2", "torus:5", "torus:2x3x4", "dragonfly:4x2x4x2"])
+@pytest.mark.parametrize(
+    "text", ["star", "fattree:8x4,2", "torus:5", "torus:2x3x4", "torus:256x256", "dragonfly:4x2x4x2"]
+)
 def test_a_topology_is_written_as_it_was_read(text):
     assert str(parse_topology(text)) == text
 
@@ -29,6 +31,14 @@ def test_a_topology_is_written_as_it_was_read(text):
         ("fattree:8x8,0", r"'fattree:8x8,0' has a 0 in it: sizes and links must be at least 1"),
         ("fattree:8,2", r"'fattree:8,2' cannot be read: write it like fattree:8x8,2"),
         ("dragonfly:4x2", r"'dragonfly:4x2' cannot be read: write it like dragonfly:4x2x4x2"),
+        ("torus:100000x100000", r"'torus:100000x100000' has 10000000000 places and 20000000000 links: more than 65536"),
+        ("torus:65537", r"'torus:65537' has 65537 places and 65537 links: more than 65536 and 262144 are too many"),
+        ("fattree:8x8,100000", r"'fattree:8x8,100000' has 64 places and 800064 links: more than 65536 and 262144"),
+        ("dragonfly:2x1x1024x2", r"'dragonfly:2x1x1024x2' has 4096 places and 1051649 links: more than 65536"),
+        (
+            "dragonfly:5x2x4x2",
+            r"has 5 groups, more than the 4 routers of a chassis: in SimGrid each of them has a link",
+        ),
     ],
 )
 def test_a_topology_that_cannot_be_read_is_told(text, said):
@@ -42,7 +52,7 @@ def test_a_topology_that_cannot_be_read_is_told(text, said):
         ("star", "0-16", (None, None)),
         ("fattree:8x4,2", "0-31", ("FAT_TREE", "2;4,8;1,2;1,1")),
         ("torus:3x8", "0-23", ("TORUS", "8,3")),
-        ("dragonfly:4x2x3x2", "0-47", ("DRAGONFLY", "4,1;2,1;3,1;2")),
+        ("dragonfly:3x2x4x2", "0-47", ("DRAGONFLY", "3,1;2,1;4,1;2")),
     ],
 )
 def test_a_platform_has_a_host_for_each_place(text, hosts, parameters):

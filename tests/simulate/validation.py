@@ -36,12 +36,15 @@ iterations that `dear-mpi simulate` predicts, beside those that `dear-mpi compar
 
 READING = """## Reading
 
-Without `--stall` the predictions are too fast, by as much as all updates of an iteration take. Four ranks on two cores
-update 25 million parameters in some 150 ms. That takes both cores, and TCP as well as the emulated link need one to
-move on. Between hosts updates hold messages up for all of their time; on the emulated link, where the wire is a sleep
-and a copy, for about half of it. Where each rank has cores of its own, or updates on its GPU, `--stall 0%` is the case.
+All ranks share two processors here, and so updates and messages need the same ones. What they do to each other is
+measured by `bench --beside`: an update delays messages by about its own length, as TCP and the emulated link both
+need a processor to move on. Where that is left out (`free`) predictions are too fast by as much as the updates of an
+iteration take. On hosts whose cores are their own, or with updates on a GPU, both are nearly the same.
 
-`--stall` is given, not measured: how much two things that run at once slow each other down is not yet asked by `bench`.
+Most of what misses lies within the interval of what was measured: other users of the machine come and go in the
+minutes of a run, and few iterations of the large model were timed. What is left are the means of a bench that ran at
+another minute than the iterations, and that the slowest of ranks which differ by chance is slower than each of them
+is by itself.
 """
 
 
@@ -58,6 +61,14 @@ def table(found: Sequence[Compared]) -> Iterator[str]:
         bold = abs(each.off) > BOUNDS[each.kind]
         cells += [f"{each.predicted['iteration_s'] * 1e3:.0f}", f"**{off}**" if bold else off, f"{each.free:+.1%}"]
         yield f"| {' | '.join(cells)} |"
+
+
+def missed(rows: Sequence[Compared]) -> str:
+    """How many of the rows that miss are nevertheless predicted within the interval of the measurement."""
+    misses = [row for row in rows if abs(row.off) > BOUNDS[row.kind]]
+    inside = sum(row.is_within for row in misses)
+    said = f"Of those that miss ({len(misses)}), {inside} are within the interval of the measurement.\n"
+    return said if misses else ""
 
 
 def fitted(row: Row) -> str:
@@ -86,20 +97,26 @@ def page(found: Sequence[Compared]) -> Iterator[str]:
         yield ""
         offs = [abs(row.off) for row in rows]
         near = sum(off <= BOUNDS[kind] for off in offs)
-        yield f"{near} of {len(offs)} within {BOUNDS[kind]:.0%}; median {median(offs):.1%}, worst {max(offs):.1%}.\n"
+        yield f"{near} of {len(offs)} within {BOUNDS[kind]:.0%}; median {median(offs):.1%}, worst {max(offs):.1%}."
+        yield missed(rows)
     yield READING
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--models", choices=FORWARD_S, nargs="+", default=list(FORWARD_S))
     parser.add_argument("--links", choices=LINKS, nargs="+", default=LINKS)
     parser.add_argument("--keep", type=Path, help="a folder for what the commands write")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="validation-") as name:
         folder = options.keep or Path(name)
-        links = [Link(folder, link, ranks) for link in options.links for ranks in options.ranks]
+        links = [
+            Link(folder, link, ranks)
+            for link in options.links
+            for ranks in options.ranks
+            if ranks in RANKS[link.partition(":")[0]]
+        ]
         found = [each for link in links for each in compared(link, options.models)]
     text = "\n".join(page(found))
     print(text)

@@ -22,7 +22,7 @@ FORWARD_S = {"resnet50": 0.31, "densenet201": 0.24, "bert_base": 1.32}
 ITERATIONS = {"resnet50": 12, "densenet201": 12, "bert_base": 3}
 SCHEDULES, FUSION = "wfbp,sequential,dear", "25MB"
 BENCH = "all_reduce,reduce_scatter,all_gather"
-RANKS = (2, 3, 4)
+RANKS = {"hosts": (2, 3, 4), "emulated": (3, 4)}
 LINKS = ("hosts:1gbit", "hosts:2gbit", "emulated:1gbit", "emulated:2gbit")
 LATENCY = "50us"  # of the emulated link
 SIZES = "4MiB,8MiB,16MiB,32MiB"  # about those of buckets
@@ -45,6 +45,12 @@ class Compared:
     def off(self) -> float:
         """How far the prediction is above the measurement, as a share of it."""
         return self.predicted["iteration_s"] / self.measured["median_s"] - 1
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the prediction is within the interval of the measurement."""
+        low, high = self.measured["median_low_s"], self.measured["median_high_s"]
+        return bool(low <= self.predicted["iteration_s"] <= high)
 
     @property
     def free(self) -> float:

@@ -304,4 +304,5 @@ def test_bounds_lie_between_the_longer_of_compute_and_communication_and_their_su
     network = {"reduce_scatter": scatter_s, "all_gather": gather_s, "all_reduce": scatter_s + gather_s}
     least = max(forward_s + backward_s, scatter_s + gather_s)
     for name, schedule in SCHEDULES.items():
-        assert least * (1 - 1e-12) <= schedule.bound(forward_s, backward_s, network) <= sum(times) * (1 + 1e-12), name
+        most = sum(times) + network["all_gather"] * ("second all_gather" in schedule.extras)
+        assert least * (1 - 1e-12) <= schedule.bound(forward_s, backward_s, network) <= most * (1 + 1e-12), name

@@ -16,7 +16,7 @@ from dear_mpi.training.line.exact import COUNT, root_of, sums_of_squares
 from dear_mpi.training.loss_scale import LossScale
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
-from tests.training_checks import settings
+from tests.training_checks import KINDS, settings
 
 EXTREMES = [0.0, -0.0, 1.0, 5e-324, 1e-160, 1e-30, -3.5e38, 1e150, 2.0**500]
 
@@ -107,7 +107,7 @@ def test_clipping_is_by_the_norm_of_all_gradients(threads):
     assert clipped / np.linalg.norm(clipped) == pytest.approx(free / np.linalg.norm(free), rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_a_scaled_gradient_that_overflows_costs_an_iteration(schedule):
     """2^16 is too much for the first ones: they are skipped on all ranks, and training goes on."""
     scales = []

@@ -19,7 +19,7 @@ from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
-from tests.training_checks import arena_of, settings
+from tests.training_checks import KINDS, arena_of, settings
 
 SHAPES = [(), (1,), (3, 5), (32,), (7, 11, 2), (0,), (129,)]
 TENSORS = st.integers(0, 11).map(lambda number: (number, SHAPES[number % len(SHAPES)]))  # one number, one shape
@@ -69,7 +69,7 @@ def test_same_bits_wherever_the_line_is_cut(threads, choices):
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_same_bits_under_every_schedule_where_buckets_end_inside_tensors(schedule):
     choices = {"fusion": "cut:5kB", "optimizer": "sgd", "momentum": 0.9}
     assert digest(3, schedule=schedule, **choices) == digest(3, schedule="sequential", **choices)
@@ -139,7 +139,7 @@ def test_a_layer_runs_in_the_order_that_is_asked_for():
         in_order(layers, [0, 2])
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_frozen_parameters_stay_as_they_are(schedule, monkeypatch):
     built = []
     network = MODELS["mlp"]

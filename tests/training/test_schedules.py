@@ -22,7 +22,7 @@ from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from dear_mpi.training.trainer import TrainingError
 from tests.collective_checks import CountingTransport
-from tests.training_checks import README, SCHEDULE_CASES, settings
+from tests.training_checks import KINDS, README, SCHEDULE_CASES, settings
 
 
 def digest(threads, **choices):
@@ -39,7 +39,7 @@ def test_same_bits_under_every_schedule(threads, choices):
 @pytest.mark.parametrize("link", [None, parse_link("10gbit,1us")], ids=["shared memory", "messages"])
 def test_same_bits_with_auto_which_is_one_choice_for_a_bucket(threads, link):
     """The tuning table picks one algorithm for a small all-reduce, and another for its halves."""
-    config = [Config.of(settings(algorithm="auto", schedule=schedule)) for schedule in SCHEDULES]
+    config = [Config.of(settings(algorithm="auto", schedule=schedule)) for schedule in KINDS]
     reports = [run_world(lambda world, c=c: train(c, world), threads=threads, link=link) for c in config]
     assert len({report["params_sha256"] for report in reports}) == 1
     assert len({tuple(report["chosen"]) for report in reports}) == 1
@@ -71,7 +71,8 @@ def test_a_bound_needs_what_its_schedule_starts_and_no_more():
 
     for name, schedule in SCHEDULES.items():
         wanted = set(schedule.collectives)
-        assert run_world(lambda world, name=name: prepared(world, name), threads=2) == (wanted, wanted)
+        plans = wanted | set(schedule.extras)
+        assert run_world(lambda world, name=name: prepared(world, name), threads=2) == (wanted, plans)
     assert SCHEDULES["wfbp"].bound(1, 2, {"all_reduce": 5}) == 6
     assert SCHEDULES["sequential"].bound(1, 2, {"all_reduce": 5}) == 8
 
@@ -192,15 +193,17 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     fabric = LiveFabric(
         Cut(()), SimpleNamespace(values=np.zeros(0)), None, SimpleNamespace(streams=SimpleNamespace(compute=clock))
     )
-    handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25))
+    fabric.buckets = [None]
+    handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25), key=("all_reduce", 0))
     fabric.wait(handle)
     now.s += 10
     fabric.wait(handle)
     assert fabric.exposed_s() == 0.5
+    assert fabric.exposed_by == {"all_reduce": 0.5}
     assert fabric.exposed_s() == 0, "it was told already"
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_handles_do_not_pile_up(schedule):
     """Nobody waits for a reduce-scatter of DeAR: what was started must be forgotten all the same."""
 

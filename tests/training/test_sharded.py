@@ -15,6 +15,7 @@ from dear_mpi.training.fabric.sharded import ShardedFabric
 from dear_mpi.training.learning_rate import Cosine
 from dear_mpi.training.options import UPDATES
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
+from tests.training_checks import KINDS
 
 OPTIONS = [
     {"optimizer": Adam(0.01), "fusion": "none"},
@@ -85,7 +86,7 @@ def test_an_overflow_is_told_to_all_ranks_alike():
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "auto", "bruck", "naive"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_same_bits_with_other_algorithms(algorithm, schedule):
     """Where an all-reduce is a reduce-scatter and an all-gather, and so sums in one order."""
     options = {"algorithm": algorithm, "fusion": "25MB", "optimizer": Adam(0.01)}

@@ -13,9 +13,8 @@ from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import World
 from dear_mpi.training.compare import compare
 from dear_mpi.training.config import Config
-from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
-from tests.training_checks import arena_of, settings
+from tests.training_checks import KINDS, arena_of, settings
 
 RANKS = 3
 
@@ -112,7 +111,7 @@ def model(monkeypatch):
 WRONG = {Skips: "bias", Adds: "weight", LeavesOut: "weight", Rebinds: "weight", RebindsLater: "weight"}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 @pytest.mark.parametrize("wire", ["fp32", "bf16"])
 @pytest.mark.parametrize("layer", WRONG)
 def test_a_layer_that_does_not_write_its_gradients_is_named(layer, wire, schedule, model):
@@ -160,7 +159,7 @@ class Keeps(Dense):
         return x @ self.mine + self.bias.value
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_a_layer_that_does_not_read_its_values_is_named(schedule, model):
     model(Keeps)
     said = complaint(schedule=schedule)
@@ -194,7 +193,7 @@ class Large(Mine):
             self.weight.grad[...] = 40000.0
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_an_overflow_on_the_wire_is_found_in_its_iteration(schedule, model):
     model(Large)
     choices = {"optimizer": "sgd", "lr": 1e-9, "schedule": schedule, "fusion": "none"}
@@ -206,7 +205,7 @@ def test_an_overflow_on_the_wire_is_found_in_its_iteration(schedule, model):
     assert complaints(ranks=1, wire="fp16", **choices) == [None], "it fits"
 
 
-@pytest.mark.parametrize("command", [train, lambda config, world: compare(config, world, list(SCHEDULES))])
+@pytest.mark.parametrize("command", [train, lambda config, world: compare(config, world, list(KINDS))])
 def test_an_overflow_in_the_last_iteration_is_no_success(command, model):
     class Huge(Mine):
         def gradients(self, grad):
@@ -217,14 +216,14 @@ def test_an_overflow_in_the_last_iteration_is_no_success(command, model):
     assert "are infinite or not a number in update 0" in said
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_parameters_that_are_infinite_at_the_end_are_no_success(schedule):
     """The loss is looked at before the last update."""
     said = complaint(iterations=1, optimizer="sgd", lr=1e38, momentum=0.9, weight_decay=10.0, schedule=schedule)
     assert "is infinite or not a number after the last update: try a lower learning rate (--lr)" in said
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", KINDS)
 def test_numpy_does_not_warn_before_the_error(schedule):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -78,6 +78,16 @@ class Prices:
         if rounds is None:
             return seconds(ranks, network, counts, self.itemsize)
         return rounds.seconds(network, counts, self.itemsize)
+
+    def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
+        """See that these can be priced.
+
+        Raises:
+            ValueError: the algorithm has none of this name, sends no messages, or cannot be replayed here.
+        """
+        self.check(algorithm, [])
+        for collective in collectives:
+            find_algorithm(algorithm, collective)
 
     @property
     def plain(self) -> Network:

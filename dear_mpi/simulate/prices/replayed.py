@@ -14,7 +14,7 @@ Each replay sends a buffer of 1 GiB, on links that are made for its x; there Sim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +46,11 @@ class Replayed(Prices):
 
     topology: Topology
     curves: dict[tuple[str, str, int], tuple[int, Curve]] = field(default_factory=dict, repr=False)
+
+    def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
+        super().check_algorithm(algorithm, collectives)
+        if self.ranks > 1:
+            find_smpirun()
 
     def replayed(self, algorithm: str, collective: str, pieces: int, nbytes: Sequence[int]) -> Array:
         """The times of buffers that are cut into as many pieces: (A alpha + n beta) f(x)."""

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Key, Order
+from dear_mpi.training.timeline.recorder import Recorder
 
 __all__ = ["Engine", "PlanHandle"]
 
@@ -48,19 +49,32 @@ class PlanHandle:
             raise CollectiveError(str(self.error)) from self.error
         self.streams.compute.wait(self.done)
 
-    def carry_out(self) -> None:
+    def __str__(self) -> str:
+        return self.label
+
+    def carry_out(self, recorder: Recorder | None = None) -> None:
         """Run the plan, and keep what went wrong for the main thread to raise where it waits."""
+        communication = self.streams.communication
         try:
-            self.streams.communication.wait(self.ready)
+            communication.wait(self.ready)
+            if recorder is not None:
+                recorder.began(communication.mark())
             self.plan()
-            self.done = self.streams.communication.mark()
+            self.done = communication.mark()
+            if recorder is not None:
+                recorder.ended(self.label, self.done)
         except BaseException as error:
             self.error = CollectiveError(f"{self.label} failed: {error}")
             self.error.__cause__ = error
 
 
 class Engine:
-    """Runs plans on a thread of its own; a context manager that ends the thread."""
+    """Runs plans on a thread of its own; a context manager that ends the thread.
+
+    ``recorder`` is told when plans ran, if there is one; it changes while nothing is under way.
+    """
+
+    recorder: Recorder | None = None
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
@@ -95,7 +109,7 @@ class Engine:
                 failure = f"the engine's stream cannot be used: {error}"
             while (handle := self.queue.get()) is not None:
                 if failure is None:
-                    handle.carry_out()
+                    handle.carry_out(self.recorder)
                     failure = None if handle.error is None else str(handle.error)
                 else:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.timeline.recorder import Recorder
 
 __all__ = ["Fabric", "Handle"]
 
@@ -24,10 +25,12 @@ class Fabric(Protocol):
     Attributes:
         buckets: in the order of the line.
         rules: the book of the schedule that runs now.
+        recorder: whom to tell what is done and when, if anybody.
     """
 
     buckets: Cut
-    rules: Any  # Rules; None while nobody keeps the book
+    rules: Any  # Rules, or NoRules
+    recorder: Recorder | None
 
     @property
     def loss_scale(self) -> float:
@@ -38,6 +41,13 @@ class Fabric(Protocol):
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a collective. If it reduces, the gradients of the bucket must be there."""
+
+    def negotiate(self, bucket: Bucket) -> None:
+        """Let the wire carry what ranks exchange to see that a bucket is ready on all of them: a byte for each tensor.
+        Nobody waits for it but what is started next."""
+
+    def gather_again(self, bucket: Bucket) -> Handle:
+        """Begin another all-gather of values that all ranks have, as if they had given them away."""
 
     def wait(self, handle: Any) -> None:
         """Wait for it, and count the time as exposed communication."""

@@ -1,5 +1,6 @@
 """The live fabric: buckets bound to memory, the plans of their collectives, and the engine that runs these."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -15,15 +16,17 @@ from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
+from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.fabric import Handle
 from dear_mpi.training.fabric.order import VERDICT, Key, completed
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.rules import NoRules, Rules
 from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.loss_scale import LossScale
+from dear_mpi.training.timeline.recorder import Recorder
 
 __all__ = ["LiveFabric"]
 
@@ -38,16 +41,18 @@ class LiveFabric:
 
     binding: type[BoundBucket] = BoundBucket
     verdict: Verdict | None = None
-    rules: Rules | None = None
+    rules: Rules | NoRules = NoRules()
+    recorder: Recorder | None = None
 
     def __init__(self, buckets: Cut, arena: Arena, world: World, engine: Engine, **options: Any) -> None:
         self.options = {"alike": True, **options}
         self.arena, self.world, self.engine = arena, world, engine
         self.compute = engine.streams.compute
         self.plans: dict[tuple[str, int, int], Plan] = {}  # by collective and interval
-        self.waits: list[tuple[Any, Any]] = []
+        self.waits: list[tuple[str, Any, Any]] = []  # for a collective, between two marks
+        self.exposed_by: dict[str, float] = {}
         self.reduced = 0  # buckets of this iteration
-        self.verdict_handle: Handle | None = None
+        self.verdict_handle: PlanHandle | None = None
         self.bind(buckets)
 
     def bind(self, buckets: Cut) -> None:
@@ -102,9 +107,17 @@ class LiveFabric:
         for collective, bucket in product(collectives, self.buckets):
             key = collective, bucket.start, bucket.stop
             if key not in self.plans:
-                array = self.travels(collective, bucket)
-                self.plans[key] = make_plan(collective, array, self.world.transport, **self.options)
+                self.plans[key] = self.planned(collective, bucket)
             self.plans[key].name = f"{collective} of {bucket}"
+
+    def planned(self, collective: str, bucket: Bucket) -> Plan:
+        """Collective: a new plan."""
+        transport = self.world.transport
+        if collective not in EXTRAS:
+            return make_plan(collective, self.travels(collective, bucket), transport, **self.options)
+        extra = EXTRAS[collective]
+        array = extra.travels(self.bound[bucket], self.options["slab"])
+        return make_plan(extra.collective, array, transport, op=extra.op, **self.options)
 
     def travels(self, collective: str, bucket: Bucket) -> Array:
         """What a collective sends."""
@@ -135,14 +148,22 @@ class LiveFabric:
         if reduces:
             self.bound[bucket].pack()
         handle = self.launch(collective, bucket)
-        if self.rules is not None:
-            self.rules.start(collective, bucket, handle)
+        self.rules.start(collective, bucket, handle)
         self.reduced += reduces
         if self.reduced == len(self.buckets):
             self.reduced = 0
             if self.verdict is not None:
                 self.verdict_handle = self.engine.start(self.verdict, self.verdict.plan.name, VERDICT)
         return handle
+
+    def negotiate(self, bucket: Bucket) -> None:
+        """Let ranks combine a byte for each tensor of a bucket, in front of what is started next."""
+        self.launch("negotiation", bucket)
+
+    def gather_again(self, bucket: Bucket) -> Handle:
+        """Begin another all-gather of the values of a bucket."""
+        self.rules.gather_again(bucket)
+        return self.launch("second all_gather", bucket)
 
     def launch(self, collective: str, bucket: Bucket) -> PlanHandle:
         """Hand a collective to the engine."""
@@ -156,14 +177,15 @@ class LiveFabric:
     def wait(self, handle: Any) -> None:
         """Wait, and count the time as exposed communication."""
         self.wait_exposed(handle)
-        if self.rules is not None:
-            collective, index = handle.key
-            self.rules.awaited(collective, self.buckets[index], handle)
+        collective, index = handle.key
+        self.rules.awaited(collective, self.buckets[index], handle)
 
-    def wait_exposed(self, handle: Handle) -> None:
+    def wait_exposed(self, handle: PlanHandle) -> None:
         begin = self.now()
         handle.wait()
-        self.waits.append((begin, self.now()))
+        self.waits.append((handle.key[0], begin, self.now()))
+        if self.recorder is not None:
+            self.recorder.waited(str(handle), *self.waits[-1][1:])
 
     @property
     def loss_scale(self) -> float:
@@ -174,12 +196,14 @@ class LiveFabric:
 
     def update(self, bucket: Bucket) -> None:
         """Update the parameters of a bucket, unless the verdict is to skip the iteration."""
-        if self.rules is not None:
-            self.rules.update(bucket)
+        self.rules.update(bucket)
         factor = self.factor()
         if factor is not None:
+            begin = self.recorder and self.now()
             self.bound[bucket].update_own(factor)
             self.bound[bucket].updated()
+            if self.recorder is not None:
+                self.recorder.updated(bucket.index, begin, self.now())
 
     def factor(self) -> float | None:
         """What gradients are multiplied by; waits for the verdict on them."""
@@ -212,8 +236,10 @@ class LiveFabric:
 
     def exposed_s(self) -> float:
         """Seconds for which the compute stream has waited for communication since this was asked last."""
-        waits, self.waits = self.waits, []
-        return sum(self.seconds(begin, end) for begin, end in waits)
+        waits, self.waits, self.exposed_by = self.waits, [], defaultdict(float)
+        for collective, begin, end in waits:
+            self.exposed_by[collective] += self.seconds(begin, end)
+        return sum(self.exposed_by.values())
 
     def free(self) -> None:
         """Give all plans back."""

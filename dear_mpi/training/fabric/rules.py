@@ -15,7 +15,7 @@ from typing import NoReturn
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
 
-__all__ = ["Rules", "ScheduleError", "carried_out"]
+__all__ = ["NoRules", "Rules", "ScheduleError", "carried_out"]
 
 
 class ScheduleError(ValueError):
@@ -59,6 +59,7 @@ class Rules:
         self.name, self.buckets, self.collectives = name, buckets, collectives
         self.judged, self.sharded = judged, sharded
         self.reduced = 0  # buckets of this iteration
+        self.in_order = False  # whether an order of the iteration holds collectives back until their turn
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
         self.point: tuple[str, tuple[int, ...]] = ("", ())
@@ -83,6 +84,7 @@ class Rules:
             allowed = "a list of all pairs of a collective and the index of a bucket, each once"
             self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
         gathers = [collective == "all_gather" for collective, _ in order or ()]
+        self.in_order = order is not None
         if self.judged and gathers != sorted(gathers):
             what = "behind which clipping and loss scaling look at all gradients"
             self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
@@ -119,13 +121,19 @@ class Rules:
             self.refuse(f"starts the {collective} of {bucket} behind its {[*entry.started][-1]}, once too often")
         if collective == "all_gather" and [*entry.started] != ["reduce_scatter"]:
             self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
-        if collective == "all_gather" and self.sharded:
+        if collective == "all_gather" and self.sharded and not self.in_order:
             self.check_judged(f"starts the all_gather of {bucket}")
         if entry.updated or entry.missing:
             missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
             self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
         entry.started[collective] = handle
         self.reduced += collective != "all_gather"
+
+    def gather_again(self, bucket: Bucket) -> None:
+        """Its values are gathered once more: they must be new ones."""
+        entry = self.entries.get(bucket)
+        if entry is None or not (entry.updated or entry.missing):
+            self.refuse(f"gathers {bucket} again, whose values are not the new ones")
 
     def awaited(self, collective: str, bucket: Bucket, handle: object) -> None:
         """A collective was waited for; that of an earlier iteration says nothing."""
@@ -161,3 +169,12 @@ class Rules:
         for bucket, entry in self.entries.items():
             if not entry.updated:
                 self.refuse(f"forgets {bucket}: it has not updated it")
+
+
+class NoRules:
+    """Keeps no book: before the first iteration, and for whoever drives a fabric without a schedule."""
+
+    def start(self, collective: str, bucket: Bucket, handle: object) -> None: ...
+    def gather_again(self, bucket: Bucket) -> None: ...
+    def awaited(self, collective: str, bucket: Bucket, handle: object) -> None: ...
+    def update(self, bucket: Bucket) -> None: ...

@@ -71,6 +71,8 @@ class ShardedFabric(LiveFabric):
         if factor is not None:
             with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
                 self.bound[bucket].update_own(factor)
+            if self.recorder is not None:
+                self.recorder.ended(f"update of bucket {bucket.index}", self.engine.streams.communication.mark())
             gather()
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
@@ -92,8 +94,7 @@ class ShardedFabric(LiveFabric):
         return [*order, *gathers.values()]
 
     def update(self, bucket: Bucket) -> None:
-        if self.rules is not None:
-            self.rules.update(bucket)
+        self.rules.update(bucket)
         gather = self.gathers.pop(bucket, None)
         if gather is not None:
             self.wait_exposed(gather)

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array
 from dear_mpi.training.fabric.order import LOSS, Key, Order, completed
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.timeline.recorder import Recorder
 
-__all__ = ["Price", "VirtualFabric", "VirtualMeter", "VirtualUse", "Wait"]
+__all__ = ["Price", "VirtualFabric", "VirtualHandle", "Wait", "last", "of_rank"]
 
 Price = Callable[[str, Bucket], float]
 
@@ -39,6 +39,7 @@ class VirtualHandle:
     bucket: Bucket | None
     submitted_s: Any  # float, or over ranks
     price_s: float
+    begin_s: float = 0.0  # on the wire
     end_s: float | None = None
 
     def __str__(self) -> str:
@@ -66,14 +67,16 @@ class VirtualFabric:
         update_s: seconds of the update of a bucket.
         stall: the seconds by which a second of updates delays what is on the wire meanwhile.
         stretch: how many times as long an update takes meanwhile.
-        compute: from the nominal seconds of a layer to those that it takes on each rank.
+        compute: from nominal seconds to those on each rank.
 
     Attributes:
         clock_s: the time, of all ranks or of each.
+        updated_s: what all updates have taken so far, on all ranks or on each.
         waited: what ``exposed_s`` has added up.
     """
 
     loss_scale = 1.0
+    recorder: Recorder | None = None
 
     def __init__(
         self,
@@ -84,12 +87,13 @@ class VirtualFabric:
         update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
         stall: float = 0.0,
         stretch: float = 1.0,
-        compute: Callable[[float], Any] = lambda seconds: seconds,
+        compute: Callable[[Any], Any] = lambda seconds: seconds,
     ) -> None:
         self.rules, self.buckets = rules, rules.buckets
         self.price, self.loss_s, self.update_s, self.compute = price, loss_s, update_s, compute
         self.stall, self.stretch, self.moving = stall, stretch, list[VirtualHandle]()
         self.clock_s: Any = 0.0
+        self.updated_s: Any = 0.0
         self.wire_free_s = 0.0
         self.waits: list[Wait] = []
         self.waited: list[Wait] = []
@@ -106,6 +110,18 @@ class VirtualFabric:
         self.submit((collective, bucket.index), handle)
         return handle
 
+    def negotiate(self, bucket: Bucket) -> None:
+        """Put what says that a bucket is ready onto the wire."""
+        handle = VirtualHandle("negotiation", bucket, self.clock_s, self.loss_s)
+        self.submit(("negotiation", bucket.index), handle)
+
+    def gather_again(self, bucket: Bucket) -> VirtualHandle:
+        """Put another all-gather onto the wire."""
+        self.rules.gather_again(bucket)
+        handle = VirtualHandle("all_gather", bucket, self.clock_s, self.price("all_gather", bucket))
+        self.submit(("second all_gather", bucket.index), handle)
+        return handle
+
     def start_loss(self) -> VirtualHandle:
         """The same for the sum of the loss."""
         handle = VirtualHandle("sum of the loss", None, self.clock_s, self.loss_s)
@@ -114,7 +130,8 @@ class VirtualFabric:
 
     def submit(self, key: Key, handle: VirtualHandle) -> None:
         for each in self.order.submit(key, handle):
-            self.wire_free_s = each.end_s = max(self.wire_free_s, last(each.submitted_s)) + each.price_s
+            each.begin_s = max(self.wire_free_s, last(each.submitted_s))
+            self.wire_free_s = each.end_s = each.begin_s + each.price_s
             if self.stall:
                 self.moving.append(each)
 
@@ -136,6 +153,7 @@ class VirtualFabric:
             meanwhile_s = self.beside_messages(last(taken_s))
             self.hold_up(self.stall * meanwhile_s)
             taken_s = taken_s + (self.stretch - 1) * meanwhile_s
+        self.updated_s = self.updated_s + taken_s
         self.clock_s = self.clock_s + taken_s
 
     def beside_messages(self, seconds: float) -> float:
@@ -153,7 +171,7 @@ class VirtualFabric:
         self.moving = [each for each, _ in ends]
         self.wire_free_s += delay_s
 
-    def spend(self, seconds: float) -> None:
+    def spend(self, seconds: Any) -> None:
         """Let time pass: something is computed."""
         self.clock_s = self.clock_s + self.compute(seconds)
 
@@ -189,42 +207,6 @@ def last(times_s: Any) -> float:
     return times_s if isinstance(times_s, float) else float(times_s.max())
 
 
-@dataclass(eq=False)
-class VirtualUse:
-    """A use of a layer that only takes time."""
-
-    fabric: VirtualFabric
-    number: int
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-
-    complaints: Sequence[str] = ()
-
-    def forward(self, x: Array, *, inspect: bool) -> Array:
-        self.fabric.spend(self.forward_s)
-        return x
-
-    def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
-
-    def backward(self, dy: Array) -> Array:
-        self.fabric.spend(self.backward_s)
-        return dy
-
-    def after_backward(self, *, last: bool) -> None: ...
-
-
-class VirtualMeter:
-    """Sums a loss that is zero, but may take its time: the sum has its place on the wire, behind the forward pass."""
-
-    def __init__(self, fabric: VirtualFabric, seconds: float = 0.0) -> None:
-        self.fabric, self.seconds = fabric, seconds
-
-    def start(self, loss: Array | float, targets: int, total: int) -> None:
-        self.fabric.spend(self.seconds)
-        self.handle = self.fabric.start_loss()
-
-    def complaint(self) -> None: ...
-
-    def read(self) -> float:
-        self.fabric.wait(self.handle)
-        return 0.0
+def of_rank(times_s: Any, rank: int) -> float:
+    """The time of one rank, where there is one for all or one for each."""
+    return float(times_s) if np.ndim(times_s) == 0 else float(times_s[rank])

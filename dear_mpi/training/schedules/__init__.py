@@ -1,17 +1,37 @@
 """Schedules: when each bucket communicates during training. One small file each, and its line in ``SCHEDULES``."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.training.schedules.byte_scheduler import ByteScheduler
+from dear_mpi.training.schedules.ddp import Ddp
 from dear_mpi.training.schedules.dear import Dear
+from dear_mpi.training.schedules.dear_eager import DearEager
+from dear_mpi.training.schedules.fsdp import Fsdp
+from dear_mpi.training.schedules.horovod import Horovod
+from dear_mpi.training.schedules.mg_wfbp import MgWfbp
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.schedules.sequential import Sequential
 from dear_mpi.training.schedules.wfbp import Wfbp
+from dear_mpi.training.schedules.zero import Zero
 
-__all__ = ["BASELINE", "SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp", "find_schedules", "source_text"]
+__all__ = ["BASELINE", "SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp"]
+__all__ += ["find_schedules", "own_fusion", "source_text"]
 
-SCHEDULES: dict[str, type[Schedule]] = {"sequential": Sequential, "wfbp": Wfbp, "dear": Dear}
+SCHEDULES: dict[str, type[Schedule]] = {
+    "sequential": Sequential,
+    "wfbp": Wfbp,
+    "ddp": Ddp,
+    "mg-wfbp": MgWfbp,
+    "horovod": Horovod,
+    "bytescheduler": ByteScheduler,
+    "zero": Zero,
+    "fsdp": Fsdp,
+    "dear": Dear,
+    "dear-eager": DearEager,
+}
 BASELINE = "wfbp"  # what predicted speed-ups are over
 
 
@@ -31,15 +51,44 @@ def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
     return {name: find_schedule(name) for name in names}
 
 
+def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
+    """A policy of fusion; ``own`` is that of the schedule's source."""
+    return schedule.fusion if fusion == "own" else fusion
+
+
 def find_schedule(name: str) -> type[Schedule]:
-    """The schedule of a name in ``SCHEDULES``, or a class of a user's file: ``path/to/mine.py:Mine``.
+    """The schedule of a name in ``SCHEDULES``, perhaps with options, or a class of a user's file.
 
     Raises:
-        ValueError: there is none of this name, or it is no class derived from ``Schedule``.
+        ValueError: there is none of this name, it has no such option, or it is no class derived from ``Schedule``.
+
+    >>> find_schedule("wfbp").fusion, vars(find_schedule("bytescheduler:credit=8"))["credit"]
+    ('25MB', 8)
     """
     if not is_in_file(name):
-        return lookup("schedule", name, SCHEDULES)
+        base, *given = name.split(":")
+        schedule = lookup("schedule", base, SCHEDULES)
+        return schedule.specialised(**options_of(name, schedule, given)) if given else schedule
     found = load(source_of(name, "schedule", "MySchedule"))
     if not (isinstance(found, type) and issubclass(found, Schedule)):
         raise ValueError(f"schedule {name!r} must be a class derived from Schedule, not {found!r}")
+    return found
+
+
+def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:
+    """The values of ``option=value`` texts.
+
+    Raises:
+        ValueError: the schedule has no such option, or not of this value.
+    """
+    found: dict[str, Any] = {}
+    for text in given:
+        option, _, value = text.partition("=")
+        if not schedule.options:
+            raise ValueError(f"schedule {name!r}: {name.partition(':')[0]} has no options, so not {option!r} either")
+        read = lookup(f"schedule {name!r}: option", option, schedule.options).read
+        try:
+            found[option] = read(value)
+        except ValueError as error:
+            raise ValueError(f"schedule {name!r}: {option} {error}") from None
     return found

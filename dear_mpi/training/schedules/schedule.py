@@ -9,10 +9,12 @@ ranks must start the same collectives in the same order.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dear_mpi.training.fabric import Fabric
+from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.schedules.option import Option
 
 __all__ = ["Schedule"]
 
@@ -22,12 +24,25 @@ class Schedule:
 
     Attributes:
         collectives: those that it starts, so that their plans can be made before training.
+        extras: what else it starts: ``negotiation`` or ``second all_gather``.
+        fusion: where its source cuts buckets, see ``borders`` in ``training/fusion.py``: what ``--fusion own`` means.
+        foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
+        options: what may be chosen about it, by name; the values are attributes of these names.
         order: in which the collectives of an iteration go onto the wire, from the first of its backward pass to the
             last before that of the next one; None for the order in which they are started.
     """
 
     collectives: ClassVar[tuple[str, ...]] = ()
+    extras: ClassVar[tuple[str, ...]] = ()
+    fusion: ClassVar[str] = "25MB"
+    foresees: ClassVar[bool] = False
+    options: ClassVar[Mapping[str, Option[Any]]] = {}
     order: Sequence[Key] | None = None
+
+    @classmethod
+    def specialised(cls, **options: Any) -> type["Schedule"]:
+        """This schedule with other values for some of its options."""
+        return type(cls.__name__, (cls,), options)
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
@@ -41,6 +56,10 @@ class Schedule:
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
+
+    def ordered(self, nominal: Nominal) -> Sequence[Key] | None:
+        """An order of the iteration that suits what it is expected to take; not collective."""
+        return self.order
 
     def before_forward(self, use: int) -> None:
         """A layer is about to run: its parameters must be up to date when this returns."""

@@ -17,11 +17,10 @@ from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 from dear_mpi.training.config import Config
-from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train
 from tests.collective_checks import MESSAGES, cases, check_case
 from tests.gpu.conftest import watched
-from tests.training_checks import settings
+from tests.training_checks import KINDS, settings
 
 pytestmark = pytest.mark.mpi
 
@@ -60,7 +59,7 @@ def test_same_bits_under_every_schedule_direct_and_staged(paths, model):
         config = Config.of(settings(model=model, fusion="layers:2", device="cuda", schedule=schedule, iterations=3))
         return train(config, World(transport))["params_sha256"]
 
-    assert len({digest(transport, schedule) for transport in paths for schedule in SCHEDULES}) == 1
+    assert len({digest(transport, schedule) for transport in paths for schedule in KINDS}) == 1
 
 
 def test_losses_are_those_of_the_host(paths):

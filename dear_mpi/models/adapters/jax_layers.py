@@ -1,0 +1,129 @@
+"""Functions of JAX as layers: ``y = function(parameters, x)``, differentiated by ``jax.vjp``.
+
+    layers = [JaxLayer("dense", lambda p, x: jax.nn.relu(x @ p["w"] + p["b"]), {"w": w, "b": b}), ...]
+    session = Session(layers, JaxLoss(loss), comm)
+
+What goes into a layer and comes out of it are NumPy's arrays. JAX takes the memory of its arrays for constant, and the
+line's changes: so values are copied when a layer runs forward, and gradients when it runs backward. Forward returns its
+pullback with what it keeps as arrays, so both passes are compiled, once for each function and shape.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.models.layer import Parameter
+
+__all__ = ["JaxLayer", "JaxLoss"]
+
+Function = Callable[[Any, Any], Any]
+
+
+@partial(jax.jit, static_argnums=0)
+def run(function: Function, values: Any, x: Any) -> Any:
+    """A layer's output, and its pullback to the values, and to the input unless that is of integers."""
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return jax.vjp(function, values, x)
+    return jax.vjp(lambda those: function(those, x), values)
+
+
+@partial(jax.jit, static_argnums=0)
+def run_loss(function: Function, outputs: Any, targets: Any) -> Any:
+    """A loss, and its pullback to the outputs."""
+    return jax.vjp(lambda those: function(those, targets), outputs)
+
+
+@jax.jit  # type: ignore[untyped-decorator]
+def pull(pullback: Any, dy: Any) -> Any:
+    """The gradients of what a function was called with."""
+    return pullback(dy)
+
+
+class JaxLayer:
+    """A function of parameters and an input.
+
+    Args:
+        name: in front of those of the parameters.
+        function: pure, for JAX may call it once for many passes.
+        parameters: arrays, in lists, dictionaries or whatever else JAX knows as a tree; or, for layers that are tied, a
+            ``Parameter`` of another one.
+
+    Raises:
+        ValueError: a parameter has a type that JAX does not keep.
+    """
+
+    def __init__(self, name: str, function: Function, parameters: Any = ()) -> None:
+        if not callable(function):
+            raise ValueError(f"layer {name}: function must take parameters and an input, not be {function!r:.99}")
+        self.function = function
+        leaves, self.tree = jax.tree_util.tree_flatten_with_path(parameters)
+        self.parameters = tuple(
+            leaf if isinstance(leaf, Parameter) else new_parameter(f"{name}{jax.tree_util.keystr(path)}", leaf)
+            for path, leaf in leaves
+        )
+
+    def forward(self, x: Array) -> Array:
+        values = [jnp.array(parameter.value) for parameter in self.parameters]  # copies
+        y, self.pullback = run(self.function, jax.tree_util.tree_unflatten(self.tree, values), jnp.asarray(x))
+        return np.asarray(y)
+
+    def backward(self, dy: Array) -> Array:
+        """Write all gradients; that of the input, or an empty array where the input is of integers."""
+        pullback, self.pullback = self.pullback, None
+        gradients, *dx = pull(pullback, jnp.asarray(dy))
+        for parameter, gradient in zip(self.parameters, jax.tree_util.tree_leaves(gradients), strict=True):
+            if parameter.trained:
+                parameter.grad[...] = gradient
+        return np.asarray(dx[0]) if dx else np.zeros(0, dy.dtype)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JaxLayer:
+        """Another use of the same function."""
+        return copy.copy(self)
+
+
+class JaxLoss:
+    """A loss that is a function of outputs and targets, and returns the *sum* over these examples."""
+
+    def __init__(self, function: Function) -> None:
+        if not callable(function):
+            raise ValueError(f"loss must be a function of outputs and targets, not {function!r:.99}")
+        self.function = function
+
+    def forward(self, outputs: Array, targets: Array) -> float:
+        """The sum.
+
+        Raises:
+            ValueError: the loss is not one number.
+        """
+        self.total, self.pullback = run_loss(self.function, jnp.asarray(outputs), jnp.asarray(targets))
+        if getattr(self.total, "shape", None) != ():
+            raise ValueError(f"loss must be one number, the sum over its examples, not {self.total!r:.99}")
+        return float(self.total)
+
+    def backward(self, scale: float) -> Array:
+        """The gradient of ``scale`` times the sum."""
+        pullback, self.pullback = self.pullback, None
+        (gradient,) = pull(pullback, jnp.asarray(scale, self.total.dtype))
+        return np.asarray(gradient)
+
+
+def new_parameter(name: str, leaf: Any) -> Parameter:
+    """A parameter with a copy of some values.
+
+    Raises:
+        ValueError: JAX would give them another type.
+    """
+    value = np.array(leaf)
+    kept = jnp.array(value[:0] if value.ndim else value).dtype if value.dtype.kind in "biufc" else value.dtype
+    if kept != value.dtype:
+        advice = "give it as that, or call jax.config.update('jax_enable_x64', True)"
+        raise ValueError(f"parameter {name} is of {value.dtype}, which JAX makes {kept}: {advice}")
+    return Parameter.of(name, value)

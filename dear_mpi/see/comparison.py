@@ -1,0 +1,130 @@
+"""The table of ``compare``: schedules side by side, for each fusion, and each schedule at its best."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
+from dear_mpi.reporting.units import format_hosts
+from dear_mpi.see.tables import MEDIANS, algorithm, buckets, sharded
+
+__all__ = ["as_sweep", "heading", "show_comparison"]
+
+Row = dict[str, Any]
+LEFT = ("schedule", "")
+
+
+def show_comparison(world: World, rows: Sequence[Row]) -> None:
+    """A table for each fusion, and one of the best of each schedule where there are several."""
+    screen = console(world)
+    groups = [list(group) for _, group in groupby(rows, lambda row: row["asked_fusion"])]
+    for group in groups:
+        screen.print(table_of(group, fusion_text(group)), *notes(group), sep="\n", markup=False)
+    if len(groups) > 1:
+        screen.print(best_table(rows))
+
+
+def fusion_text(rows: Sequence[Row]) -> str:
+    """How many buckets the rows of a table have, and why.
+
+    >>> fusion_text([{"asked_fusion": "own", "buckets": 4}, {"asked_fusion": "own", "buckets": 9}])
+    '4 to 9 buckets (fusion own)'
+    """
+    counts, asked = sorted({row["buckets"] for row in rows}), rows[0]["asked_fusion"]
+    if len(counts) == 1:
+        return buckets({"buckets": counts[0], "fusion": asked})
+    return f"{counts[0]} to {counts[-1]} buckets (fusion {asked})"
+
+
+def table_of(rows: Sequence[Row], fused: str) -> Table:
+    """Schedules with one fusion."""
+    first = rows[0]
+    title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
+    title += f"\n{algorithm(first)}{sharded(first)} over {first['transport']}"
+    parts = "exposed: waiting for communication; hidden: of what could be; bound: least time possible"
+    ends = "predicted: by the virtual fabric, from this compute and what collectives cost alone"
+    caption = f"ms: {MEDIANS}; {parts}; {ends}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=0)
+    for head in ("schedule", "iteration", "compute", "exposed", "hidden", "predicted", "bound", "speed-up", ""):
+        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=not head)
+    digits = 0 if first["median_s"] >= 0.1 else 2
+    for row in rows:
+        table.add_row(
+            row["schedule"],
+            interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, digits),
+            f"{row['compute_s'] * 1e3:.{digits}f}",
+            f"{row['exposed_comm_s'] * 1e3:.{digits}f}",
+            f"{row['hidden']:.0%}",
+            f"{row['predicted_s'] * 1e3:.{digits}f}",
+            f"{row['bound_s'] * 1e3:.{digits}f}",
+            "-" if row["verdict"] == "too noisy" else interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3),
+            row["verdict"],
+        )
+    return table
+
+
+def waits(row: Row, digits: int) -> str:
+    """For which collectives the compute of a schedule has waited, where these are several.
+
+    >>> waits({"schedule": "dear", "exposed_s": {"reduce_scatter": 0.25, "all_gather": 0.1, "loss": 1e-6}}, 0)
+    'dear waits: reduce_scatter 250, all_gather 100'
+    """
+    found = {name: seconds for name, seconds in row["exposed_s"].items() if seconds >= 0.5e-3 / 10**digits}
+    parts = ", ".join(f"{name} {seconds * 1e3:.{digits}f}" for name, seconds in found.items())
+    return f"{row['schedule']} waits: {parts}" if len(found) > 1 else ""
+
+
+def best_table(rows: Sequence[Row]) -> Table:
+    """Each schedule with the fusion that suits it best."""
+    names = list(dict.fromkeys(row["schedule"] for row in rows))
+    best = [min((row for row in rows if row["schedule"] == name), key=lambda row: row["median_s"]) for name in names]
+    caption = f"the fastest of those above, by medians: chosen after they were seen, so a little too good; {PLUS_MINUS}"
+    table = Table(title="Each schedule with its best fusion", caption=caption, box=SIMPLE_HEAD, padding=0)
+    for head in ("schedule", "fusion", "buckets", "iteration", f"/ {names[0]}"):
+        table.add_column(head, justify="left" if head in ("schedule", "fusion") else "right")
+    digits = 0 if best[0]["median_s"] >= 0.1 else 2
+    for row in best:
+        asked = row["asked_fusion"]
+        table.add_row(
+            row["schedule"],
+            asked if asked == row["fusion"] else f"{asked}: {row['fusion']:.20}",
+            str(row["buckets"]),
+            interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, digits),
+            f"{best[0]['median_s'] / row['median_s']:.3f}",
+        )
+    return table
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What was waited for; and what theory says: where nothing can be gained, and why."""
+    first, digits = rows[0], 0 if rows[0]["median_s"] >= 0.1 else 2
+    waited = [text for text in (waits(row, digits) for row in rows) if text]
+    if waited:
+        waited[0] = f"ms, means over iterations and ranks: {waited[0]}"
+    if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
+        why = "it is complete when backward ends, and needed when forward begins: try a finer --fusion"
+        return [*waited, f"With one bucket no schedule can overlap anything, for {why}."]
+    return waited + [
+        f"{row['schedule']} can gain nothing over {first['schedule']} here: their bounds are equal."
+        for row in rows[1:]
+        if 0.99 <= row["ideal_speedup"] <= 1.01
+    ]
+
+
+def heading(rows: Sequence[Row]) -> str:
+    """What all rows share, below the title of a picture."""
+    first = rows[0]
+    where = f"{first['device']}, {format_hosts(first['hosts'])}, over {first['transport']}"
+    return f"Measured, with {algorithm(first)} on {where}\nmedians; speed-up here: over {first['schedule']}"
+
+
+def as_sweep(rows: Sequence[Row]) -> list[Row]:
+    """The rows as ``see/sweep`` draws them."""
+    return [
+        row | {"iteration_s": row["median_s"], "speedup_vs_wfbp": row["speedup"], "fusion": row["asked_fusion"]}
+        for row in rows
+    ]

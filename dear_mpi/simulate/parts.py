@@ -1,0 +1,111 @@
+"""How long the iterations are that count, and the parts of which that time consists, on one rank.
+
+    last rank begins ----------------------------------> last rank ends       the length, over the iterations: the mean
+       one rank begins | forward, backward, waits, updates, the rest | ends    its parts, which add up to that
+
+Where ranks compute at different speeds, they may end an iteration apart, as DeAR lets them, and be last in turn. The
+longest of each iteration would then count what one rank is behind another again and again. From the last rank to the
+last rank it counts once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
+from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.trainer import Times
+
+__all__ = ["Exposed", "Parts", "Tally"]
+
+TIE = 1e-9  # times are alike if they differ by less than this part of them
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """How long a rank waits for a collective in an iteration; the sum of the loss has no bucket."""
+
+    collective: str
+    bucket: Bucket | None
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Seconds of an iteration: means over those that count, which differ only where there is jitter.
+
+    ``iteration_s`` is that of the job: from the clock of the last rank at the beginning to that of the last one at the
+    end. The others are those of one rank throughout (``Tally.rank``), and add up to it.
+
+    Attributes:
+        exposed_s: waiting for communication.
+        update_s: of the optimiser.
+        rest_s: what is neither a layer, nor waiting, nor an update; and what the rank's own time lacks to that of the
+            job, which is nothing where one rank is last at the beginning and at the end.
+        waits: the parts of ``exposed_s``.
+    """
+
+    iteration_s: float
+    forward_s: float
+    backward_s: float
+    exposed_s: float
+    update_s: float
+    rest_s: float
+    waits: tuple[Exposed, ...]
+
+
+class Tally:
+    """Adds up iterations on a virtual fabric, from now on; all seconds are those of all ranks, or of each."""
+
+    def __init__(self, fabric: VirtualFabric) -> None:
+        self.fabric, self.iterations = fabric, 0
+        self.begin_s, self.updated_s = fabric.now(), fabric.updated_s
+        self.forward_s: Any = 0.0
+        self.backward_s: Any = 0.0
+        self.waited_s: dict[tuple[str, Bucket | None], Any] = defaultdict(float)
+
+    def add(self, times: Times) -> None:
+        """An iteration is over."""
+        self.iterations += 1
+        self.forward_s = self.forward_s + times.forward_s
+        self.backward_s = self.backward_s + times.backward_s
+        for wait in self.fabric.waited:
+            self.waited_s[wait.handle.collective, wait.handle.bucket] += wait.exposed_s
+
+    @property
+    def length_s(self) -> float:
+        """From the last rank's begin to the last rank's end."""
+        return last(self.fabric.now()) - last(self.begin_s)
+
+    def rank(self) -> int:
+        """The rank whose own time comes nearest to the length from below; of several the one that computes most.
+
+        There is one: that which was last at the beginning ends no later than the last one.
+        """
+        own_s, compute_s = (self.fabric.now() - self.begin_s, self.forward_s + self.backward_s)
+        own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
+        lacks_s, tie_s = self.length_s - own_s, TIE * self.length_s
+        least_s = lacks_s[lacks_s >= -tie_s].min()
+        near = (lacks_s >= -tie_s) & (lacks_s <= least_s + tie_s)
+        return int(np.argmax(np.where(near, compute_s, -1.0)))
+
+    def parts(self) -> Parts:
+        """The means of what was added."""
+        rank, share = self.rank(), 1 / self.iterations
+        waits = [Exposed(*what, share * of_rank(seconds, rank)) for what, seconds in self.waited_s.items()]
+        taken_s = (self.forward_s, self.backward_s, self.fabric.updated_s - self.updated_s)
+        forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in taken_s)
+        exposed_s, iteration_s = sum(wait.seconds for wait in waits), share * self.length_s
+        return Parts(
+            iteration_s=iteration_s,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            exposed_s=exposed_s,
+            update_s=update_s,
+            rest_s=max(0.0, iteration_s - forward_s - backward_s - exposed_s - update_s),  # not -1e-17
+            waits=tuple(wait for wait in waits if wait.seconds),
+        )

@@ -1,0 +1,64 @@
+"""What would help the row that waits longest: the same with one thing changed, simulated once more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from dear_mpi.simulate.scenario import Scenario
+from dear_mpi.simulate.sweep import Simulated
+from dear_mpi.training.schedules import SCHEDULES, Schedule, find_schedules
+
+__all__ = ["Change", "changes", "longest", "remedies"]
+
+Change = Callable[[], float]  # seconds of an iteration with it
+GAIN = 0.995  # what is not worth half a percent is not named
+TIE = 1e-9  # times are alike if they differ by less than this part of them
+FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
+
+
+def longest(found: Sequence[Simulated]) -> list[Simulated]:
+    """The rows that wait longest, equally long; none if no row waits."""
+    most_s = max(each.row["exposed_comm_s"] for each in found)
+    return [each for each in found if most_s and each.row["exposed_comm_s"] >= (1 - TIE) * most_s]
+
+
+def changes(simulated: Simulated) -> dict[str, Change]:
+    """What can be changed, by its name."""
+    scenario, prediction = simulated.scenario, simulated.prediction
+    name, fusion = prediction.schedule, prediction.fusion
+    schedule = find_schedules([name])[name]
+
+    def rewired(**factors: float) -> Change:
+        return lambda: seconds_of(scenario.rewired(**factors), name, schedule, fusion)
+
+    def under(other: str, kind: type[Schedule], policy: str) -> Change:
+        return lambda: seconds_of(scenario, other, kind, policy)
+
+    tried = {"twice the bandwidth": rewired(beta=0.5), "half the latency": rewired(alpha=0.5)}
+    if scenario.wires.network.o:
+        tried["half the processor's time of a message"] = rewired(o=0.5)
+    tried |= {f"fusion {policy}": under(name, schedule, policy) for policy in FUSIONS if policy != fusion}
+    return tried | {f"schedule {each}": under(each, SCHEDULES[each], fusion) for each in SCHEDULES if each != name}
+
+
+def remedies(simulated: Simulated, progress: Callable[[str], object] = lambda note: None) -> list[tuple[str, float]]:
+    """Changes with which an iteration takes less, and its seconds then; the best first.
+
+    ``progress`` is called behind each change.
+    """
+    found = []
+    for name, seconds in changes(simulated).items():
+        found.append((name, seconds()))
+        progress(name)
+    better = [each for each in found if each[1] < GAIN * simulated.prediction.iteration_s]
+    return sorted(better, key=lambda each: each[1])
+
+
+def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
+    """What an iteration would take; infinity where the algorithm does not serve the schedule, or has too much to do."""
+    try:
+        scenario.check(name, schedule, fusion)
+        return scenario.predict(name, schedule, fusion).iteration_s
+    except ValueError:
+        return math.inf

@@ -1,0 +1,159 @@
+"""One model on one number of ranks and a network: what it costs under any schedule and fusion, and its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.reporting.units import check_seconds
+from dear_mpi.simulate.compute import Source
+from dear_mpi.simulate.contention import Contention
+from dear_mpi.simulate.model import Model
+from dear_mpi.simulate.network import Wires
+from dear_mpi.simulate.pace import Jitter, Pace, parse_jitter, parse_straggler
+from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.simulate.prices.replayed import Replayed
+from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, predict
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.training.fabric.virtual import Price
+from dear_mpi.training.fusion import borders
+from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.merged import BY_TIME
+from dear_mpi.training.schedules import Schedule, own_fusion
+
+__all__ = ["Scenario"]
+
+LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One model on one number of ranks."""
+
+    settings: Settings
+    source: Source
+    model: Model
+    wires: Wires
+    prices: Prices
+    pace: Pace
+
+    @classmethod
+    def of(cls, settings: Settings, name: str, wires: Wires, ranks: int) -> Scenario:
+        """
+        Raises:
+            ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
+        """
+        source = settings.source
+        model = source.model(name, ranks=ranks, wire=settings.wire)
+        if settings.update_s is not None:
+            check_seconds("update_s", settings.update_s)
+            model = replace(model, update_s=settings.update_s)
+        hosts = wires.network.hosts or tuple(range(ranks))
+        kind = Prices if wires.topology is None else partial(Replayed, topology=wires.topology)
+        prices = kind(wires.network, ranks, default_segment(hosts), model.itemsize)
+        straggler = None if settings.straggler is None else parse_straggler(settings.straggler, ranks)
+        return cls(settings, source, model, wires, prices, Pace(ranks, straggler=straggler))
+
+    @property
+    def contention(self) -> Contention:
+        """Between messages and updates."""
+        given = self.settings.contention
+        return self.wires.contention if given is None else given
+
+    def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
+        """See that a schedule can be simulated with this fusion.
+
+        Raises:
+            ScheduleError: it breaks a rule, or would wait for ever.
+            ValueError: the fusion policy cannot be read.
+        """
+        policy = own_fusion(fusion, schedule)
+        if policy not in BY_TIME:  # they need prices, which take time
+            borders(policy, self.model.layout, self.model.itemsize)
+        check_schedule(self.model, name, schedule, fusion, lambda buckets: self.priced(schedule, buckets))
+
+    def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
+        """An iteration under one schedule."""
+        settings, ranks, places = self.settings, self.prices.ranks, 2 * len(self.model.names)
+        least = ranks * self.model.itemsize
+        return predict(
+            self.model,
+            name,
+            schedule,
+            fusion,
+            lambda buckets: self.priced(schedule, buckets),
+            iterations=settings.counted,
+            loss_s=float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [least])[0]),
+            contention=self.contention,
+            compute=self.pace,
+            noise=Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed),
+            traced=ranks if traced else None,
+        )
+
+    def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
+        """The prices of these buckets, all at once."""
+        sizes = sorted({bucket.nbytes for bucket in buckets})
+        table: Mapping[tuple[str, int], float] = {
+            (collective, nbytes): float(seconds)
+            for collective in schedule.collectives
+            for nbytes, seconds in zip(
+                sizes, self.prices.seconds(self.settings.algorithm, collective, sizes), strict=True
+            )
+        }
+
+        def price(collective: str, bucket: Bucket) -> float:
+            return table[collective, bucket.nbytes]
+
+        return price
+
+    def row(self, prediction: Prediction, base_s: float) -> dict[str, Any]:
+        """What ``--json`` has of it.
+
+        Raises:
+            ValueError: a figure is not finite.
+        """
+        settings, seconds = self.settings, prediction.iteration_s
+        row = {
+            "model": self.model.name,
+            "params": self.model.params,
+            "ranks": self.prices.ranks,
+            "schedule": prediction.schedule,
+            "algorithm": settings.algorithm,
+            "fusion": prediction.fusion,
+            "buckets": len(prediction.buckets),
+            "wire": self.model.wire,
+            "accumulate": self.model.parts,
+            **self.wires.row(),
+            "compute": str(self.source),
+            "compute_origin": self.source.origin,
+            "update_s_per_element": self.model.update_s,
+            "stall": self.contention.stall,
+            "stretch": self.contention.stretch,
+            "contention_origin": self.contention.origin,
+            "update_origin": "measured" if settings.update_s is None and settings.profile else "given",
+            "straggler": settings.straggler,
+            "jitter": parse_jitter(settings.jitter),
+            "iterations": settings.counted,
+            "seed": settings.seed,
+            "iteration_s": seconds,
+            "compute_s": prediction.forward_s + prediction.backward_s,
+            "exposed_comm_s": prediction.exposed_s,
+            "update_s": prediction.update_s,
+            "rest_s": prediction.rest_s,
+            "bound_s": prediction.bound_s,
+            "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
+        }
+        check_finite(f"the row of schedule {prediction.schedule!r}, fusion {prediction.fusion!r}", row)
+        return row
+
+    def rewired(self, **factors: float) -> Scenario:
+        """The same with costs of the network times a factor."""
+        network = self.wires.network
+        for name, factor in factors.items():
+            between = network.between
+            between = None if between is None else replace(between, **{name: factor * getattr(between, name)})
+            network = replace(network, **{name: factor * getattr(network, name)}, between=between)
+        return replace(self, prices=replace(self.prices, network=network, found={}))

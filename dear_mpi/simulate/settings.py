@@ -1,0 +1,83 @@
+"""What is simulated: what a user chooses, as far as it is text and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dear_mpi.simulate.compute import Source, source_of
+from dear_mpi.simulate.contention import Contention
+from dear_mpi.simulate.pace import parse_jitter
+from dear_mpi.training.profile import Profile
+
+__all__ = ["Settings"]
+
+NOISY_ITERATIONS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is simulated.
+
+    Attributes:
+        models: ``synthetic:NAME`` each, or the model of the profile.
+        network: see ``read_network``.
+        fusions: policies of ``borders``.
+        forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``source_of``.
+        wire: the type in which gradients travel; that of the profile, or fp32, if it is not given.
+        update_s: seconds of an update for each element; those of the profile, or none, if they are not given.
+        contention: what messages and updates do to each other; what the network's file says, if it is not given.
+        straggler, jitter: see ``pace.py``, as text.
+        iterations: how many count; 1, or 20 where there is jitter, if it is not given.
+    """
+
+    models: tuple[str, ...]
+    ranks: tuple[int, ...]
+    network: str
+    schedules: tuple[str, ...]
+    fusions: tuple[str, ...]
+    algorithm: str = "ring"
+    forward_s: float | None = None
+    backward_s: float | None = None
+    flops_per_s: float | None = None
+    batch: int | None = None
+    profile: Profile | None = None
+    wire: str | None = None
+    update_s: float | None = None
+    contention: Contention | None = None
+    straggler: str | None = None
+    jitter: str = "0%"
+    iterations: int | None = None
+    seed: int = 0
+
+    @property
+    def source(self) -> Source:
+        """Where the seconds of compute come from; ValueError if several sources were chosen."""
+        names = ("forward_s", "backward_s", "flops_per_s", "batch", "profile")
+        return source_of(**{name: getattr(self, name) for name in names})
+
+    @property
+    def counted(self) -> int:
+        """How many iterations count: without jitter all are alike."""
+        usual = NOISY_ITERATIONS if parse_jitter(self.jitter) else 1
+        return usual if self.iterations is None else self.iterations
+
+    def check(self) -> None:
+        """See that no row would be there twice, and that some iteration counts.
+
+        Raises:
+            ValueError: it is not so.
+        """
+        for what, values in (("models", self.models), ("ranks", self.ranks), ("fusions", self.fusions)):
+            if len(set(values)) != len(values):
+                raise ValueError(f"{what} must be different ones, not {', '.join(map(str, values))}")
+        if self.counted < 1:
+            raise ValueError(f"iterations must be at least 1, not {self.iterations}")
+
+    def cases(self) -> Iterator[tuple[str, int, str, str]]:
+        """Model, ranks, schedule and fusion of each row."""
+        for model in self.models:
+            for ranks in self.ranks:
+                for fusion in self.fusions:
+                    for schedule in self.schedules:
+                        yield model, ranks, schedule, fusion

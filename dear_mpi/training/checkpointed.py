@@ -1,0 +1,34 @@
+"""What a session can do with its state: hand it out and take it back, in memory or in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.training.checkpoint import restore, resume, save, snapshot
+
+if TYPE_CHECKING:
+    from dear_mpi.training.session import Session
+
+__all__ = ["Checkpointed"]
+
+
+class Checkpointed:
+    """The base of ``Session``. All methods are collective."""
+
+    def state(self, notes: Any = None) -> dict[str, Array]:
+        """All that ``load`` needs, as arrays of the host, with anything that JSON can hold; ends with a flush."""
+        return snapshot(cast("Session", self), notes)
+
+    def load(self, state: dict[str, Array]) -> Any:
+        """Go on from a state that rank 0 has; the notes in it. Raises ArgumentError if it is another model's."""
+        return restore(cast("Session", self), state)
+
+    def save(self, path: str | Path, notes: Any = None) -> None:
+        """Write the state to a file of rank 0, which replaces an older one; ArgumentError if it cannot be written."""
+        save(cast("Session", self), Path(path), notes)
+
+    def resume(self, path: str | Path) -> Any:
+        """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
+        return resume(cast("Session", self), Path(path))

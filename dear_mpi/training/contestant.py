@@ -1,0 +1,120 @@
+"""A contestant of a comparison: a schedule with its buckets, on a job that it shares with others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from statistics import fmean, median
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.training.bounds import communication
+from dear_mpi.training.decisions import uses_of
+from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.job import Job
+from dear_mpi.training.report import Timing, timing
+from dear_mpi.training.schedules import Schedule, own_fusion
+from dear_mpi.training.traffic import traffic
+from dear_mpi.training.trainer import Times
+from dear_mpi.training.tuning.virtual import VirtualRun
+from dear_mpi.training.wire_cost import price_of
+
+__all__ = ["Contestant"]
+
+
+class Contestant:
+    """Collective, as all of its methods are.
+
+    Args:
+        fusion: a policy; ``own`` is that of the schedule's source.
+
+    Attributes:
+        policy: where its buckets are cut; of a policy by time or trials, what was made of that.
+        network: seconds of each collective that it starts, for all of its buckets.
+        chosen: the algorithm of each of its buckets.
+        traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
+    """
+
+    def __init__(self, job: Job, name: str, fusion: str) -> None:
+        self.job, self.name, self.fusion = job, name, fusion
+        self.schedule: type[Schedule] = job.schedules[name]
+        self.policy = own_fusion(fusion, self.schedule)
+        self.losses: list[float] = []
+        self.blocks: list[list[Times]] = []
+        self.exposed_by: list[Mapping[str, float]] = []
+        self.uses_s: list[Array] = []
+
+    def settle(self) -> None:
+        """Iterate until all is decided that depends on times, and see what the network needs."""
+        self.enter()
+        self.iterate(1)  # which ends with a flush: the next one has nothing to wait for
+        while self.name in self.job.decisions.waiting or not self.job.decisions.tuning.over:
+            self.iterate(1)
+        self.job.flush()
+        self.policy = self.job.options.fusion
+        self.network: Mapping[str, float] = communication(self.job.fabric, self.schedule.collectives)
+        self.chosen = self.job.fabric.chosen
+        self.traffic = traffic(self.job.fabric, (*self.schedule.collectives, *self.schedule.extras))
+        self.price = price_of(self.job.decisions.cost_of(self.schedule.collectives))
+
+    def enter(self) -> None:
+        """Cut the buckets as this one needs them."""
+        if self.job.options.fusion != self.policy:
+            self.job.cut(self.policy)
+
+    def iterate(self, count: int) -> list[tuple[float, Times]]:
+        """So many iterations: the loss and the times of each."""
+        trainer = self.job.trainers[self.name]
+        found = []
+        for _ in range(count):
+            found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
+            self.exposed_by.append(self.job.fabric.exposed_by)
+            self.uses_s.append(uses_of(trainer))
+        return found
+
+    def turn(self, count: int) -> None:
+        """So many iterations that count, behind one that fills the pipeline."""
+        self.enter()
+        if not self.blocks:
+            self.exposed_by, self.uses_s = [], []  # those of the first iterations
+        done = self.iterate(1 + count)
+        del self.exposed_by[-1 - count], self.uses_s[-1 - count]
+        self.job.trainers[self.name].flush()
+        self.losses += [loss for loss, _ in done[1:]]
+        self.blocks.append([times for _, times in done])
+
+    def timing(self) -> Timing:
+        """The figures of all turns."""
+        return timing(self.job.world.transport, self.schedule, self.blocks, self.network)
+
+    def predicted_s(self, figures: Timing) -> float:
+        """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
+
+        The compute is that of the rank that computes longest; what is neither compute nor waiting, as updates, comes
+        between the passes.
+        """
+        job = self.job
+        ranks: list[Array] = job.world.transport.gather_values(np.mean(self.uses_s, axis=0))
+        forward_s, backward_s = max(ranks, key=np.sum).tolist()
+        rest_s = median(figures.steady_s) - figures.forward_s - figures.backward_s - figures.exposed_comm_s
+        run = VirtualRun(
+            layout=job.layout,
+            itemsize=job.arena.wire.itemsize,
+            schedule=self.schedule,
+            nominal=Nominal(forward_s, backward_s, self.price, judged=job.options.judged),
+            parts=job.options.accumulate,
+            rest_s=max(0.0, rest_s),
+            sharded=job.options.sharded,
+        )
+        return run.seconds(self.policy)
+
+    def exposed_s(self) -> dict[str, float]:
+        """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
+        totals = Counter[str]()
+        for waits in self.exposed_by:
+            totals.update(waits)
+        own = {name: seconds / len(self.exposed_by) for name, seconds in totals.items()}
+        ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
+        names = dict.fromkeys(name for each in ranks for name in each)
+        return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}

@@ -1,0 +1,87 @@
+"""What schedules may foresee: the times of layers and collectives, and the order on the wire that follows from them.
+
+    backward   | 3 | 2 | 1 | 0 | forward: 0 needs bucket 0 first, then 1, ...
+    wire           | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
+
+List scheduling: whenever the wire is free, the most urgent of what is ready goes next; it never idles while anything is
+ready, and what it has begun it ends. Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+
+from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.line.bucket import Bucket
+
+__all__ = ["Nominal", "Task", "list_scheduled"]
+
+
+@dataclass(frozen=True)
+class Nominal:
+    """What an iteration is expected to take.
+
+    Attributes:
+        forward_s, backward_s: seconds of each use of a layer, in the order of the forward pass.
+        price: seconds of a collective of a bucket, with nothing beside it.
+        judged: whether all gradients are looked at before any of them is used.
+    """
+
+    forward_s: Sequence[float]
+    backward_s: Sequence[float]
+    price: Callable[[str, Bucket], float]
+    judged: bool = False
+
+    def ready_s(self) -> list[float]:
+        """When each use has run backward, from the beginning of the backward pass."""
+        return list(accumulate(reversed(self.backward_s)))[::-1]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Collectives of a bucket, one after the other, from the time at which the first of them can begin.
+
+    Attributes:
+        urgency: the smallest goes first.
+        seconds: of each of the keys.
+    """
+
+    keys: tuple[Key, ...]
+    seconds: tuple[float, ...]
+    ready_s: float
+    urgency: int
+
+
+def list_scheduled(tasks: Iterable[Task], *, committed: int = 1) -> list[Key]:
+    """The order in which one wire carries tasks out.
+
+    Args:
+        committed: how many collectives are handed to the wire ahead, and cannot be overtaken any more: 1 is the one
+            that runs.
+
+    >>> late = Task((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
+    >>> urgent = Task((("reduce_scatter", 0), ("all_gather", 0)), (1.0, 1.0), 2.0, urgency=0)
+    >>> [f"{collective} {bucket}" for collective, bucket in list_scheduled([late, urgent])]
+    ['reduce_scatter 1', 'reduce_scatter 0', 'all_gather 0', 'all_gather 1']
+    """
+    coming = [(task.ready_s, task.urgency, number, task, 0) for number, task in enumerate(tasks)]
+    heapify(coming)
+    ready: list[tuple[int, int, Task, int]] = []
+    order: list[Key] = []
+    ends = [0.0]  # of what was handed to the wire
+    while coming or ready:
+        now_s = ends[-committed] if len(ends) >= committed else 0.0  # when there is room for one more
+        if not ready:
+            now_s = max(now_s, coming[0][0])
+        while coming and coming[0][0] <= now_s:
+            _, urgency, number, task, part = heappop(coming)
+            heappush(ready, (urgency, number, task, part))
+        _, number, task, part = heappop(ready)
+        order.append(task.keys[part])
+        ends.append(max(ends[-1], now_s) + task.seconds[part])
+        if part + 1 < len(task.keys):
+            heappush(coming, (ends[-1], task.urgency, number, task, part + 1))
+    return order

@@ -1,0 +1,68 @@
+"""What a model is on the virtual fabric: uses of layers that only take time, and a loss that is zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.training.fabric.virtual import VirtualFabric
+
+__all__ = ["Noise", "VirtualMeter", "VirtualUse", "steady"]
+
+Noise = Callable[[int, int], Any]  # of a turn and a place, see ``VirtualUse``
+
+
+def steady(turn: int, place: int) -> float:
+    """No noise."""
+    return 1.0
+
+
+@dataclass(eq=False)
+class VirtualUse:
+    """A use of a layer that only takes time.
+
+    Attributes:
+        noise: how many times as long as usual it takes, on all ranks or on each. A turn is a pass forward and backward,
+            counted from 0; the place in it is twice the number of the use forward, and one more backward.
+    """
+
+    fabric: VirtualFabric
+    number: int
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    noise: Noise = steady
+
+    complaints: Sequence[str] = ()
+    turn: int = -1
+
+    def forward(self, x: Array, *, inspect: bool) -> Array:
+        self.turn += 1
+        self.fabric.spend(self.noise(self.turn, 2 * self.number) * self.forward_s)
+        return x
+
+    def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
+
+    def backward(self, dy: Array) -> Array:
+        self.fabric.spend(self.noise(self.turn, 2 * self.number + 1) * self.backward_s)
+        return dy
+
+    def after_backward(self, *, last: bool) -> None: ...
+
+
+class VirtualMeter:
+    """Sums a loss that is zero, but may take its time: the sum has its place on the wire, behind the forward pass."""
+
+    def __init__(self, fabric: VirtualFabric, seconds: float = 0.0) -> None:
+        self.fabric, self.seconds = fabric, seconds
+
+    def start(self, loss: Array | float, targets: int, total: int) -> None:
+        self.fabric.spend(self.seconds)
+        self.handle = self.fabric.start_loss()
+
+    def complaint(self) -> None: ...
+
+    def read(self) -> float:
+        self.fabric.wait(self.handle)
+        return 0.0

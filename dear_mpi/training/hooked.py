@@ -1,0 +1,100 @@
+"""A trainer that a model calls: for frameworks which run a model, and differentiate it, as a whole.
+
+The model says when a use is about to begin, and when its gradients are written. With branches, and where a pass depends
+on the data, that is in another order on some rank, or in another iteration. The schedule never sees it: its hooks are
+called in one order, that of ``Trainer``, because a use waits for its predecessors:
+
+    forward    a use that is about to begin lets the hooks of all uses before it be called first
+    backward   the gradients of a use are handed on when those of all uses behind it have been
+
+Why no rank can deadlock: hooks are called in the same order on all ranks, and by the rehearsal the schedule does not
+wait for ever in them, so all ranks start the same collectives in the same order. None of them waits for a gradient of
+another rank before it goes on: what is not ready is held back on its own rank, and becomes ready there, since autograd
+ends by itself, and what has no gradient then is zero. It costs little: autograd takes what was done last first, so
+gradients are ready in the reverse order of the forward pass but for branches. (PyTorch's DDP holds buckets back in the
+same way: Li et al., VLDB 2020, section 3.2.3.)
+
+``before_backward(u)`` comes behind ``after_backward(u + 1)``, when autograd may have begun with u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.training.trainer import Pair, Trainer
+
+__all__ = ["HookedModel", "HookedTrainer"]
+
+
+class HookedModel(Protocol):
+    """A model that runs as a whole, such as ``TorchModule``."""
+
+    def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
+        """Its output; before a use needs its parameters, ``begun(use)`` is called, or that of a later use."""
+
+    def backward(self, dy: Array, wrote: Callable[[int], None], *, fresh: bool) -> None:
+        """Write all gradients; ``wrote(use)`` is called once for each use, when its gradients are there.
+
+        If not ``fresh``, they are added to those of the last call.
+        """
+
+
+class HookedTrainer(Trainer):
+    """Runs iterations of a model that runs as a whole.
+
+    Args:
+        model: with as many uses as the trainer.
+        arguments, options: those of ``Trainer``.
+    """
+
+    def __init__(self, model: HookedModel, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.model, self.last = model, True
+
+    def forward(self, x: Array, pairs: list[Pair]) -> Array:
+        self.running, self.pairs = -1, pairs
+        y = self.model.forward(x, self.begin)
+        self.begin(len(self.uses) - 1)  # what this pass has left out
+        self.end()
+        return y
+
+    def begin(self, use: int) -> None:
+        """Call the hooks before a use, and those of the uses before it."""
+        while self.running < use:
+            if self.running >= 0:
+                self.end()
+            self.running += 1
+            self.hook("before_forward", self.running)
+            self.rules.before_layer(self.running)
+            self.mark = self.fabric.now()
+
+    def end(self) -> None:
+        """The use that runs is over."""
+        self.pairs.append((self.mark, self.fabric.now()))
+        self.hook("after_forward", self.running)
+
+    def backward(self, dy: Array, pairs: list[Pair], *, last: bool) -> None:
+        fresh, self.last = self.last, last
+        self.running, self.pairs, self.written = len(self.uses), pairs, set[int]()
+        self.descend()
+        self.model.backward(dy, self.wrote, fresh=fresh)
+
+    def wrote(self, use: int) -> None:
+        """The gradients of a use are there: hand on what waited for that."""
+        self.written.add(use)
+        while self.running in self.written:
+            self.pairs.append((self.mark, self.fabric.now()))
+            if self.last:
+                self.uses[self.running].after_backward(last=True)
+                self.rules.wrote(self.running)
+                self.hook("after_backward", self.running)
+            self.descend()
+
+    def descend(self) -> None:
+        """Go to the use before."""
+        self.running -= 1
+        if self.last and self.running >= 0:
+            self.hook("before_backward", self.running)
+        self.mark = self.fabric.now()

@@ -1,0 +1,95 @@
+"""Fusion by time: where peers merge gradients, from when layers are ready and what the network costs.
+
+Both go through the layers as the backward pass does, from the last to the first. A layer's gradients are ready
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
+
+from dear_mpi.reporting.units import parse_bytes
+from dear_mpi.training.line.layout import Layout
+
+__all__ = ["BY_TIME", "by_time"]
+
+Price = Callable[[float], float]  # seconds of an all-reduce of so many bytes
+Groups = list[list[int]]
+
+CYCLE_S, CYCLE_BYTES = 1e-3, parse_bytes("128MiB")  # HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD since 0.21
+
+
+def by_time(policy: str, layout: Layout, itemsize: int, backward_s: Sequence[float], price: Price) -> str:
+    """What a policy of ``BY_TIME`` makes of measured times: a policy of ``borders``, ``at:`` and elements of the line.
+
+    Args:
+        itemsize: bytes of an element on the wire.
+        backward_s: of each use of a layer.
+    """
+    nbytes = [owned * itemsize for owned in layout.owned]
+    ready_s, clock_s = [0.0] * len(backward_s), 0.0
+    for use in reversed(range(len(backward_s))):
+        clock_s += backward_s[use]
+        ready_s[use] = clock_s
+    groups = BY_TIME[policy](nbytes, ready_s, price)
+    return "at:" + ",".join(str(layout.begin(group[0])) for group in groups)
+
+
+def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> Groups:
+    """Layers that follow each other, merged where waiting costs less than another start-up.
+
+    A layer joins the group before it if it is ready before that group's all-reduce would be over, and either that has
+    not begun by then, or it would wait for less than the start-up latency, ``price(0)``.
+
+    Source: MG-WFBP, algorithm 1.
+
+    >>> mg_wfbp([10, 0, 10, 10], [3.6, 2.5, 2.0, 1.0], lambda nbytes: 1.5 + 0.01 * nbytes)
+    [[0], [2, 3]]
+    """
+    free_s = 0.0  # when the wire is free for the group
+    groups: Groups = []
+    size = 0
+    for layer in (layer for layer in reversed(range(len(nbytes))) if nbytes[layer]):
+        if groups:
+            begin_s = max(free_s, ready_s[groups[0][0]])
+            end_s = begin_s + price(size)
+            if ready_s[layer] < end_s and ready_s[layer] - begin_s < price(0):
+                groups[0].insert(0, layer)
+                size += nbytes[layer]
+                continue
+            free_s = end_s
+        groups.insert(0, [layer])
+        size = nbytes[layer]
+    return groups
+
+
+def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> Groups:
+    """What is ready when a cycle begins goes in one buffer, or in several that are full.
+
+    A cycle begins on a beat of a millisecond, and not before the one before it is over.
+
+    Source: Horovod, horovod/common/operations.cc (RunLoopOnce) and controller.cc (FuseResponses).
+
+    >>> in_cycles([10, 0, 10, 10], [0.3, 0.2, 0.1005, 0.1], lambda nbytes: 0.15)
+    [[0], [2, 3]]
+    """
+    layers = [layer for layer in reversed(range(len(nbytes))) if nbytes[layer]]
+    groups: Groups = []
+    now_s = 0.0
+    while layers:
+        now_s = max(now_s, ceil(ready_s[layers[0]] / CYCLE_S) * CYCLE_S)
+        group = [layers.pop(0)]
+        size = nbytes[group[0]]
+        while layers and ready_s[layers[0]] <= now_s and size + nbytes[layers[0]] <= CYCLE_BYTES:
+            size += nbytes[layers[0]]
+            group.insert(0, layers.pop(0))
+        groups.insert(0, group)
+        now_s += max(CYCLE_S, price(size))
+    return groups
+
+
+BY_TIME: Mapping[str, Callable[[Sequence[int], Sequence[float], Price], Groups]] = {
+    "mgwfbp": mg_wfbp,
+    "horovod": in_cycles,
+}

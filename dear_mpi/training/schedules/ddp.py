@@ -1,0 +1,31 @@
+"""PyTorch's DistributedDataParallel: buckets are all-reduced during the backward pass; the optimiser runs behind it.
+
+    compute  | forward | backward 3 2 1 0          | updates | forward ...           t_ff + max(t_bp, t_ar)
+    network            |   all-reduce 3  2  1  0   |
+
+The first bucket is small, 1 MiB, so that the wire gets something to do early; the others are closed when they have
+reached 25 MiB. They go onto the wire in their order, even if a later one is ready before. All are waited for before the
+first parameter is updated, whereas ``wfbp`` updates a bucket while others are still on their way.
+
+Source: Li et al., PyTorch Distributed, VLDB 2020, section 3.2; torch/csrc/distributed/c10d/reducer.hpp
+(kDefaultFirstBucketBytes) and torch.nn.parallel.DistributedDataParallel (bucket_cap_mb).
+"""
+
+from typing import ClassVar
+
+from dear_mpi.training.schedules.wfbp import Wfbp
+
+__all__ = ["Ddp"]
+
+
+class Ddp(Wfbp):
+    """All-reduce during the backward pass, all updates behind the last of them."""
+
+    fusion: ClassVar[str] = "ddp"
+
+    def end_backward(self) -> None:
+        for _, handle in self.reducing:
+            self.fabric.wait(handle)
+        for bucket, _ in self.reducing:
+            self.fabric.update(bucket)
+        self.reducing.clear()

@@ -1,0 +1,73 @@
+"""dear-eager: the wire never idles while anything is ready, and what the next forward pass needs first goes first.
+
+    compute  | backward 5 4 3 2 1 0              | forward 0 1 2 3 4 5        |     max(t_ff + t_bp, t_rs + t_ag)
+    network  | RS 5 | RS 4 | RS 3 | RS 1 | RS 0 | AG 0 | AG 1 | RS 2 | AG 2 | ...
+                                    ^ bucket 2 gives way, and goes on under the forward pass
+
+DeAR gathers when the last reduce-scatter is over. Where communication takes longer than the backward pass, the wire
+still reduces late layers then, which the forward pass needs last, while its first layers wait. Here both halves of the
+first buckets overtake them. The order is decided once, by list scheduling of the times that layers and collectives took
+in the first iterations (``fabric/foresight.py``), on rank 0: so that all ranks have the same. Until then, and where
+clipping or loss scaling have to see all gradients before any is used, gathers come last, as in DeAR.
+
+What is urgent overtakes in units of a bucket: small buckets, of 4 MB, lose less than the 25 MB of DeAR. The bound is
+that of any synchronous schedule. Where the backward pass hides all reduce-scatters there is nothing to overtake.
+
+Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as in DeAR.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from dear_mpi.training.fabric import Fabric
+from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
+from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.schedules.dear import Dear
+
+__all__ = ["DearEager"]
+
+HALVES = ("reduce_scatter", "all_gather")
+
+
+class DearEager(Dear):
+    """Reduce-scatter and all-gather, in the order of need as soon as they can."""
+
+    fusion: ClassVar[str] = "cut:4MB"
+    foresees: ClassVar[bool] = True
+
+    @staticmethod
+    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+        return max(ff + bp, network["reduce_scatter"] + network["all_gather"])
+
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.forward_order = dict.fromkeys(sorted(fabric.buckets, key=lambda bucket: bucket.uses[0]))
+        reductions = [(HALVES[0], bucket.index) for bucket in reversed(fabric.buckets)]
+        self.order = [*reductions, *self.gathers()]
+
+    def gathers(self) -> list[Key]:
+        """All-gathers in the order of need."""
+        return [(HALVES[1], bucket.index) for bucket in self.forward_order]
+
+    def ordered(self, nominal: Nominal) -> Sequence[Key]:
+        parts = HALVES[:1] if nominal.judged else HALVES
+        ready_s = nominal.ready_s()
+        tasks = [
+            Task(
+                tuple((part, bucket.index) for part in parts),
+                tuple(nominal.price(part, bucket) for part in parts),
+                ready_s[bucket.uses[0]],
+                urgency=bucket.uses[0],
+            )
+            for bucket in self.fabric.buckets
+        ]
+        order = list_scheduled(tasks)
+        return [*order, *self.gathers()] if nominal.judged else order
+
+    def after_backward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.fabric.start("reduce_scatter", bucket)
+            self.gathering[bucket] = self.fabric.start("all_gather", bucket)
+
+    def end_backward(self) -> None:
+        """Nothing is left to start."""

@@ -1,0 +1,93 @@
+"""ZeRO, stages 1 and 2: reduce-scatter during the backward pass, each rank updates its shard, then all are gathered.
+
+    compute  | forward | backward 3 2 1 0      |                       | forward ...
+    network            |   reduce-scatter 3 2 1 0 | all-gather 0 1 2 3 |         t_ff + max(t_bp, t_rs) + t_ag
+
+The parameters are gathered at the end of the step, and the next forward pass waits for all of them. With
+``zero:overlap_param_gather=yes`` they are gathered during the forward pass: the hook of a bucket's first layer waits
+for it, and starts the next one, so that one is under way at a time; that is Megatron-Core's distributed optimiser.
+
+It is ZeRO with ``--update sharded``, where values are gathered and each rank keeps the optimiser's state of its shard.
+With whole updates gradients are gathered instead: the same bytes, at the same times.
+
+Source: Rajbhandari et al., ZeRO, SC 2020, section 5; DeepSpeed, deepspeed.runtime.zero: reduce_bucket_size 5e8
+elements, which is one bucket for most models; Megatron-Core, DistributedDataParallel: max(40e6, 1e6 x ranks)
+parameters.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from dear_mpi.training.fabric import Fabric, Handle
+from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.schedules.option import Option, yes_or_no
+from dear_mpi.training.schedules.schedule import Schedule
+
+__all__ = ["Zero"]
+
+
+class Zero(Schedule):
+    """Reduce-scatter during the backward pass, all-gather behind it.
+
+    Attributes:
+        overlap_param_gather: gather during the next forward pass, one bucket ahead.
+    """
+
+    collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
+    fusion: ClassVar[str] = "2000MB"
+    options: ClassVar[Mapping[str, Option[Any]]] = {
+        "overlap_param_gather": Option(yes_or_no, "gather during the forward pass, as Megatron-Core")
+    }
+    overlap_param_gather: ClassVar[bool] = False
+
+    @classmethod
+    def specialised(cls, **options: Any) -> type[Schedule]:
+        if options.get("overlap_param_gather"):
+            options = {"fusion": "160MB", **options}
+        return super().specialised(**options)
+
+    @classmethod
+    def bound(cls, ff: float, bp: float, network: Mapping[str, float]) -> float:
+        reduced = max(bp, network["reduce_scatter"])
+        gathered = network["all_gather"]
+        return reduced + (max(ff, gathered) if cls.overlap_param_gather else ff + gathered)
+
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.in_need = sorted(fabric.buckets, key=lambda bucket: bucket.uses[0])
+        self.ahead = 1 if self.overlap_param_gather else len(self.in_need)  # gathers under way
+        self.missing = deque[Bucket]()
+        self.gathering = deque[tuple[Bucket, Handle]]()
+
+    def after_backward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.fabric.start("reduce_scatter", bucket)
+
+    def end_backward(self) -> None:
+        self.missing.extend(self.in_need)
+        self.gather()
+        if not self.overlap_param_gather:
+            self.flush()
+
+    def before_forward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(use):
+            while self.gathering and self.gathering[0][0].uses[0] <= bucket.uses[0]:
+                self.finish()
+
+    def gather(self) -> None:
+        """Start the all-gathers of the buckets that are needed next."""
+        while self.missing and len(self.gathering) < self.ahead:
+            bucket = self.missing.popleft()
+            self.gathering.append((bucket, self.fabric.start("all_gather", bucket)))
+
+    def finish(self) -> None:
+        """Wait for the first all-gather under way, start another one, and update."""
+        bucket, handle = self.gathering.popleft()
+        self.fabric.wait(handle)
+        self.gather()
+        self.fabric.update(bucket)
+
+    def flush(self) -> None:
+        while self.gathering:
+            self.finish()

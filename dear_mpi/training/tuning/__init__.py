@@ -1,0 +1,33 @@
+"""Tuning: which buckets make an iteration shortest, found by trials or by prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dear_mpi.training.tuning.asked import BY_TRIALS, TUNERS
+from dear_mpi.training.tuning.by_prediction import AUTO, ByPrediction
+from dear_mpi.training.tuning.by_trials import ByTrials
+from dear_mpi.training.tuning.tuner import Trial, Tuner
+from dear_mpi.training.tuning.tuning import Tried, Tuning
+
+if TYPE_CHECKING:
+    from dear_mpi.training.session import Session
+
+__all__ = ["TUNERS", "TUNINGS", "Trial", "Tried", "Tuner", "Tuning", "tuning_of"]
+
+TUNINGS: Mapping[str, type[ByTrials] | type[ByPrediction]] = {BY_TRIALS: ByTrials, AUTO: ByPrediction}
+
+
+def tuning_of(session: Session, policy: str, itemsize: int, *, before: int) -> Tuning | None:
+    """What a fusion asks for, or None if it is not one that is tuned; not collective.
+
+    Args:
+        itemsize: bytes of an element on the wire.
+        before: iterations from a cut on until schedules have decided their order, if they foresee one.
+
+    Raises:
+        ValueError: it cannot be read, or does not suit the model.
+    """
+    kind = TUNINGS.get(policy.partition(":")[0])
+    return None if kind is None else kind(session, policy, itemsize, before=before)

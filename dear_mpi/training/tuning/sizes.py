@@ -1,0 +1,77 @@
+"""Sizes of buckets that are worth a trial: of all that cut the line at the same places, one; and as text, to be typed.
+
+    size      1MB    1.05MB  1.09MB   1.14MB ...                   200MB   256MB
+    buckets   65 ------------------|  63 ---| ...                  |-- 1 -------|      a trial each, not eight
+
+A bucket takes whole layers, so most sizes that are near each other are one and the same choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from itertools import groupby
+
+from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.reporting.units import parse_bytes
+from dear_mpi.training.fusion import borders
+from dear_mpi.training.line.layout import Layout
+
+__all__ = ["START", "cut_by", "distinct_sizes", "readable", "size_text"]
+
+START = 25 << 20  # bytes: the default of DeAR's published code, and of PyTorch's DDP
+PER_OCTAVE = 32
+UNITS = {"GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
+DIGITS = 3
+
+
+def distinct_sizes(
+    cut_of: Callable[[int], Hashable], low: int, high: int, *, start: int, per_octave: int = PER_OCTAVE
+) -> list[int]:
+    """Sizes in bytes from low to high, ascending, of which no two cut the same.
+
+    Args:
+        cut_of: from a size to something that is equal for equal cuts.
+        start: stands for the sizes that cut as it does; of others the one in the middle does.
+        per_octave: how many sizes are looked at from each power of two to the next.
+
+    >>> distinct_sizes(lambda size: size // 100, 150, 340, start=210)
+    [171, 210, 319]
+    """
+    steps = max(1, math.ceil(per_octave * math.log2(high / low)))
+    spread = {readable(round(low * (high / low) ** (step / steps))) for step in range(steps + 1)}
+    sizes = sorted({low, start, high} | {size for size in spread if low < size < high})
+    groups = [list(group) for _, group in groupby(sizes, cut_of)]
+    return [start if start in group else group[(len(group) - 1) // 2] for group in groups]
+
+
+def cut_by(layout: Layout, itemsize: int, size: int) -> tuple[int, ...]:
+    """Where buckets of this size begin, in elements of the line; ``itemsize``: bytes of an element on the wire."""
+    return tuple(round_up(border, layout.grid) for border in borders(size_text(size), layout, itemsize))
+
+
+def readable(nbytes: int) -> int:
+    """The nearest size that is written with three digits.
+
+    >>> readable(39_000_000)
+    39007027
+    """
+    unit = next((unit for unit, factor in UNITS.items() if nbytes >= factor), None)
+    if unit is None:
+        return nbytes
+    value = nbytes / UNITS[unit]
+    return parse_bytes(f"{value:.{max(0, DIGITS - len(str(int(value))))}f}{unit}")
+
+
+def size_text(nbytes: int) -> str:
+    """The shortest text that ``parse_bytes`` reads as this size.
+
+    >>> size_text(26214400), size_text(39007027), size_text(1537)
+    ('25MB', '37.2MB', '1537B')
+    """
+    for unit, factor in UNITS.items():
+        for digits in range(DIGITS):
+            text = f"{nbytes / factor:.{digits}f}{unit}"
+            if nbytes >= factor and parse_bytes(text) == nbytes:
+                return text
+    return f"{nbytes}B"

@@ -1,0 +1,103 @@
+"""What an iteration would take with other buckets: the trainer and its schedule, on the virtual fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dear_mpi.models.layers.synthetic import NoLoss
+from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.virtual import VirtualFabric
+from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
+from dear_mpi.training.fusion import borders
+from dear_mpi.training.line.bucket import Cut, cut
+from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.trainer import Trainer
+from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, readable, size_text
+from dear_mpi.training.tuning.tuning import Tried
+
+__all__ = ["VirtualRun", "candidates"]
+
+WARM = 3  # iterations before the pipeline is as full as it will be
+TOLD_APART = 0.02  # predictions that differ by less are alike
+LOW, HIGH, PARTS = 1 << 20, 256 << 20, 64  # bytes; of small models, as a part of all parameters
+PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtualRun:
+    """A model with its schedule.
+
+    Attributes:
+        itemsize: bytes of an element on the wire.
+        nominal: seconds of each use of a layer, of a part of a batch where that is split; and of collectives.
+        parts: into how many a batch is split.
+        update_s: seconds of the optimiser for each element.
+        rest_s: seconds of an iteration between forward and backward, for what is no layer.
+        sharded: whether each rank updates a part of each bucket.
+    """
+
+    layout: Layout
+    itemsize: int
+    schedule: type[Schedule]
+    nominal: Nominal
+    parts: int = 1
+    update_s: float = 0.0
+    rest_s: float = 0.0
+    sharded: bool = False
+
+    def seconds(self, fusion: str) -> float:
+        """Those of an iteration, when the pipeline is full.
+
+        Raises:
+            ValueError: the policy cannot be read, or the schedule breaks a rule.
+        """
+        buckets, schedule = self.buckets(fusion), self.schedule
+        judged = self.nominal.judged
+        rules = Rules(schedule.__name__, buckets, schedule.collectives, judged=judged, sharded=self.sharded)
+        fabric = VirtualFabric(rules, price=self.nominal.price, update_s=lambda bucket: bucket.count * self.update_s)
+        times = zip(self.nominal.forward_s, self.nominal.backward_s, strict=True)
+        uses = [VirtualUse(fabric, number, *each) for number, each in enumerate(times)]
+        running = schedule(fabric)
+        running.order = running.ordered(self.nominal)
+        meter = VirtualMeter(fabric, self.rest_s)
+        trainer = Trainer(uses, NoLoss(), meter, running, rules, accumulate=self.parts)
+        trainer.first = False  # its gradients have nothing to inspect
+        for _ in range(WARM + 1):
+            trainer.iteration(np.zeros(0), np.zeros(0), 0)
+        return trainer.times.iteration_s
+
+    def buckets(self, fusion: str) -> Cut:
+        """Those of a policy."""
+        return cut(self.layout, borders(fusion, self.layout, self.itemsize), self.itemsize)
+
+    def choice(self, trials: Sequence[Tried]) -> str:
+        """Of the policies that are as good as the best one, as far as can be told, that with the fewest buckets: what
+        a collective costs beside the wire is what a prediction knows least about."""
+        limit_s = (1 + TOLD_APART) * min(tried.seconds for tried in trials)
+        good = [tried.fusion for tried in trials if tried.seconds <= limit_s]
+        return min(good, key=lambda fusion: len(self.buckets(fusion)))
+
+    def tried(self, fusions: Iterable[str]) -> list[Tried]:
+        """The seconds of each of several policies."""
+        return [Tried(fusion, self.seconds(fusion)) for fusion in fusions]
+
+
+def candidates(layout: Layout, itemsize: int) -> list[str]:
+    """Policies that are worth a look: 25 MB first, sizes that cut this model differently, and ``cut:SIZE``.
+
+    >>> layout = Layout.of([[("a", (1 << 20,))], [("b", (1 << 20,))]], itemsize=4, ranks=2)
+    >>> candidates(layout, 4)[:4]
+    ['25MB', '995KB', 'cut:256KB', 'cut:362KB']
+    """
+    whole = layout.count * itemsize
+    low, high = readable(max(1, min(LOW, whole // PARTS))), max(START, min(HIGH, whole))
+    sizes = distinct_sizes(lambda size: cut_by(layout, itemsize, size), low, high, start=START, per_octave=PER_OCTAVE)
+    octaves = (MOST_CUT // LEAST_CUT).bit_length() - 1
+    cuts = [readable(round(LEAST_CUT * 2 ** (step / CUTS_PER_OCTAVE))) for step in range(octaves * CUTS_PER_OCTAVE + 1)]
+    texts = [size_text(START), *(size_text(size) for size in sizes if size != START)]
+    return texts + [f"cut:{size_text(size)}" for size in cuts if size < whole]

@@ -1,0 +1,153 @@
+"""What adapters of PyTorch refuse: one line, the same on all ranks, before anything is sent."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our extra 'torch')")
+
+from torch import nn  # noqa: E402
+
+from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
+from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
+from dear_mpi.models.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
+from dear_mpi.models.adapters.torch_parameter import array_of, tensor_of  # noqa: E402
+from dear_mpi.training.torch_session import TorchSession  # noqa: E402
+from tests.adapters.torch_models import LOSS, batch, new  # noqa: E402
+
+
+def said(module, loss=LOSS, **options):
+    """What all of two ranks say, where rank 1 alone has this module, if it is a function of the rank."""
+
+    def body(transport):
+        mine = module(transport.rank) if callable(module) and not isinstance(module, nn.Module) else module
+        given = {"example": np.zeros((2, 6)), **options}
+        try:
+            TorchSession(mine, loss, transport, **given)
+        except AgreedError as error:
+            return str(error)
+
+    first, second = run_loopback(2, body)
+    assert first == second
+    assert "\n" not in first
+    return first
+
+
+def with_parameter(dtype, *, trained=True):
+    module = nn.Linear(6, 4).double()
+    module.odd = nn.Parameter(torch.ones(2, dtype=dtype), requires_grad=trained)
+    return module
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 4).double()
+
+    def forward(self, x):
+        return self.inner(x), x
+
+
+REFUSED = [
+    (nn.Tanh(), "session: module Tanh has no parameter that is trained (requires_grad)"),
+    (nn.Linear(6, 4).double().requires_grad_(False), "module Linear has no parameter that is trained"),
+    (nn.Linear(6, 4).double().eval(), "module Linear is in eval mode: call train() on it before it is trained"),
+    ("a model", "module must be a torch.nn.Module, not 'a model'"),
+    (nn.DataParallel(nn.Linear(6, 4).double()), "has a DataParallel in it, which communicates by itself: unwrap it"),
+    (Pair(), "module Pair must return one tensor, not tuple: wrap it in a module that returns the tensor"),
+    (with_parameter(torch.complex64), "parameter odd must have one of the types fp64, fp32, fp16, bf16, not complex64"),
+    (nn.Linear(6, 4, device="meta"), "parameter weight: tensors must be dense and in the host's memory, not on meta"),
+    (nn.Linear(5, 4).double(), "mat1 and mat2 shapes cannot be multiplied"),
+    (lambda rank: nn.Linear(6, 4 + rank).double(), "session: model must be the same on all ranks"),
+    (
+        lambda rank: nn.Tanh() if rank else nn.Linear(6, 4).double(),
+        "has no parameter that is trained (requires_grad) on",
+    ),
+    (lambda rank: nn.Linear(6, 4).double(), "session: parameters must be the same on all ranks"),
+]
+
+
+@pytest.mark.parametrize(("module", "message"), REFUSED)
+def test_modules_that_cannot_be_trained_are_refused(module, message):
+    if isinstance(module, nn.Module) and next(module.parameters(), torch.zeros(0)).is_meta:
+        answer = said(module)
+        assert "meta" in answer
+        return
+    assert message in said(module)
+
+
+OPTIONS = [
+    ({"loss": nn.CrossEntropyLoss()}, "loss must be the sum over its examples, not their 'mean'"),
+    ({"loss": nn.functional.cross_entropy}, "give it reduction='sum'"),
+    ({"loss": "sum"}, "loss must be a function of outputs and targets, not 'sum'"),
+    ({"device": "cuda"}, "device must be 'cpu' for modules of PyTorch, not 'cuda'"),
+    ({"uses": [0]}, "uses must not be given, because the module itself says what runs when: [0]"),
+    ({"fusoin": "none"}, "option 'fusoin' is unknown: did you mean 'fusion'?"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), OPTIONS)
+def test_options_that_do_not_fit_are_refused(options, message):
+    assert message in said(lambda rank: new("sequential"), **options)
+
+
+def test_compiled_modules_are_refused():
+    module = nn.Sequential(nn.Linear(6, 4).double())
+    module[0]._orig_mod = None  # as torch.compile marks what it returns; compiling itself takes a compiler
+    assert "module Sequential has a compiled one in it (Linear): give it as it was before" in said(module)
+
+
+def test_what_is_no_sequential_is_trained_as_a_whole():
+    with pytest.raises(ValueError, match=r"takes a torch\.nn\.Sequential, not Linear: TorchSession trains any module"):
+        torch_layers(nn.Linear(2, 2))
+
+
+def test_a_loss_must_be_one_number():
+    loss = TorchLoss(lambda outputs, targets: outputs - targets)
+    with pytest.raises(ValueError, match=r"loss must be one number, the sum over its examples, not tensor\(\["):
+        loss.forward(np.ones(3), np.ones(3))
+
+
+@pytest.mark.parametrize("change", [lambda module: module.float(), lambda module: module.load_state_dict(
+    copy.deepcopy(module.state_dict()), assign=True)])  # fmt: skip
+def test_parameters_that_were_bound_anew_are_named(change):
+    def body(transport):
+        module = new("sequential")
+        with TorchSession(module, LOSS, transport, example=batch(0, 0)[0]) as session:
+            session.step(*batch(0, transport.rank))
+            session.flush()
+            change(module)
+            dtype = next(module.parameters()).detach().numpy().dtype
+            session.step(*batch(1, transport.rank, dtype=dtype))
+
+    def caught(transport):
+        try:
+            body(transport)
+        except AgreedError as error:
+            return str(error)
+
+    first, second = run_loopback(2, caught)
+    assert first == second
+    assert "its value was bound to another array; change it in place" in first
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "uint8", "bool"])
+def test_arrays_and_tensors_share_their_memory(dtype):
+    array = np.arange(6).astype(dtype).reshape(2, 3)[:, ::2]
+    tensor = tensor_of(array)
+    assert array_of(tensor).ctypes.data == array.ctypes.data == tensor.data_ptr()
+    np.testing.assert_array_equal(array_of(tensor), array)
+    frozen = np.arange(3.0)
+    frozen.flags.writeable = False
+    assert tensor_of(frozen).tolist() == tensor_of(frozen[::-1]).tolist()[::-1] == [0, 1, 2]
+
+
+def test_bf16_crosses_too():
+    tensor = torch.tensor([[1.5, -2.0], [0.25, 3.0]], dtype=torch.bfloat16).T
+    array = array_of(tensor)
+    assert array.dtype.name == "bfloat16"
+    assert array.astype("f4").tolist() == tensor.float().tolist()
+    assert tensor_of(array).data_ptr() == tensor.data_ptr()
+    with pytest.raises(ValueError, match=r"tensors must be dense and in the host's memory, not of torch\.sparse_coo"):
+        array_of(torch.zeros(2, 2).to_sparse())

@@ -1,0 +1,301 @@
+"""Modules of PyTorch, layer by layer and as a whole, on threads; tests/mpi/test_torch.py has them beside DDP."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our extra 'torch')")
+
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
+from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
+from dear_mpi.kernels.optimizers import SGD, Adam  # noqa: E402
+from dear_mpi.models.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
+from dear_mpi.training import Session, TrainingError  # noqa: E402
+from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
+from dear_mpi.training.torch_session import TorchSession  # noqa: E402
+from tests.adapters.torch_models import LOSS, MODELS, TEMPLATES, Branches, batch, new, plain_losses, values  # noqa: E402
+
+
+def on_all(function, ranks=2):
+    """What each rank returns, or what it says of an error."""
+
+    def body(transport):
+        try:
+            return function(transport)
+        except AgreedError as error:
+            return str(error)
+
+    return run_loopback(ranks, body)
+
+
+def layered(module, transport, **options):
+    return Session(torch_layers(module), TorchLoss(LOSS), transport, **options)
+
+
+def whole(module, transport, **options):
+    return TorchSession(module, LOSS, transport, example=batch(0, 0)[0], **options)
+
+
+def trained(session, module, *, rank, iterations=6, rows=4):
+    """Losses, and a checksum of the parameters."""
+    with session:
+        losses = [session.step(*batch(iteration, rank, rows)) for iteration in range(iterations)]
+        session.flush()
+        return losses, hashlib.sha256(values(module).tobytes()).hexdigest(), values(module)
+
+
+WAYS = [(layered, "sequential"), *((whole, name) for name in MODELS)]
+
+
+@pytest.mark.parametrize(("way", "name"), WAYS)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_losses_and_parameters_are_those_of_pytorch(way, name, ranks):
+    """In fp64, so that what differs by more than rounding is seen. BatchNorm sees its own rank's part alone."""
+
+    def body(transport):
+        module = new(name)
+        session = way(module, transport, optimizer=SGD(0.1, momentum=0.9), fusion="cut:256B")
+        return trained(session, module, rank=transport.rank)
+
+    if name == "attention" and ranks > 1:
+        pytest.skip("BatchNorm has other statistics for the whole batch")
+    module = new(name)
+    used = [each for each in module.parameters() if each.requires_grad]
+    expected = plain_losses(module, torch.optim.SGD(used, 0.1, momentum=0.9), 6, ranks)
+    for losses, _, found in on_all(body, ranks):
+        np.testing.assert_allclose(losses, expected, rtol=1e-10)
+        np.testing.assert_allclose(found, values(module), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_schedule_gives_the_same_bits(name, ranks):
+    """At equal buckets and algorithm; a Sequential also layer by layer, and with buckets cut anywhere."""
+
+    def body(transport, way, schedule, fusion):
+        module = new(name)
+        session = way(module, transport, schedule=schedule, fusion=fusion, algorithm="ordered", optimizer=Adam(0.01))
+        return trained(session, module, rank=transport.rank)[1]
+
+    found = set()
+    cases = [(whole, schedule, "none") for schedule in (SCHEDULES if ranks == 2 else ("sequential", "dear"))]
+    cases += [(whole, "dear", "cut:128B")]
+    cases += [(layered, "dear", "none"), (layered, "sequential", "25MB")] if name == "sequential" else []
+    for case in cases:
+        found.update(on_all(lambda transport, each=case: body(transport, *each), ranks))
+    assert len(found) == 1
+
+
+OPTIONS = [
+    {"wire": "fp32"},
+    {"clip": 0.5},
+    {"accumulate": 3},
+    {"update": "sharded"},
+    {"update": "sharded", "wire": "fp32", "clip": 0.5, "loss_scale": "dynamic", "accumulate": 2},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ["branches", "tied"])
+def test_the_options_of_a_session_work(name, options):
+    def body(transport, schedule):
+        module = new(name)
+        session = whole(module, transport, schedule=schedule, fusion="none", algorithm="ordered", **options)
+        return trained(session, module, rank=transport.rank, rows=5)
+
+    some = ("sequential", "dear", "dear-eager")
+    answers = [each for schedule in some for each in on_all(lambda transport, s=schedule: body(transport, s))]
+    assert len({digest for _, digest, _ in answers}) == 1
+    if set(options) == {"accumulate"}:  # which changes nothing but rounding
+        module = new(name)
+        plain_losses(module, torch.optim.SGD(module.parameters(), SGD().lr), 6, 2, rows=5)
+        np.testing.assert_allclose(answers[0][2], values(module), rtol=1e-9, atol=1e-12)
+
+
+def test_parameters_and_gradients_are_views_of_the_line():
+    def body(transport):
+        module = new("branches")
+        with whole(module, transport, schedule="sequential") as session:
+            session.step(*batch(0, transport.rank))
+            for each in module.parameters():
+                for tensor, line in ((each.data, session.arena.values), (each.grad, session.arena.grads)):
+                    assert 0 <= tensor.data_ptr() - line.ctypes.data < line.nbytes
+        return True
+
+    assert on_all(body) == [True, True]
+
+
+def uses(module):
+    def body(transport):
+        with whole(module, transport) as session:
+            return [[each.name for each in layer.parameters if each.trained] for layer in session.layers]
+
+    (found,) = on_all(body, 1)
+    return found
+
+
+def test_uses_are_in_the_order_of_the_forward_pass():
+    """What nobody uses comes first, where its zero gradient keeps nothing waiting; a parent's own when it starts."""
+    found = uses(new("branches"))
+    assert found[0] == ["scale", "unused.weight", "unused.bias"]
+    assert found[1] == ["stem.weight", "stem.bias"]
+    assert found[2:5] == [
+        ["blocks.0.left.0.weight", "blocks.0.left.0.bias"],
+        ["blocks.0.left.2.weight", "blocks.0.left.2.bias"],
+        ["blocks.0.right.weight"],
+    ]
+    assert found[-1] == ["head.weight", "head.bias"]
+
+
+def test_what_another_module_takes_is_needed_there():
+    attention = ["attention.in_proj_weight", "attention.in_proj_bias", "attention.out_proj.weight"]
+    assert uses(new("attention"))[1] == [*attention, "attention.out_proj.bias"]
+
+    class Early(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.last = nn.Linear(6, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.last(self.stem(x) @ self.last.weight)
+
+    assert uses(Early().double()) == [["stem.weight", "stem.bias", "last.weight"], ["last.bias"]]
+
+
+class Choosy(nn.Module):
+    """Takes one way or another, by the data: ranks and iterations differ, and the example has seen one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.odd, self.even, self.head = (nn.Linear(*each) for each in [(6, 8), (8, 8), (8, 8), (8, 4)])
+
+    def forward(self, x):
+        x = self.stem(x)
+        ways = [self.odd, self.even] if x.sum() > 0 else [self.even]
+        for way in ways:
+            x = torch.tanh(way(x))
+        return self.head(x)
+
+
+def test_ranks_may_take_different_ways():
+    torch.manual_seed(0)
+    template = Choosy().double()
+
+    def body(transport, schedule):
+        module = Choosy().double()
+        module.load_state_dict(template.state_dict())
+        session = whole(module, transport, schedule=schedule, fusion="none", algorithm="ordered")
+        return trained(session, module, rank=transport.rank, iterations=8)
+
+    answers = [each for schedule in SCHEDULES for each in on_all(lambda transport, s=schedule: body(transport, s), 3)]
+    assert len({digest for _, digest, _ in answers}) == 1
+    expected = []
+    optimizer = torch.optim.SGD(template.parameters(), SGD().lr)
+    for iteration in range(8):  # each rank's part on its own way
+        optimizer.zero_grad()
+        parts = [batch(iteration, rank) for rank in range(3)]
+        loss = sum(LOSS(template(torch.from_numpy(x)), torch.from_numpy(y)) for x, y in parts) / 12
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    np.testing.assert_allclose(answers[0][0], expected, rtol=1e-10)
+
+
+def test_the_example_leaves_no_trace():
+    """Neither in running means, nor in the generator of random numbers, nor in a hook."""
+    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).double()
+    before, state = {key: each.clone() for key, each in module.state_dict().items()}, torch.get_rng_state()
+
+    def body(transport):
+        with whole(module, transport):
+            assert all(bool((each == before[key]).all()) for key, each in module.state_dict().items())
+            assert (torch.get_rng_state() == state).all()
+        return sum(len(each._forward_pre_hooks) for each in module.modules())
+
+    assert on_all(body, 1) == [0]
+    assert not any(each._post_accumulate_grad_hooks for each in module.parameters())
+
+
+def test_checkpoints_of_activations_work_unless_they_are_reentrant():
+    class Checkpointed(Branches):
+        reentrant = False
+
+        def forward(self, x):
+            x = self.stem(x)
+            for block in [*self.blocks] * (2 if self.reentrant else 1):
+                x = checkpoint(block, x, use_reentrant=self.reentrant)
+            return self.head(x * self.scale)
+
+    def body(transport):
+        module = Checkpointed().double()
+        module.load_state_dict(TEMPLATES["branches"].state_dict())
+        return trained(whole(module, transport), module, rank=transport.rank)
+
+    ((losses, _, _),) = on_all(body, 1)
+    module = new("branches")
+    np.testing.assert_allclose(losses, plain_losses(module, torch.optim.SGD(module.parameters(), SGD().lr), 6, 1))
+    Checkpointed.reentrant = True
+    with pytest.raises(ValueError, match="has a gradient twice in one backward pass: checkpoints must be of the kind"):
+        run_loopback(1, body)
+
+
+class Half(nn.Module):
+    """A layer in bf16, and one that may be in fp32."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8, dtype=torch.bfloat16), nn.Linear(8, 4, dtype=last)
+
+    def forward(self, x):
+        x = self.first(x.to(torch.bfloat16))
+        return self.last(x.to(self.last.weight.dtype)).float()
+
+
+@pytest.mark.parametrize(("last", "line"), [(torch.bfloat16, "bfloat16"), (torch.float32, "float32")])
+def test_bf16_and_mixed_types_are_trained(last, line):
+    """Where a parameter has another type than the line, it stays in its own memory."""
+
+    def body(transport, schedule):
+        torch.manual_seed(1)
+        module, inputs = Half(last), np.random.default_rng(0).standard_normal((8, 6)).astype("f4")
+        with TorchSession(module, LOSS, transport, example=inputs, schedule=schedule, optimizer=SGD(0.1)) as session:
+            losses = [session.step(inputs, np.arange(8) % 4) for _ in range(30)]
+            assert session.arena.values.dtype.name == line
+            return losses[-1] < 0.9 * losses[0]
+
+    assert [on_all(lambda transport, s=schedule: body(transport, s), 1) for schedule in ("wfbp", "dear")] == [
+        [True]
+    ] * 2
+
+
+def test_a_checkpoint_goes_on(tmp_path):
+    def body(transport, first, last):
+        module = new("branches")
+        with whole(module, transport, optimizer=Adam(0.01)) as session:
+            if first:
+                session.resume(tmp_path / "run.npz")
+            for iteration in range(first, last):
+                session.step(*batch(iteration, transport.rank))
+            session.save(tmp_path / "run.npz")
+            return values(module).tobytes()
+
+    through = on_all(lambda transport: body(transport, 0, 6))
+    on_all(lambda transport: body(transport, 0, 3))
+    assert on_all(lambda transport: body(transport, 3, 6)) == through
+
+
+def test_a_loss_that_is_not_finite_is_said_by_all():
+    def body(transport):
+        module = new("sequential")
+        try:
+            trained(whole(module, transport, optimizer=SGD(1e300)), module, rank=transport.rank)
+        except TrainingError as error:
+            return str(error)
+
+    said = on_all(body)
+    assert said[0] == said[1]
+    assert "not a number" in said[0] or "the loss is nan" in said[0]

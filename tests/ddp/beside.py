@@ -1,0 +1,109 @@
+"""Our schedules beside PyTorch's DDP over gloo, taking turns in one run. On the ranks of a job, as rank 0 prints it:
+
+hostfiles/namespaces.sh with 4 1gbit python -m tests.ddp.beside [--cases resnet50:0.31:9 ...] [--update sharded]
+
+`make bench-ddp` writes docs/benchmarks/ddp.md so.
+"""
+
+import argparse
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+
+from dear_mpi.bench.gloo import gloo_group
+from dear_mpi.models.paper_models import load_modules
+from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.stats import median, ratio
+from dear_mpi.training.compare import turns
+from dear_mpi.training.config import Config
+from dear_mpi.training.contestant import Contestant
+from dear_mpi.training.job import Job
+from tests.ddp.loop import DdpLoop
+
+CASES = ("resnet50:0.31:9", "resnet50:0.43:9", "densenet201:0.24:9", "bert_base:1.32:3")
+# Schedules at the fusion of their sources, and dear at others to find its best.
+OURS = (
+    ("wfbp", "25MB"),
+    ("ddp", "ddp"),
+    ("bytescheduler", "cut:4MB"),
+    ("dear", "25MB"),
+    ("dear", "cut:4MB"),
+    ("dear-eager", "cut:4MB"),
+    ("dear-eager", "cut:2MB"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, the seconds of its forward pass (backward takes twice as long), and how many iterations count."""
+
+    model: str
+    forward_s: float
+    iterations: int
+
+    @classmethod
+    def of(cls, text):
+        model, forward_s, iterations = text.split(":")
+        return cls(model, float(forward_s), int(iterations))
+
+    def config(self, update):
+        given = {"model": f"synthetic:{self.model}", "forward_time": self.forward_s, "iterations": self.iterations}
+        return Config.of(given | {"fusion": OURS[0][1], "update": update})
+
+
+def run(world, case, update):
+    """Collective: seconds of iterations, of torch's loop and of ours, by name; and bounds and predictions of ours."""
+    modules = load_modules(case.model)
+    with gloo_group(world), Job(case.config(update), world, list(dict(OURS))) as job:
+        loop = DdpLoop(modules, forward_s=case.forward_s, backward_s=2 * case.forward_s)
+        ours = {f"{name}, {fusion}": Contestant(job, name, fusion) for name, fusion in OURS}
+        torch_s = [loop.iterate() for _ in range(3)][3:]  # it cuts its buckets anew behind the first
+        for each in ours.values():
+            each.settle()
+        for count in turns(case.iterations):
+            world.transport.barrier()
+            torch_s += [loop.iterate() for _ in range(1 + count)][1:]
+            for each in ours.values():
+                each.turn(count)
+        ranks = world.transport.gather_values(torch_s)
+        found = {name: each.timing() for name, each in ours.items()}
+        expected = {name: (each.predicted_s(found[name]), found[name].bound_s) for name, each in ours.items()}
+        return [max(each) for each in zip(*ranks, strict=True)], found, expected
+
+
+def table(case, update, torch_s, found, expected):
+    """The lines of a case, the fastest first."""
+    passes = f"forward {case.forward_s:g} s, backward {2 * case.forward_s:g} s"
+    yield f"## {case.model}, {passes}, {update} updates of ours\n"
+    yield "| schedule, fusion | ms | predicted | bound | torch DDP / it |"
+    yield "|---|---|---|---|---|"
+    rows = [("torch DDP, gloo", torch_s, None, None)]
+    rows += [(name, figures.steady_s, *expected[name]) for name, figures in found.items()]
+    for name, samples, predicted_s, bound_s in sorted(rows, key=lambda row: median(row[1]).value):
+        middle, faster = median(samples), ratio(torch_s, samples)
+        half_s = max(middle.high - middle.value, middle.value - middle.low)
+        foreseen = ["-" if each is None else f"{each * 1e3:.0f}" for each in (predicted_s, bound_s)]
+        gain = f"{faster.value:.2f} ({faster.low:.2f} to {faster.high:.2f})"
+        yield f"| {' | '.join([name, f'{middle.value * 1e3:.0f} ±{half_s * 1e3:.0f}', *foreseen, gain])} |"
+    yield ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=Case.of, nargs="+", default=[Case.of(text) for text in CASES])
+    parser.add_argument("--update", choices=("full", "sharded"), nargs="+", default=["sharded"])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+
+    def body(world):
+        for case, update in product(options.cases, options.update):
+            found = run(world, case, update)
+            if world.rank == 0:
+                print("\n".join(table(case, update, *found)), flush=True)
+
+    run_world(body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What cannot be simulated, or would take for ever, or give no number, is refused in one line before the work."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.bench.case import Case, Samples, row_of
+from dear_mpi.cli.app import app
+from dear_mpi.models.paper_models import load_modules
+from dear_mpi.simulate.model import synthetic_model
+from dear_mpi.simulate.network import read_network
+from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.training.fusion import borders
+from dear_mpi.training.line.bucket import cut
+from tests.cli_checks import assert_one_line
+from tests.simulate.test_profile import changed
+
+DIGITS = "\N{ARABIC-INDIC DIGIT SIX}\N{ARABIC-INDIC DIGIT FOUR}"
+MOST = "must be from 0 to 86400 seconds, not"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--network", ""], "or a rate and a latency, as 10gbit,50us; or FILE.json of bench"),
+        (["--network", "fast"], "network 'fast' is unknown: Allowed: paper-10gbe, paper-100gbib, star"),
+        (["--network", "1e-320kbit,1us"], "network '1e-320kbit,1us': the bandwidth must be at least 0.008kbit, a byte"),
+        (["--network", "1e-300kbit,1e300s"], "the bandwidth must be at least 0.008kbit"),
+        (["--network", "10gbit,1e300s"], f"network '10gbit,1e300s': the latency {MOST} 1e+300"),
+        (["--network", "10gbit,1us,o=1e300s"], f"network '10gbit,1us,o=1e300s': o {MOST} 1e+300"),
+        (["--network", "10gbit,1us,gamma=1e300s"], f"gamma {MOST} 1e+300"),
+        (["--network", "1gbit,1us/1e-9kbit,1us,hosts=2"], "the bandwidth must be at least 0.008kbit"),
+        (["--network", "star,1e-9kbit,1us"], "network 'star,1e-9kbit,1us': the bandwidth must be at least 0.008kbit"),
+        (["--network", "10gbit,1us,o=1us,o=5us"], "network '10gbit,1us,o=1us,o=5us' has o= twice"),
+        (["--network", "1gbit,hosts=2/1gbit,hosts=4"], "network '1gbit,hosts=2/1gbit,hosts=4' has hosts= twice"),
+        (["--network", f"1gbit/1gbit,hosts={DIGITS}"], f"hosts must be a whole number above zero, not '{DIGITS}'"),
+        (["--network", f"torus:{DIGITS},1gbit"], f"topology 'torus:{DIGITS}' cannot be read"),
+        (["--ranks", DIGITS], f"--ranks must be whole numbers of at least 1, not '{DIGITS}'"),
+        (["--ranks", "8,65537"], "ranks must be from 1 to 65536, not 65537"),
+        (["--ranks", "8,16,08"], "ranks must be different ones, not 8, 16, 8"),
+        (["--model", "synthetic:resnet50,synthetic:resnet50"], "models must be different ones, not synthetic:"),
+        (["--fusion", "none,25MB,none"], "fusions must be different ones, not none, 25MB, none"),
+        (["--fusion", f"layers:{DIGITS}"], "needs a whole number above zero after the colon, as in layers:4"),
+        (["--fusion", "25MB,cut:1B", "--ranks", "2"], "fusion 'cut:1B' makes 399329 buckets: more than 100000"),
+        (["--forward-time", "1e308"], f"forward_time {MOST} 1e+308"),
+        (["--backward-time", "86401"], f"backward_time {MOST} 86401.0"),
+        (["--update-time", "1e300"], f"update_time {MOST} 1e+300"),
+        (["--rate", "1e-320MFLOPS"], f"model 'synthetic:resnet50' at this rate: forward_time {MOST} inf"),
+        (["--rate", "1MFLOPS"], f"model 'synthetic:resnet50' at this rate: forward_time {MOST} 523415.5"),
+        (["--rate", "1TFLOPS", "--batch", "9" * 400], "batch must be from 1 to 1000000000, not 999"),
+        (["--straggler", "3:1e308"], "the factor of the straggler must be above zero, and at most 1000, not 1e308"),
+        (["--straggler", "3:0"], "the factor of the straggler must be above zero, and at most 1000, not 0"),
+        (["--straggler", f"{DIGITS}:2"], f"straggler '{DIGITS}:2' cannot be read: write it like 3:1.5"),
+        (["--straggler", f"3:{DIGITS}"], f"straggler '3:{DIGITS}' cannot be read: write it like 3:1.5"),
+        (["--jitter", "1e300"], "jitter must be from 0% to 100%, not 1e300"),
+        (["--jitter", "nan"], "jitter must be from 0% to 100%, not nan"),
+        (["--jitter", f"{DIGITS}%"], f"jitter '{DIGITS}%' cannot be read: write it like 5%"),
+        (["--stall", "1e300%"], "stall must be from 0% to 1000%, not 1e300%"),
+    ],
+)
+def test_bad_flags(flags, said):
+    done = CliRunner().invoke(app, ["simulate", *flags])
+    assert_one_line(done, said)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--network", "0.008kbit,86400s,o=86400s", "--forward-time", "86400"],
+        ["--network", "1e290tbit", "--forward-time", "1e-320"],
+        ["--jitter", "100%", "--straggler", "3:1000", "--stall", "1000%", "--update-time", "86400"],
+        ["--rate", "1e290PFLOPS"],
+    ],
+    ids=["slow", "fast", "uneven", "no compute"],
+)
+def test_at_the_limits_there_are_figures(flags, tmp_path):
+    file = tmp_path / "rows.json"
+    done = CliRunner().invoke(app, ["simulate", "--ranks", "8", "--json", str(file), *flags])
+    assert done.exit_code == 0, done.output
+    assert "nan" not in done.output
+    assert "inf" not in done.output
+    assert len(json.loads(file.read_text(), parse_constant=pytest.fail)) == 2
+
+
+HUGE = 10**30
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (changed("rank", to=2), "rank must be below ranks, 2, not 2"),
+        (changed("accumulate", to=10**9), "accumulate must be at most 1000, not 1000000000"),
+        (changed("schedule", to="daer"), "schedule 'daer' is unknown: did you mean 'dear'?"),
+        (changed("device", to="gpu"), "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
+        (changed("model", to=""), "model must not be empty"),
+        (changed("model", to="a\x1b[2Jb"), r"model must be a printable text, not 'a\x1b[2Jb'"),
+        (changed("uses", 1, "name", to="a\nb"), r"uses[1].name must be a printable text, not 'a\nb'"),
+        (changed("uses", 1, "forward_s", to=1e308), f"uses[1].forward_s {MOST} 1e+308"),
+        (changed("rest_s", to=1e308), f"rest_s {MOST} 1e+308"),
+        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
+    ],
+)
+def test_bad_profiles(content, said, tmp_path):
+    file = tmp_path / "profile.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    done = CliRunner().invoke(app, ["simulate", "--profile", str(file)])
+    assert_one_line(done, f"profile {str(file)!r}", said)
+
+
+@pytest.mark.parametrize("name", ["bytescheduler:credit=8", "path/to/mine.py:Mine"])
+def test_schedules_of_profiles(name, tmp_path):
+    """With options, or of a user, whose file need not be here."""
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(changed("schedule", to=name)))
+    done = CliRunner().invoke(app, ["simulate", "--profile", str(file), "--ranks", "2"])
+    assert done.exit_code == 0, done.output
+
+
+def test_models_of_too_many_elements(tmp_path):
+    file = tmp_path / "profile.json"
+    uses = [{"name": "a", "tensors": [{"key": 0, "shape": [HUGE, 10]}], "forward_s": 0.1, "backward_s": 0.1}]
+    file.write_text(json.dumps(changed("uses", to=uses)))
+    said = f"has {HUGE * 10} parameters: simulate takes at most 10000000000000"
+    assert_one_line(CliRunner().invoke(app, ["simulate", "--profile", str(file)]), f"model 'mine.py:build' {said}")
+    table(file, [{"name": "a", "params": [HUGE * 10], "fwd_flops": 1}])
+    assert_one_line(CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}"]), said)
+    table(file, [{"name": "a", "params": [10**13], "fwd_flops": 1}])
+    done = CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}", "--fusion", "none"])
+    assert done.exit_code == 0, done.output
+
+
+def table(file, modules):
+    file.write_text(json.dumps({"batch": 1, "modules": modules}))
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        ([{"name": "a\nb", "params": [1], "fwd_flops": 1}], r"names must be printable, not 'a\nb'"),
+        ([{"name": "a", "params": [1], "fwd_flops": HUGE**14}], "a module needs name, params and fwd_flops (Overflow"),
+        ([{"name": "a", "params": [1], "fwd_flops": 1e308}] * 2, "must be finite and not negative, and so must"),
+    ],
+)
+def test_bad_tables(modules, said, tmp_path):
+    file = tmp_path / "table.json"
+    table(file, modules)
+    assert_one_line(CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}"]), said)
+
+
+ROW = row_of(Case("all_reduce", 1024), "ring", Samples([[1e-4] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
+ROWS = [asdict(ROW), asdict(replace(ROW, bytes=4096, count=1024, p50_us=400.0))]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([3], "must be a file of dear-mpi bench --json"),
+        ({"rows": 3}, "must be a file of dear-mpi bench --json"),
+        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
+        ([ROWS[0], ROWS[1] | {"p50_us": 0}], "row 1: p50_us must be from 1e-06 to 8.64e+10, not 0"),
+        ([ROWS[0], ROWS[1] | {"p50_us": 1e308}], "row 1: p50_us must be from 1e-06 to 8.64e+10, not 1e+308"),
+        ([ROWS[0] | {"ranks": "2"}], "row 0: ranks must be of the type int, not '2'"),
+        ([ROWS[0] | {"segment_bytes": 0}], "row 0: segment_bytes must be from 1 to 1e+15, not 0"),
+        ([ROWS[0] | {"dtype": "fp8"}], "row 0: dtype must be one of fp64"),
+        ([ROWS[0] | {"delay_us": float("inf")}], "row 0: delay_us must be from -8.64e+10 to 8.64e+10, not inf"),
+    ],
+)
+def test_bad_rows_of_a_benchmark(content, said, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    done = CliRunner().invoke(app, ["simulate", "--network", str(file)])
+    assert_one_line(done, f"network {str(file)!r}", said)
+
+
+def test_good_rows_of_a_benchmark(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps(ROWS))
+    assert read_network(str(file), 2).origin == "fitted"
+
+
+def test_cuts_finer_than_the_grid_are_those_of_the_grid():
+    layout = synthetic_model("m", load_modules("resnet50"), ranks=64, forward_s=1.0, backward_s=1.0).layout
+    every = list(range(0, layout.count, layout.grid))
+    assert borders("cut:1B", layout, 4) == borders("cut:100B", layout, 4) == every
+    assert cut(layout, borders("cut:100B", layout, 4), 4) == cut(layout, range(0, layout.count, 25), 4)
+
+
+def test_a_row_that_is_there_twice_is_refused_from_python_too():
+    settings = Settings(models=("synthetic:resnet50",), ranks=(8, 8), network="1gbit", schedules=("dear",), fusions=())
+    with pytest.raises(ValueError, match="ranks must be different ones, not 8, 8"):
+        simulate(settings)
+    with pytest.raises(ValueError, match="iterations must be at least 1, not 0"):
+        simulate(replace(settings, ranks=(8,), iterations=0))

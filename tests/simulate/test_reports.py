@@ -1,0 +1,180 @@
+"""What the command writes and shows: keys of its rows, columns, notes; and that no file of a user is lost."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from dear_mpi.simulate.remedies import changes, longest, remedies
+from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.table import notes
+from tests.cli_checks import assert_one_line
+from tests.simulate.test_profile import PROFILE
+
+QUICK = ["--ranks", "4", "--fusion", "25MB"]
+
+
+def run(*flags):
+    return CliRunner().invoke(app, ["simulate", *QUICK, *map(str, flags)])
+
+
+def rows_of(tmp_path, *flags):
+    file = tmp_path / "rows.json"
+    done = run("--json", file, *flags)
+    assert done.exit_code == 0, done.output
+    return json.loads(file.read_text()), " ".join(done.output.split())
+
+
+def test_rows_say_what_was_chosen(tmp_path):
+    (row, _), _ = rows_of(
+        tmp_path, *("--straggler", "3:1.5", "--jitter", "5%", "--iterations", 2, "--seed", 7, "--wire", "bf16")
+    )
+    names = ("straggler", "jitter", "iterations", "seed", "wire", "accumulate", "params")
+    assert [row[name] for name in names] == ["3:1.5", 0.05, 2, 7, "bf16", 1, 25_557_032]
+
+
+def test_rows_say_what_is_between_hosts(tmp_path):
+    (row, _), _ = rows_of(tmp_path, "--network", "8gbit,2us/0.8gbit,50us,o=1us,hosts=2")
+    assert (row["alpha_s"], row["beta_s_per_B"], row["o_s"]) == pytest.approx((2e-6, 1e-9, 0.0))
+    names = ("hosts", "alpha_between_s", "beta_between_s_per_B", "o_between_s")
+    assert [row[name] for name in names] == pytest.approx([2, 50e-6, 1e-8, 1e-6])
+    (row, _), _ = rows_of(tmp_path, "--network", "8gbit,2us")
+    assert [row[name] for name in names] == [None] * 4
+
+
+def test_an_iteration_is_in_the_columns(tmp_path):
+    profile = tmp_path / "profile.json"
+    PROFILE.write(profile)
+    rows, shown = rows_of(tmp_path, "--profile", profile)
+    for row in rows:
+        parts = ("compute_s", "exposed_comm_s", "update_s", "rest_s")
+        assert row["iteration_s"] == pytest.approx(sum(row[name] for name in parts))
+        assert (row["update_s"], row["rest_s"]) == pytest.approx((2**20 * 1e-9, 0.002))
+    assert "exposed updates rest bound" in shown
+    assert "rest: the loss, packing, Python; bound: least time that the schedule" in shown
+    assert "allows, without updates and rest" in shown
+    _, shown = rows_of(tmp_path)
+    assert "exposed bound" in shown, "columns without any time are left out"
+    _, shown = rows_of(tmp_path, "--update-time", "1e-3")
+    assert "exposed updates bound" in shown
+    assert "allows, without updates" in shown
+
+
+def test_a_backward_pass_that_is_given_is_told(tmp_path):
+    rows, shown = rows_of(tmp_path, "--rate", "10TFLOPS", "--backward-time", "0.2")
+    assert {row["compute_origin"] for row in rows} == {"predicted, backward given"}
+    assert "and 0.2 s backward (predicted from FLOPs; backward as given)" in shown
+
+
+def test_rows_that_wait_equally_long_are_told():
+    usual = {"models": ("synthetic:resnet50",), "network": "1gbit,50us", "forward_s": 0.05}
+    found = simulate(Settings(**usual, ranks=(4,), schedules=("dear", "wfbp", "sequential"), fusions=("1GB",)))
+    first, *_ = notes(found, [])
+    alike = longest(found)
+    assert [each.row["schedule"] for each in alike] == ["dear", "wfbp", "sequential"], "one bucket: nothing overlaps"
+    assert first == "synthetic:resnet50, dear, fusion 1GB, 4 ranks waits longest (as long as 2 others):"
+    assert notes(found[1:], [])[0].endswith("4 ranks waits longest (as long as another row):")
+    assert notes(found[:1], [])[0].endswith("4 ranks waits longest:")
+    (alone,) = simulate(Settings(**usual, ranks=(1,), schedules=("dear",), fusions=("1GB",)))
+    assert longest([alone]) == []
+    assert notes([alone], []) == ["No row waits for communication."]
+
+
+def test_each_change_is_told_to_the_progress_bar():
+    usual = {"models": ("synthetic:resnet50",), "network": "1gbit,50us,o=1us", "fusions": ("25MB",)}
+    (found,) = simulate(Settings(**usual, ranks=(4,), schedules=("wfbp",)))
+    told = []
+    helps = remedies(found, told.append)
+    assert told == list(changes(found))
+    assert "half the processor's time of a message" in told
+    assert [seconds for _, seconds in helps] == sorted(seconds for _, seconds in helps)
+
+
+OLD = '{"older": "report"}'
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--network", "none.json"],
+        ["--model", "synthetic:resnet50,synthetic:none.json"],
+        ["--schedules", "wfbp,mine.py:Endless"],
+        ["--fusion", "25MB,huge"],
+        ["--straggler", "4:2"],
+        ["--jitter", "many"],
+        ["--wire", "fp8"],
+        ["--algorithm", "bruck2"],
+        ["--schedules", "dear", "--algorithm", "double_tree"],
+    ],
+    ids=lambda flags: " ".join(flags),
+)
+def test_an_older_report_stays_where_something_is_wrong(flags, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.2)
+    (tmp_path / "rows.json").write_text(OLD)
+    (tmp_path / "mine.py").write_text(ENDLESS)
+    done = run("--json", "rows.json", *flags)
+    assert done.exit_code == 2
+    assert sorted(path.name for path in tmp_path.glob("*.json*")) == ["rows.json"]
+    assert (tmp_path / "rows.json").read_text() == OLD
+
+
+ENDLESS = """
+from dear_mpi.training.schedules import Schedule
+
+class Endless(Schedule):
+    collectives = ("all_reduce",)
+
+    def before_forward(self, use):
+        while use == 3:
+            pass
+"""
+
+
+def test_a_schedule_that_never_ends_is_refused_by_its_hook(tmp_path, monkeypatch):
+    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    (tmp_path / "mine.py").write_text(ENDLESS)
+    done = run("--schedules", f"{tmp_path / 'mine.py'}:Endless")
+    assert_one_line(done, "has not come to an end after 0.3 seconds (in before_forward(3) of iteration 0)")
+
+
+def test_a_schedule_without_collectives_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text(ENDLESS.replace('("all_reduce",)', '"all_reduce"'))
+    done = run("--schedules", f"{tmp_path / 'mine.py'}:Endless")
+    assert_one_line(done, "must have collectives, a tuple of names, not 'all_reduce'")
+
+
+def test_an_older_report_is_moved_when_the_work_begins(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(OLD)
+    assert run("--json", file).exit_code == 0
+    assert (tmp_path / "rows.json.old").read_text() == OLD
+    assert len(json.loads(file.read_text())) == 2
+
+
+def test_no_file_that_is_read_is_written_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.json").write_text(json.dumps(asdict(PROFILE)))
+    (tmp_path / "p.json.old").write_text(json.dumps(asdict(PROFILE)))
+    (tmp_path / "linked.json").symlink_to("p.json")
+    (tmp_path / "again.json").hardlink_to("p.json")
+    (tmp_path / "t.json").write_text('{"modules": [{"name": "a", "params": [1], "fwd_flops": 1}]}')
+    (tmp_path / "s.py").write_text(ENDLESS)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    over = "would write over the file of"
+    refused = [
+        (["--profile", "p.json", "--json", "p.json"], f"--json 'p.json' {over} --profile: choose another name"),
+        (["--profile", "p.json", "--json", "linked.json"], f"--json 'linked.json' {over} --profile"),
+        (["--profile", "again.json", "--json", "p.json"], f"--json 'p.json' {over} --profile"),
+        (["--profile", "p.json.old", "--json", "p.json"], f"p.json.old' {over} --profile"),
+        (["--model", "synthetic:t.json", "--json", "./t.json"], f"--json 't.json' {over} --model"),
+        (["--network", "rows.json", "--json", "rows.json"], f"--json 'rows.json' {over} --network"),
+        (["--schedules", "s.py:Endless", "--json", "s.py"], f"--json 's.py' {over} --schedules"),
+        (["--algorithm", "s.py:ring", "--json", "s.py"], f"--json 's.py' {over} --algorithm"),
+        (["--profile", "p.json", "--timeline", "p.json"], f"--timeline 'p.json' {over} --profile"),
+    ]
+    for flags, said in refused:
+        assert_one_line(run(*flags), said)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,0 +1,183 @@
+"""What is decided once layers have been timed: orders of an iteration, and fusion by time."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
+from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.units import parse_link
+from dear_mpi.training import Session
+from dear_mpi.training.compare import compare
+from dear_mpi.training.config import Config
+from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
+from dear_mpi.training.job import Job
+from dear_mpi.training.merged import BY_TIME
+from dear_mpi.training.schedules import SCHEDULES, DearEager
+from dear_mpi.training.wire_cost import WireCost, wire_costs
+from tests.training_checks import settings
+
+FORESEEING = [name for name, schedule in SCHEDULES.items() if schedule.foresees]
+
+
+def layers():
+    rng = np.random.default_rng(0)
+    sizes = (6, 40, 30, 20, 4)
+    found = []
+    for number, (rows, columns) in enumerate(pairwise(sizes)):
+        found += [Dense(f"dense{number}", rng.standard_normal((rows, columns))), Gelu()]
+    return found[:-1]
+
+
+def batch(iteration, rank):
+    rng = np.random.default_rng([iteration, rank])
+    return rng.standard_normal((4, 6)), rng.integers(0, 4, 4)
+
+
+def trained(transport, iterations=6, **options):
+    """The parameters' digest, the order and the fusion behind some iterations."""
+    with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
+        for iteration in range(iterations):
+            session.step(*batch(iteration, transport.rank))
+        session.flush()
+        (trainer,) = session.trainers.values()
+        order = None if trainer.schedule.order is None else tuple(trainer.schedule.order)
+        return session.parameters_sha256(), order, session.options.fusion, bool(session.decisions.waiting)
+
+
+@pytest.mark.parametrize("schedule", FORESEEING)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("judged", [{}, {"clip": 0.5}, {"clip": 0.5, "update": "sharded"}])
+def test_an_order_is_decided_the_same_on_all_ranks(schedule, ranks, judged):
+    options = {"fusion": "none", "algorithm": "ordered", **judged}
+    found = run_loopback(ranks, lambda transport: trained(transport, schedule=schedule, **options))
+    assert len(set(found)) == 1
+    digest, order, _, waiting = found[0]
+    assert not waiting
+    assert {bucket for _, bucket in order} == {0, 1, 2, 3}
+    reference = run_loopback(ranks, lambda transport: trained(transport, schedule="sequential", **options))
+    assert digest == reference[0][0]
+
+
+@pytest.mark.parametrize("policy", BY_TIME)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_fusion_by_time_is_decided_the_same_on_all_ranks(policy, ranks):
+    options = {"schedule": "wfbp", "fusion": policy, "algorithm": "ordered"}
+    found = run_loopback(ranks, lambda transport: trained(transport, **options))
+    assert len(set(found)) == 1
+    digest, _, fusion, waiting = found[0]
+    assert fusion.startswith("at:")
+    assert not waiting
+    frozen = run_loopback(ranks, lambda transport: trained(transport, **options | {"fusion": fusion}))
+    assert frozen[0][0] == digest, "a saved choice gives the same run"
+
+
+def test_what_was_decided_is_known_when_buckets_are_cut_like_that_again():
+    def body(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="none") as session:
+            orders = []
+            for fusion in ("none", "layers:2", "none", "layers:2"):
+                session.cut(fusion)
+                steps = 0
+                while session.decisions.waiting or not steps:
+                    session.step(*batch(steps, transport.rank))
+                    steps += 1
+                orders.append((tuple(session.trainers["dear-eager"].schedule.order), steps))
+            return orders
+
+    first, second, again, once_more = run_loopback(2, body)[0]
+    assert (again[0], once_more[0]) == (first[0], second[0])
+    assert (first[1], second[1], again[1], once_more[1]) == (3, 3, 1, 1)
+
+
+@pytest.mark.parametrize("fusion", ["at:", "at:1,x", "at:-1", "at:100000000"])
+def test_borders_are_elements_of_the_model(fusion):
+    def body(transport):
+        with pytest.raises(AgreedError, match=r"must have numbers below .*, the elements of this model"):
+            trained(transport, schedule="wfbp", fusion=fusion)
+
+    run_loopback(2, body)
+
+
+def test_own_fusion_is_that_of_one_schedule():
+    def body(transport):
+        with pytest.raises(AgreedError, match="fusion 'own' needs one schedule, not wfbp, ddp"):
+            Session(layers(), SoftmaxCrossEntropy(), transport, schedules=["wfbp", "ddp"], fusion="own")
+
+    run_loopback(2, body)
+
+
+def test_gathers_come_last_where_all_gradients_are_looked_at():
+    nominal = Nominal([1.0] * 4, [2.0] * 4, lambda collective, bucket: 3.0, judged=True)
+    orders = run_loopback(2, lambda transport: eager_order(transport, nominal))
+    kinds = [collective for collective, _ in orders[0]]
+    assert kinds == ["reduce_scatter"] * 4 + ["all_gather"] * 4
+    assert [bucket for _, bucket in orders[0]][4:] == [0, 1, 2, 3]
+
+
+def eager_order(transport, nominal):
+    with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="none") as session:
+        session.buckets = session.fabric.buckets
+        uses = len(session.uses)
+        full = Nominal([1.0] * uses, [2.0] * uses, nominal.price, judged=nominal.judged)
+        return list(DearEager(session.fabric).ordered(full))
+
+
+def test_the_wire_never_idles_while_anything_is_ready_and_takes_the_most_urgent():
+    def task(number, ready_s, urgency, *seconds):
+        return Task(tuple((f"part {part}", number) for part in range(len(seconds))), seconds, ready_s, urgency)
+
+    tasks = [task(0, 4.0, 0, 1.0, 1.0), task(1, 2.0, 1, 1.0, 1.0), task(2, 0.0, 2, 1.0, 1.0)]
+    found = list_scheduled(tasks)
+    assert found == [("part 0", 2), ("part 1", 2), ("part 0", 1), ("part 1", 1), ("part 0", 0), ("part 1", 0)]
+    busy = [task(0, 1.0, 0, 5.0), task(1, 0.5, 1, 5.0), task(2, 0.0, 2, 5.0), task(3, 0.0, 3, 5.0)]
+    assert [bucket for _, bucket in list_scheduled(busy)] == [2, 0, 1, 3]
+    assert [bucket for _, bucket in list_scheduled(busy, committed=2)] == [2, 3, 0, 1], "two are out of reach"
+
+
+def test_costs_of_the_wire_are_those_of_the_emulated_link():
+    """A ring of 4 takes 6 messages of a quarter one after the other."""
+
+    def body(world):
+        with Job(Config.of(settings()), world, ["dear"]) as job:
+            return wire_costs(job.fabric, ["all_reduce", "reduce_scatter"])
+
+    found = run_world(body, link=parse_link("8gbit,1ms"), threads=4)
+    assert found["all_reduce"].alpha == pytest.approx(6e-3)
+    assert found["all_reduce"].beta == pytest.approx(1.5e-9)
+    assert found["reduce_scatter"](1e9) == pytest.approx(3e-3 + 0.75)
+    assert WireCost.through((10, 5.0), (20, 1.0)) == WireCost(5.0, 0.0), "nothing is below zero"
+
+
+def test_a_comparison_has_each_schedule_with_each_fusion():
+    schedules, fusions = ["wfbp", "mg-wfbp", "dear-eager"], ["none", "own"]
+
+    def body(world):
+        return compare(Config.of(settings(iterations=4)), world, schedules, fusions=fusions)
+
+    rows = run_world(body, threads=2)
+    assert [(row["asked_fusion"], row["schedule"]) for row in rows] == [
+        (fusion, schedule) for fusion in fusions for schedule in schedules
+    ]
+    assert [row["fusion"].partition(":")[0] for row in rows] == ["none", "none", "none", "25MB", "at", "cut"]
+    for row in rows:
+        assert len(row["iteration_s"]) == len(row["loss"]) == 4
+        assert row["buckets"] == len(row["chosen"])
+        assert row["predicted_s"] > 0
+        assert row["hidden"] >= 0
+    assert {row["speedup"] for row in rows if row["schedule"] == "wfbp"} == {1.0}
+    assert len({row["params_sha256"] for row in rows}) == 1
+    wfbp, *_, eager = rows
+    assert wfbp["sent_bytes"] > 0
+    assert eager["network_s"].keys() == {"reduce_scatter", "all_gather"}
+
+
+def test_fusions_of_a_comparison_must_differ():
+    def body(world):
+        compare(Config.of(settings()), world, ["wfbp"], fusions=["none", "none"])
+
+    with pytest.raises(AgreedError, match="fusion must be different ones, not none, none"):
+        run_world(body, threads=2)

@@ -1,0 +1,106 @@
+"""A model that runs as a whole: whatever it says, and in whatever order, a schedule sees what a loop would call."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dear_mpi.models.layers.synthetic import NoLoss
+from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.virtual import VirtualFabric
+from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
+from dear_mpi.training.hooked import HookedTrainer
+from dear_mpi.training.line.bucket import cut
+from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.trainer import Trainer
+
+USES = 5
+LAYOUT = Layout.of([[(use, (40,))] for use in range(USES)], itemsize=4, ranks=2)
+BUCKETS = cut(LAYOUT, LAYOUT.offsets, 4)
+HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward", "end_backward")
+
+
+class Told:
+    """Begins some uses, perhaps several times, and writes all gradients in some order."""
+
+    def __init__(self, begun, written):
+        self.begun, self.written = begun, written
+
+    def forward(self, x, begun):
+        for use in self.begun:
+            begun(use)
+        return x
+
+    def backward(self, dy, wrote, *, fresh):
+        for use in self.written:
+            wrote(use)
+
+
+def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
+    """The hooks that are called, with their uses; by a loop if there is no model."""
+    called = []
+
+    class Spy(schedule):
+        pass
+
+    def spy(name):
+        def hook(self, *use):
+            called.append((name, *use))
+            return getattr(schedule, name)(self, *use)
+
+        return hook
+
+    for name in HOOKS:
+        setattr(Spy, name, spy(name))
+    rules = Rules("spy", BUCKETS, schedule.collectives)
+    fabric = VirtualFabric(rules)
+    uses = [VirtualUse(fabric, number) for number in range(USES)]
+    given_arguments = (uses, NoLoss(), VirtualMeter(fabric), Spy(fabric), rules)
+    kind = Trainer if model is None else lambda *arguments, **options: HookedTrainer(model, *arguments, **options)
+    trainer = kind(*given_arguments, accumulate=accumulate)
+    trainer.first = False
+    for _ in range(iterations):
+        trainer.iteration(np.zeros(2), np.zeros(2), 2)
+        assert [len(pairs) for pairs in trainer.uses_s] == [USES * accumulate] * 2
+    trainer.flush()
+    return called
+
+
+@given(
+    begun=st.lists(st.integers(0, USES - 1)),
+    written=st.permutations(range(USES)),
+    schedule=st.sampled_from(sorted(SCHEDULES)),
+    accumulate=st.integers(1, 2),
+)
+def test_hooks_are_called_in_the_order_of_a_loop(begun, written, schedule, accumulate):
+    hooked = calls_of(SCHEDULES[schedule], Told(begun, written), accumulate=accumulate)
+    assert hooked == calls_of(SCHEDULES[schedule], accumulate=accumulate)
+
+
+def test_gradients_are_handed_on_as_soon_as_their_predecessors_have_been():
+    """Not before, and not later: what the schedule hears while the backward pass still runs."""
+    heard = []
+
+    class Listens(Schedule):
+        def after_backward(self, use):
+            heard.append(use)
+
+        def end_backward(self):
+            heard.append("end")
+
+    class Model(Told):
+        def backward(self, dy, wrote, *, fresh):
+            for use, then in ((3, []), (4, [4, 3]), (1, []), (0, []), (2, [2, 1, 0])):
+                heard.clear()
+                wrote(use)
+                assert heard == then
+
+    rules = Rules("listens", BUCKETS, ())
+    rules.end_backward = rules.before_layer = lambda *_: None  # it starts nothing
+    fabric = VirtualFabric(rules)
+    uses = [VirtualUse(fabric, number) for number in range(USES)]
+    trainer = HookedTrainer(Model([], ()), uses, NoLoss(), VirtualMeter(fabric), Listens(fabric), rules)
+    trainer.first = False
+    trainer.iteration(np.zeros(2), np.zeros(2), 2)
+    assert heard == [2, 1, 0, "end"]

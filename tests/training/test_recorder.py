@@ -1,0 +1,297 @@
+"""What is recorded of iterations adds up to the times that the trainer tells, lane by lane, live and virtual."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.layer import Parameter
+from dear_mpi.ranks.world import World
+from dear_mpi.simulate.contention import Contention
+from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.timeline import timeline_of
+from dear_mpi.training import Session
+from dear_mpi.training.config import Config
+from dear_mpi.training.job import Job
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.timeline.live import recording
+from dear_mpi.training.timeline.recorder import Recorder
+from dear_mpi.training.timeline.spans import COMPUTE, LANES, WIRE, Iteration, Span
+from tests.training_checks import settings
+
+NONE_S = 1e-9  # what rounding may do to a sum of seconds
+
+
+def assert_in_turn(rank):
+    """What a lane does it does one after the other, and every span takes time."""
+    assert rank.spans
+    for lane in LANES:
+        spans = [span for span in rank.spans if span.lane == lane]
+        assert all(span.end_s > span.begin_s for span in spans)
+        for one, other in pairwise(spans):
+            assert one.end_s <= other.begin_s + NONE_S, (one, other)
+
+
+def seconds(rank, iteration, kind):
+    return sum(span.seconds for span in rank.within(iteration, kind))
+
+
+# Virtual -------------------------------------------------------------------------------------------------------------
+
+UNEVEN = [
+    {},
+    {"straggler": "2:1.5"},
+    {"update_s": 2e-9, "contention": Contention(stall=0.7, stretch=1.6)},
+    {"update_s": 2e-9, "contention": Contention(stall=1.0, stretch=1.0), "straggler": "0:1.1"},
+]
+
+
+def simulated(**choices):
+    base = {"models": ("synthetic:resnet50",), "ranks": (4,), "network": "10gbit,50us", "forward_s": 0.05}
+    return simulate(Settings(**base | {"fusions": ("25MB",)} | choices), traced=True)
+
+
+@pytest.mark.parametrize("uneven", UNEVEN, ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_virtual_run_adds_up(schedule, uneven):
+    (found,) = simulated(schedules=(schedule,), **uneven)
+    prediction = found.prediction
+    ranks = prediction.run.ranks
+    assert [rank.name for rank in ranks] == (
+        [f"rank {rank}" for rank in range(4)] if "straggler" in uneven else ["each of 4 ranks"]
+    )
+    for rank in ranks:
+        assert_in_turn(rank)
+    slowest = ranks[int(uneven.get("straggler", "0")[0])]
+    last = slowest.iterations[-1]
+    assert seconds(slowest, last, "wait") == pytest.approx(prediction.exposed_s, abs=NONE_S)
+    assert seconds(slowest, last, "forward") == pytest.approx(prediction.forward_s)
+    assert seconds(slowest, last, "backward") == pytest.approx(prediction.backward_s)
+    assert last.end_s - last.begin_s == pytest.approx(prediction.iteration_s)
+
+
+def test_updates_and_collectives_of_a_virtual_run_are_each_there():
+    (found,) = simulated(schedules=("dear",), update_s=1e-9)
+    (rank,), buckets = found.prediction.run.ranks, found.prediction.buckets
+    for iteration in rank.iterations:
+        updates = list(rank.within(iteration, "update"))
+        assert sorted(span.name for span in updates) == sorted(f"update of bucket {each.index}" for each in buckets)
+        assert sum(span.seconds for span in updates) == pytest.approx(1e-9 * sum(each.count for each in buckets))
+        reduced = sorted(span.name for span in rank.within(iteration, "reduce_scatter"))
+        for name, bucket in zip(reduced, buckets, strict=True):
+            assert name.startswith(f"reduce_scatter of {str(bucket).partition(', ')[0]}, ")
+            assert name.endswith(" MiB)")
+    assert {span.name for span in rank.spans if span.kind == "other"} == {"sum of the loss"}
+
+
+def test_an_update_holds_up_what_queues_and_prolongs_what_is_on_the_wire():
+    """Sequential: while the first of two buckets is updated, the second is on the wire."""
+    free, held = (
+        simulated(schedules=("sequential",), fusions=("buckets:2",), update_s=1e-9, contention=Contention(stall))[0]
+        for stall in (0.0, 1.0)
+    )
+    wires = []
+    for found in (free, held):
+        (rank,) = found.prediction.run.ranks
+        wires.append([span.seconds for span in rank.within(rank.iterations[-1], "all_reduce")])
+    first, second = zip(*wires, strict=True)
+    update_s = 1e-9 * free.prediction.buckets[1].count
+    assert first[0] == pytest.approx(first[1])
+    assert second[1] == pytest.approx(second[0] + update_s)
+
+
+def test_runs_are_named_by_what_was_varied():
+    found = simulated(schedules=("wfbp", "dear"), ranks=(2, 4), straggler="1:2")
+    timeline = timeline_of(found)
+    assert [run.name for run in timeline.runs] == ["wfbp, 2 ranks", "dear, 2 ranks", "wfbp, 4 ranks", "dear, 4 ranks"]
+    assert [len(run.ranks) for run in timeline.runs] == [2, 2, 4, 4]
+    assert not timeline.live
+    assert (timeline.facts["model"], timeline.facts["ranks"]) == ("synthetic:resnet50", [2, 2, 4, 4])
+    assert timeline.facts["origin"].startswith("Predicted, with ring on the network 10gbit,50us")
+
+
+def test_of_very_many_ranks_some_are_kept():
+    (found,) = simulated(schedules=("dear",), ranks=(100,), straggler="1:2")
+    assert (len(found.prediction.run.ranks), found.prediction.run.size) == (64, 100)
+
+
+# Live ----------------------------------------------------------------------------------------------------------------
+
+LIVE = [{"schedule": schedule, "fusion": "none"} for schedule in SCHEDULES] + [
+    {"schedule": "dear", "fusion": "none", "accumulate": 2, "wire": "bf16"},
+    {"schedule": "dear", "fusion": "none", "update": "sharded", "clip": 1.0},
+    {"schedule": "wfbp", "fusion": "none", "update": "sharded"},
+]
+
+
+def recorded(transport, choices, *, iterations=5):
+    """The run of a small job on this rank, the times of its iterations, and the number of its buckets."""
+    config = Config.of(settings(**choices | {"iterations": iterations}))
+    runs, times = [], []
+    with Job(config, World(transport), [config.schedule]) as job:
+        with recording(job, "mine", runs):
+            for number in range(iterations):
+                times.append(job.iterate(config.schedule, *job.batch(number))[1])
+        assert job.fabric.recorder is job.engine.recorder is None
+    return runs, times, len(job.buckets)
+
+
+@pytest.mark.parametrize("choices", LIVE, ids=str)
+def test_a_live_run_adds_up(choices):
+    found = run_loopback(2, lambda transport: recorded(transport, choices))
+    (run,), _, buckets = found[0]
+    assert [each[0] for each in found] == [[run], [run]], "all ranks have the spans of all"
+    assert [rank.name for rank in run.ranks] == ["rank 0", "rank 1"]
+    sharded = choices.get("update") == "sharded"
+    for rank, (_, times, _) in zip(run.ranks, found, strict=True):
+        assert_in_turn(rank)
+        assert [iteration.number for iteration in rank.iterations] == [2, 3, 4]
+        for iteration in rank.iterations:
+            told = times[iteration.number]
+            assert iteration.end_s - iteration.begin_s == pytest.approx(told.iteration_s, abs=NONE_S)
+            assert seconds(rank, iteration, "wait") == pytest.approx(told.exposed_s, abs=NONE_S)
+            assert seconds(rank, iteration, "forward") == pytest.approx(told.forward_s, abs=NONE_S)
+            assert seconds(rank, iteration, "backward") == pytest.approx(told.backward_s, abs=NONE_S)
+            layers = [span.name for span in rank.within(iteration, "forward")]
+            assert len(layers) == len(set(layers)) == len(list(rank.within(iteration, "backward")))
+        updates = {span.name for span in rank.spans if span.kind == "update"}
+        assert updates == {f"update of bucket {index}" for index in range(buckets)}
+        assert {span.lane for span in rank.spans if span.kind == "update"} == {WIRE if sharded else COMPUTE}
+
+
+@pytest.mark.parametrize("schedule", ["wfbp", "dear"])
+def test_each_collective_is_on_the_wire_once_in_an_iteration(schedule):
+    (run,), _, buckets = run_loopback(2, lambda transport: recorded(transport, {"schedule": schedule}))[0]
+    for rank in run.ranks:
+        for collective in SCHEDULES[schedule].collectives:
+            spans = [span for span in rank.spans if span.kind == collective]
+            whole = len(rank.iterations) * buckets
+            assert whole <= len(spans) <= whole + buckets, "those of the iteration before may go on"
+            assert all(span.name.startswith(f"{collective} of bucket ") for span in spans)
+        assert len([span for span in rank.spans if span.name == "all_reduce of the loss"]) == len(rank.iterations)
+
+
+class Spends:
+    """A layer that takes a second of a clock forward, and two backward."""
+
+    def __init__(self, clock):
+        self.clock, self.parameters = clock, [Parameter.of("fc.weight", np.ones(4))]
+
+    def forward(self, x):
+        self.clock[0] += 1.0
+        return x
+
+    def backward(self, dy):
+        self.clock[0] += 2.0
+        self.parameters[0].grad[...] = 1
+        return dy
+
+
+class NoLoss:
+    def forward(self, outputs, targets):
+        return 0.0
+
+    def backward(self, scale):
+        return np.zeros((2, 1))
+
+
+def test_clocks_that_began_at_different_times_agree():
+    """Rank r begins r seconds late, by a clock that is 1000 r seconds ahead; all leave barriers at second 15."""
+
+    def body(transport):
+        clock, runs = [1001.0 * transport.rank], []
+        meet = transport.barrier
+
+        def barrier():
+            meet()
+            clock[0] = 1000.0 * transport.rank + 15
+
+        with Session([Spends(clock)], NoLoss(), transport, schedule="wfbp") as session:
+            for stream in (session.streams.compute, session.streams.communication):
+                stream.mark = lambda: clock[0]
+            with recording(session, "mine", runs):
+                for _ in range(4):
+                    session.step(np.zeros((2, 1)), np.zeros((2, 1)))
+                transport.barrier = barrier
+        return runs[0]
+
+    run = run_loopback(3, body)[0]
+    for late_s, rank in enumerate(run.ranks):
+        iterations = (Iteration(1, -9.0, -6.0), Iteration(2, -6.0, -3.0), Iteration(3, -3.0, 0.0))
+        assert rank.iterations == tuple(
+            Iteration(number, begin_s + late_s, end_s + late_s) for number, begin_s, end_s in iterations
+        )
+        assert rank.spans[-2:] == (
+            Span(COMPUTE, "forward", "forward fc", -3.0 + late_s, -2.0 + late_s),
+            Span(COMPUTE, "backward", "backward fc", -2.0 + late_s, 0.0 + late_s),
+        )
+
+
+def test_a_block_without_an_iteration_is_refused():
+    def body(transport):
+        with Session([Spends([0.0])], NoLoss(), transport) as session, recording(session, "mine", []):
+            pass
+
+    with pytest.raises(ValueError, match="no iteration of 'mine' was recorded"):
+        run_loopback(2, body)
+
+
+def test_after_an_error_nothing_is_recorded_any_more():
+    def body(transport):
+        runs = []
+        with Session([Spends([0.0])], NoLoss(), transport) as session:
+            with pytest.raises(KeyError), recording(session, "mine", runs):
+                raise KeyError("mine")
+            assert (session.fabric.recorder, session.engine.recorder, runs) == (None, None, [])
+
+    run_loopback(2, body)
+
+
+# The recorder alone --------------------------------------------------------------------------------------------------
+
+
+def clock(lane, mark):
+    return float(mark)
+
+
+def test_the_last_iterations_are_kept_with_what_goes_on_into_them():
+    recorder = Recorder(["conv1", "fc"], kept=2)
+    for number in range(5):
+        at = 10 * number
+        recorder.began(at - 4)  # and a second of it is in this iteration
+        recorder.ended("all_gather of bucket 0 (layers 0..1, 2048 bytes)", at + 1)
+        recorder.iterated(number, (at, at + 6), [(at, at + 1), (at + 1, at + 2)], [(at + 2, at + 3), (at + 3, at + 6)])
+    rank = recorder.rank("mine", clock)
+    assert rank.iterations == (Iteration(3, 30.0, 36.0), Iteration(4, 40.0, 46.0))
+    assert [(span.name, span.begin_s, span.end_s) for span in rank.spans[:6]] == [
+        ("all_gather of bucket 0 (layers 0..1, 2.0 KiB)", 26.0, 31.0),
+        ("forward conv1", 30.0, 31.0),
+        ("forward fc", 31.0, 32.0),
+        ("backward fc", 32.0, 33.0),
+        ("backward conv1", 33.0, 36.0),
+        ("all_gather of bucket 0 (layers 0..1, 2.0 KiB)", 36.0, 41.0),
+    ]
+    assert len(recorder.notes) == 3, "older notes are dropped"
+
+
+def test_the_parts_of_a_batch_are_told_apart():
+    recorder = Recorder(["conv1", "fc"])
+    pairs = [(at, at + 1) for at in range(8)]
+    order = [pairs[0], pairs[1], pairs[4], pairs[5]], [pairs[2], pairs[3], pairs[6], pairs[7]]
+    recorder.iterated(7, (0, 8), *order)
+    assert [span.name for span in recorder.rank("mine", clock).spans] == [
+        f"{kind} {layer}, part {part} of 2"
+        for part in (1, 2)
+        for kind, layers in (("forward", ("conv1", "fc")), ("backward", ("fc", "conv1")))
+        for layer in layers
+    ]
+
+
+def test_what_took_no_time_is_left_out():
+    recorder = Recorder(["fc"])
+    recorder.waited("all_reduce of bucket 0", 1, 1)
+    recorder.waited("all_reduce of bucket 1", 1, 2)
+    recorder.iterated(0, (0, 3), [(0, 0)], [(2, 3)])
+    spans = recorder.rank("mine", clock).spans
+    assert [span.name for span in spans] == ["wait for all_reduce of bucket 1", "backward fc"]

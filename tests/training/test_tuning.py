@@ -1,0 +1,194 @@
+"""Fusion that is tuned while a session trains: on threads; tests/mpi/test_tuning.py has the same under mpirun."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.units import parse_bytes, parse_link
+from dear_mpi.training import Adam, Session
+from dear_mpi.training.compare import compare
+from dear_mpi.training.config import Config
+from dear_mpi.training.profile import read_profile
+from dear_mpi.training.train import train
+from dear_mpi.training.tuning.by_trials import FILL, TIMED
+from dear_mpi.training.wire_cost import modelled_s
+from tests.cli_checks import assert_one_line
+from tests.training_checks import settings
+from tests.tuning_checks import LAYERS, RANGE, Clock, Loss, Spends, check_trials, tuned
+
+TRIAL = FILL + TIMED  # iterations
+
+
+def on_threads(size, **choices):
+    """What each rank finds, or what it says of an error."""
+
+    def body(transport):
+        try:
+            return tuned(transport, transport.rank, size, **choices)
+        except AgreedError as error:
+            return str(error)
+
+    return run_loopback(size, body)
+
+
+@pytest.mark.parametrize("search", ["", "random:", "grid:"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_slowest_rank_counts_and_all_cut_alike(size, search):
+    answers = on_threads(size, iterations=10 * TRIAL + 1, fusion=f"bo:{search}{RANGE}")
+    if search == "random:":  # which may miss the best one
+        assert answers == answers[:1] * size
+        assert len(answers[0][0]) == 10
+    else:
+        check_trials(answers, size)
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "wfbp", "dear-eager"])
+def test_every_schedule_can_be_tuned(schedule):
+    check_trials(on_threads(2, iterations=90, schedule=schedule), 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"update": "sharded", "accumulate": 2, "clip": 1.0}], ids=str)
+@pytest.mark.parametrize("fusion", [f"bo:grid:{RANGE}", "auto"])
+def test_bits_do_not_depend_on_cuts_with_ordered(fusion, options):
+    """DeAR trains on while it tunes: with sums in the order of ranks, to the bits of a run that never cuts."""
+    options |= {"iterations": 10 * TRIAL + 5, "algorithm": "ordered", "optimizer": Adam(1e-3)}
+    tuned_one = on_threads(3, fusion=fusion, **options)
+    plain = on_threads(3, fusion="none", **options)
+    assert tuned_one[0][3] == plain[0][3]
+    assert tuned_one[0][2] != plain[0][2]
+
+
+def test_a_run_that_ends_early_keeps_its_trials():
+    trials, fusion, _, _, over = on_threads(2, iterations=2 * TRIAL + 1)[0]
+    assert (len(trials), over) == (2, False)
+    assert fusion not in [tried for tried, _ in trials], "the third is under way"
+
+
+def test_a_session_that_is_cut_by_hand_is_tuned_no_more():
+    def body(transport):
+        def look(session):
+            session.cut("none")
+
+        return cut_by_hand(transport, look)
+
+    assert run_loopback(2, body) == [(1, "none", True)] * 2
+
+
+def cut_by_hand(transport, look):
+    clock = Clock()
+    loss = Loss(clock, lambda buckets: 1.0)
+    layers = [Spends(clock, number, 1e-3) for number in range(LAYERS)]
+    with Session(layers, loss, transport, fusion=f"bo:{RANGE}") as session:
+        loss.session = session
+        session.streams.compute.mark = lambda: clock.now
+        for iteration in range(4 * TRIAL):
+            session.step(np.zeros((2, 1)), np.zeros((2, 1)))
+            if iteration == TRIAL + 1:
+                look(session)
+        tuning = session.decisions.tuning
+        return len(tuning.trials), session.options.fusion, tuning.over
+
+
+def test_auto_takes_the_fewest_buckets_that_are_as_good_as_the_best_prediction(monkeypatch):
+    """The layers take long, the network is slow: small buckets win over one of 25 MB, on all ranks alike."""
+    monkeypatch.setattr("dear_mpi.training.wire_cost.timed_s", modelled_s)  # the tests' clock knows no wire
+    link = parse_link("1gbit,200us")
+
+    def body(world):
+        how = {"layer_s": 1e-4, "seconds": lambda buckets: 0.0}
+        return tuned(world, world.rank, world.size, iterations=10, fusion="auto", **how)
+
+    trials, fusion, buckets, _, over = run_world(body, threads=2, link=link)
+    assert over
+    assert trials[0][0] == "25MB"
+    assert any(tried.startswith("cut:") for tried, _ in trials)
+    best_s, predicted = min(seconds for _, seconds in trials), dict(trials)
+    assert best_s <= predicted[fusion] <= 1.02 * best_s < predicted["25MB"]
+    assert 1 < buckets < LAYERS
+
+
+WRONG = {
+    "bo:1KB..2KB": "fusion 'bo:1KB..2KB': all sizes from 1KB to 2KB cut this model into the same 16 buckets",
+    "bo:2MB..1GB": "fusion 'bo:2MB..1GB': all sizes from 2MB to 1GB cut this model into the same 1 bucket; its",
+    "bo:rndom": "fusion 'bo:rndom': kind 'rndom' is unknown: did you mean 'random'? Allowed: bayesian, random, grid",
+    "bo:1..2": "fusion 'bo:1..2': size '1' has no unit",
+    "bo:2MB..1MB": "fusion 'bo:2MB..1MB': the range must go up from at least 1 B; write it like bo, bo:grid or",
+    "auto:5": "fusion 'auto:5': auto takes nothing behind a colon",
+}
+
+
+@pytest.mark.parametrize("fusion", WRONG)
+def test_what_cannot_be_tuned_is_refused_on_all_ranks(fusion):
+    answers = on_threads(3, iterations=1, fusion=fusion)
+    assert answers == answers[:1] * 3
+    assert f"session: {WRONG[fusion]}" in answers[0]
+
+
+def test_without_the_package_all_ranks_say_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bayes_opt", None)  # an import of it fails
+    answers = on_threads(3, iterations=1)
+    assert answers == answers[:1] * 3
+    assert "needs bayesian-optimization: pip install bayesian-optimization (our extra 'tune')" in answers[0]
+    assert on_threads(2, iterations=1, fusion=f"bo:grid:{RANGE}")[0][4] is False, "which does without"
+
+
+SMALL = {"fusion": "bo:grid:1KB..1MB", "algorithm": "ordered", "iterations": 60}
+
+
+def test_train_reports_its_trials_and_ends_with_the_same_bits():
+    def trained(**choices):
+        return run_world(lambda world: train(Config.of(settings(**choices)), world), threads=2)
+
+    report = trained(**SMALL)
+    tried = report["tuned"]
+    assert (report["tuner"], report["fusion"]) == (
+        SMALL["fusion"],
+        min(tried, key=lambda each: each["seconds"])["fusion"],
+    )
+    assert len(report["iteration_s"]) == len(report["loss"]) == 60
+    assert report["uncounted"] == len(tried) * TRIAL + 2
+    frozen = trained(**SMALL | {"fusion": report["fusion"]})
+    assert frozen["buckets"] == report["buckets"]
+    assert (frozen["tuner"], frozen["tuned"], frozen["uncounted"]) == (None, [], 2)
+    assert frozen["params_sha256"] == report["params_sha256"]
+    assert frozen["loss"] == report["loss"]
+
+
+def test_a_comparison_tunes_each_schedule_by_itself():
+    config = Config.of(settings(iterations=3))
+    fusions = ("none", SMALL["fusion"], "auto")
+    rows = run_world(lambda world: compare(config, world, ["wfbp", "dear"], fusions=fusions), threads=2)
+    assert [row["asked_fusion"] for row in rows] == [fusion for fusion in fusions for _ in range(2)]
+    found = [row["fusion"] for row in rows if row["asked_fusion"] != "none"]
+    assert all(parse_bytes(fusion.removeprefix("cut:")) > 0 for fusion in found), found
+
+
+def test_the_command_says_what_repeats_the_run(tmp_path):
+    file, picture, profile = (tmp_path / name for name in ("run.json", "trials.svg", "profile.json"))
+    flags = ["--fusion", SMALL["fusion"], "--iterations", "60", "--json", file, "--plot", picture, "--profile", profile]
+    done = CliRunner().invoke(app, ["train", "--threads", "2", *map(str, flags)])
+    assert done.exit_code == 0, done.output
+    report = json.loads(file.read_text())
+    assert f"trials of {SMALL['fusion']}; --fusion {report['fusion']} repeats it" in done.output
+    assert "best so far" in picture.read_text()
+    assert read_profile(profile).update_s_per_element > 0, "of the buckets that it ends with"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--fusion", "25MB", "--plot", "FILE.png"], "--plot draws the trials of a tuned fusion: it needs --fusion bo"),
+        (["--fusion", "auto", "--plot", "FILE.txt"], "--plot 'FILE.txt' must end in .png, .pdf or .svg"),
+        (["--fusion", "auto", "--iterations", "6"], "iterations must be more than 6, not 6: tuning takes 6 iterations"),
+        (["--fusion", "bo:rndom"], "kind 'rndom' is unknown: did you mean 'random'?"),
+    ],
+)
+def test_bad_input_is_one_line(flags, said):
+    assert_one_line(CliRunner().invoke(app, ["train", "--threads", "2", *flags]), said)

@@ -1,0 +1,111 @@
+"""Searches on the virtual fabric: the models and networks of docs/tuning.md and of its tests.
+
+python -m tests.training.tuning_page
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.models.paper_models import load_modules
+from dear_mpi.reporting.stats import median
+from dear_mpi.see.trials import Search, draw_searches
+from dear_mpi.simulate.model import synthetic_model
+from dear_mpi.simulate.network import read_network
+from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.tuning import TUNERS
+from dear_mpi.training.tuning.asked import Asked
+from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, size_text
+from dear_mpi.training.tuning.virtual import VirtualRun, candidates
+
+DOCS = Path(__file__).parents[2] / "docs"
+MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
+NETWORKS = ("10gbit,50us", "25gbit,200us")
+RANKS = 16
+ASKED = Asked()
+FINER = 64  # sizes between each power of two and the next, of which the best is what tuners are held against
+SEEDS = range(5)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model on a network under a schedule: what an iteration takes by the size of buckets."""
+
+    model: str
+    network: str
+    schedule: str = "dear"
+
+    @cached_property
+    def run(self):
+        forward_s, modules = MODELS[self.model], load_modules(self.model)
+        model = synthetic_model(self.model, modules, ranks=RANKS, forward_s=forward_s, backward_s=2 * forward_s)
+        segment = default_segment(range(RANKS))
+        prices = Prices(read_network(self.network, RANKS).network, ranks=RANKS, segment_bytes=segment)
+
+        def price(collective, bucket):
+            key = "ring", collective, bucket.nbytes
+            return prices.found[key] if key in prices.found else float(prices.seconds(*key[:2], key[2:])[0])
+
+        nominal = Nominal(model.forward_s, model.backward_s, price)
+        return VirtualRun(layout=model.layout, itemsize=4, schedule=SCHEDULES[self.schedule], nominal=nominal)
+
+    def sizes(self, **how):
+        layout = self.run.layout
+        return distinct_sizes(lambda size: cut_by(layout, 4, size), ASKED.low, ASKED.high, start=ASKED.start, **how)
+
+    @cached_property
+    def known(self):
+        return {}
+
+    def seconds(self, size):
+        """Those of an iteration; computed once for each cut."""
+        cut = cut_by(self.run.layout, 4, size)
+        if cut not in self.known:
+            self.known[cut] = self.run.seconds(size_text(size))
+        return self.known[cut]
+
+    @cached_property
+    def best_s(self):
+        """The least of a grid that is finer than that of the tuners."""
+        return min(map(self.seconds, self.sizes(per_octave=FINER)))
+
+    def search(self, kind, seed=0, noise=None):
+        """A tuner behind its trials; ``noise`` is a function that gives factors."""
+        tuner = TUNERS[kind](self.sizes(), start=ASKED.start, seed=seed)
+        while not tuner.over:
+            size = tuner.suggest()
+            tuner.tell(size, self.seconds(size) * (1.0 if noise is None else noise()))
+        return tuner
+
+    def missed(self, tuner):
+        """By how much the choice of a tuner is slower than the best one."""
+        return self.seconds(tuner.best.nbytes) / self.best_s - 1
+
+
+PROBLEMS = [Problem(model, network) for network in NETWORKS for model in MODELS]
+
+
+def main():
+    print("| model, network | 25MB | best | " + " | ".join(TUNERS) + " | auto |")
+    print("|---" * (len(TUNERS) + 4) + "|")
+    for problem in PROBLEMS:
+        missed = {kind: [problem.missed(problem.search(kind, seed)) for seed in SEEDS] for kind in TUNERS}
+        cells = [f"{median(each).value:.1%} ({max(each):.1%})" for each in missed.values()]
+        auto = problem.run.choice(problem.run.tried(candidates(problem.run.layout, 4)))
+        first = f"{problem.seconds(ASKED.start) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
+        last = f"{problem.run.seconds(auto) / problem.best_s - 1:.1%}: {auto}"
+        print(f"| {problem.model}, {problem.network} | {first} | {' | '.join(cells)} | {last} |")
+    searches = []
+    for problem in PROBLEMS[: len(MODELS)]:
+        trials = [(size_text(trial.nbytes), trial.seconds) for trial in problem.search("bayesian").trials]
+        curve = [(size_text(size), problem.seconds(size)) for size in problem.sizes()]
+        searches.append(Search(f"{problem.model}, bo", trials, curve))
+    heading = f"PREDICTED: dear on {RANKS} ranks, ring, {NETWORKS[0]}"
+    draw_searches(searches, heading, flag="--plot", path=DOCS / "tuning.png")
+
+
+if __name__ == "__main__":
+    main()
