@@ -66,7 +66,9 @@ CONFIG_FLAGS = {
     "data": Option(help="What to train on: digits, FILE.npz (arrays x and y), or FILE.txt (text, for gpt)."),
     "schedule": Option(help=f"When gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME."),
     "fusion": Option(
-        help=f"{FUSION}a size such as 25MB; tensors: one each; cut:4MB cuts inside them; {TUNED}.", show_default="by model"
+        help=f"{FUSION}a size such as 25MB; tensors: one each; cut:4MB cuts inside them; {TUNED}; mgwfbp: from times; "
+        "own: as the schedule's source does.",
+        show_default="by model",
     ),
     "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; native (MPI's own); auto; auto:FILE (from bench --tune)."),
     "segment_bytes": Option("--segment", help="Size of the largest message, e.g. 256KiB.", show_default=SEGMENT),

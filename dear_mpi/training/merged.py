@@ -71,7 +71,7 @@ def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> 
 
     Source: Horovod, horovod/common/operations.cc (RunLoopOnce) and controller.cc (FuseResponses).
 
-    >>> in_cycles([10, 0, 10, 10], [0.3, 0.2, 0.1005, 0.1], lambda nbytes: 0.15)
+    >>> in_cycles([10, 0, 10, 10], [0.3, 0.2, 0.1002, 0.1001], lambda nbytes: 0.15)
     [[0], [2, 3]]
     """
     layers = [layer for layer in reversed(range(len(nbytes))) if nbytes[layer]]

@@ -1,5 +1,6 @@
 """Modules of PyTorch, layer by layer and as a whole, on threads; tests/mpi/test_torch.py has them beside DDP."""
 
+import copy
 import hashlib
 
 import numpy as np
@@ -129,6 +130,23 @@ def test_parameters_and_gradients_are_views_of_the_line():
     assert on_all(body) == [True, True]
 
 
+def test_reductions_start_while_autograd_still_runs():
+    def body(transport):
+        module, events = new("branches"), []
+        with whole(module, transport, schedule="wfbp", fusion="none") as session:
+            session.step(*batch(0, transport.rank))
+            start = session.fabric.start
+            session.fabric.start = lambda *asked: (events.append("start"), start(*asked))[1]
+            module.stem.weight.register_hook(lambda gradient: events.append("stem"))
+            session.step(*batch(1, transport.rank))
+            assert len(events) == len(session.buckets) + 1
+        return events
+
+    (events,) = on_all(body, 1)
+    assert events.index("stem") >= 5
+    assert events[-1] == "start"
+
+
 def uses(module):
     def body(transport):
         with whole(module, transport) as session:
@@ -203,6 +221,33 @@ def test_ranks_may_take_different_ways():
         optimizer.step()
         expected.append(loss.item())
     np.testing.assert_allclose(answers[0][0], expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("way", [layered, whole])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_inputs_may_be_integers_and_gradients_sparse(way, sparse):
+    torch.manual_seed(0)
+    template = nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 4)).double()
+    x = [np.random.default_rng(rank).integers(0, 9, (5, 4, 3)) for rank in range(2)]
+
+    def body(transport):
+        module, mine = copy.deepcopy(template), x[transport.rank]
+        session = (
+            layered(module, transport) if way is layered else TorchSession(module, LOSS, transport, example=x[0][0])
+        )
+        with session:
+            return [session.step(each, each[:, 0] % 4) for each in mine]
+
+    answers = on_all(body)
+    optimizer, expected = torch.optim.SGD(template.parameters(), SGD().lr), []
+    for each in map(torch.from_numpy, np.concatenate(x, axis=1)):
+        optimizer.zero_grad()
+        loss = LOSS(template(each), each[:, 0] % 4) / 8
+        expected.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    for losses in answers:
+        np.testing.assert_allclose(losses, expected, rtol=1e-10)
 
 
 def test_the_example_leaves_no_trace():

@@ -59,9 +59,9 @@ class TorchModule:
     def __init__(self, module: Any, example: Array) -> None:
         check_module(module)
         self.module = module
+        parameters = parameters_of(module)
         watch = Watch(module)
         watch.run(tensor_of(example))
-        parameters = parameters_of(module)
         needs = {id(each): watch.need(each.tensor) if each.trained else 0 for each in parameters}
         starts = sorted({needs[id(each)] for each in parameters if each.trained})
         groups = [[each for each in parameters if needs[id(each)] == start and each.trained] for start in starts]
