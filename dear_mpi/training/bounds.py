@@ -41,7 +41,7 @@ def modelled(fabric: LiveFabric, collective: str) -> float:
             key = plan.algorithm, plan.call.collective, pieces  # auto may choose several
             if key not in written:
                 written[key] = programs(*key[:2], size, hosts=fabric.world.transport.hosts, pieces=pieces)
-            total_s += cost(written[key], bucket.count, plan.call.x.itemsize, network).time_s
+            total_s += cost(written[key], plan.call.x.size, plan.call.x.itemsize, network).time_s
     return total_s
 
 

@@ -48,9 +48,9 @@ def compare(
         % interval), ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is that of
         the bounds at the first schedule's compute; ``network_s`` and ``exposed_s`` are seconds of each collective, in
         all and waited for; ``hidden`` is the share that was hidden of what could be; ``sent_messages`` and
-        ``sent_bytes`` are those of the rank that sends most in an iteration, None where none are sent;
-        ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own iterations; ``accuracy`` and
-        ``params_sha256`` are of the one model that all have trained in turn.
+        ``sent_bytes`` are those of the rank that sends most in an iteration, None where plans are no programs of
+        messages; ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own iterations;
+        ``accuracy`` and ``params_sha256`` are of the one model that all have trained in turn.
 
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.

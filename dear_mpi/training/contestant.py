@@ -53,9 +53,10 @@ class Contestant:
             self.iterate(1)
         self.job.flush()
         self.policy = self.job.options.fusion
-        self.network: Mapping[str, float] = communication(self.job.fabric, self.schedule.collectives)
-        self.chosen = self.job.fabric.chosen
-        self.traffic = traffic(self.job.fabric, (*self.schedule.collectives, *self.schedule.extras))
+        fabric, started = self.job.fabric, (*self.schedule.collectives, *self.schedule.extras)
+        self.network: Mapping[str, float] = communication(fabric, started)
+        self.chosen = [fabric.plans_of(started[0], bucket)[0].algorithm for bucket in fabric.buckets]
+        self.traffic = traffic(fabric, started)
         self.price = price_of(self.job.decisions.cost_of(self.schedule.collectives))
 
     def enter(self) -> None:

@@ -8,16 +8,20 @@ Every rank decides from the same figures, the means over ranks, and they compare
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
+from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fabric.rules import carried_out
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.merged import BY_TIME, by_time
+from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.trainer import Trainer
 from dear_mpi.training.tuning import Tuning, tuning_of
@@ -71,7 +75,7 @@ class Decisions:
         self.policy = policy if policy in BY_TIME else None
         self.waiting: dict[str, list[Array]] = {}
         for name, schedule in schedules.items():
-            if (name, self.session.buckets) in self.orders:
+            if self.policy is None and (name, self.session.buckets) in self.orders:
                 self.session.trainers[name].schedule.order = self.orders[name, self.session.buckets]
             elif schedule.foresees or self.policy is not None:
                 self.waiting[name] = []
@@ -96,16 +100,32 @@ class Decisions:
         session.flush()
         forward_s, backward_s = np.mean(session.world.transport.gather_values(own_s), axis=0).tolist()
         if self.policy is not None:
-            cost = self.cost_of(["all_reduce"])["all_reduce"]
+            parts = carried_out(session.schedules[name].collectives, sharded=session.options.sharded)
+            costs = self.cost_of(parts)
+            cost = WireCost(sum(costs[each].alpha for each in parts), sum(costs[each].beta for each in parts))
             session.cut(by_time(self.policy, session.layout, session.arena.wire.itemsize, backward_s, cost))
             self.waiting.pop(name, None)
         schedule = session.trainers[name].schedule
         if schedule.foresees:
             price = price_of(self.cost_of(schedule.collectives))
             nominal = Nominal(forward_s, backward_s, price, judged=session.options.judged)
-            order = schedule.ordered(nominal)
-            agree(session.world.transport, session.name, lambda: {f"the order of {name}": order})
-            self.orders[name, session.buckets] = schedule.order = order
+            agree(session.world.transport, session.name, lambda: self.order(name, nominal))
+
+    def order(self, name: str, nominal: Nominal) -> dict[str, Any]:
+        """Let a schedule order its iteration, and rehearse that; what ranks compare. Not collective."""
+        session = self.session
+        schedule, kind = session.trainers[name].schedule, session.schedules[name]
+        order = tuple(schedule.ordered(nominal) or ())
+
+        class Ordered(kind):  # type: ignore[misc, valid-type]
+            def __init__(self, fabric: Fabric) -> None:
+                super().__init__(fabric)
+                self.order = order or None
+
+        uses, parts = len(session.layout.uses), session.options.accumulate
+        rehearse(Ordered, session.rules(name, session.buckets), uses, accumulate=parts)
+        self.orders[name, session.buckets] = schedule.order = order or None
+        return {f"the order of {name}": sha256(repr(order).encode()).hexdigest()}
 
     def cost_of(self, collectives: Iterable[str]) -> dict[str, WireCost]:
         """What collectives cost, each asked for once."""

@@ -79,13 +79,24 @@ def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> 
     now_s = 0.0
     while layers:
         now_s = max(now_s, ceil(ready_s[layers[0]] / CYCLE_S) * CYCLE_S)
-        group = [layers.pop(0)]
-        size = nbytes[group[0]]
-        while layers and ready_s[layers[0]] <= now_s and size + nbytes[layers[0]] <= CYCLE_BYTES:
-            size += nbytes[layers[0]]
-            group.insert(0, layers.pop(0))
-        groups.insert(0, group)
-        now_s += max(CYCLE_S, price(size))
+        ready = [layer for layer in layers if ready_s[layer] <= now_s]
+        del layers[: len(ready)]
+        buffers = filled(ready, nbytes)
+        groups = [group[::-1] for group in reversed(buffers)] + groups
+        now_s += max(CYCLE_S, sum(price(sum(nbytes[layer] for layer in group)) for group in buffers))
+    return groups
+
+
+def filled(layers: Sequence[int], nbytes: Sequence[int]) -> Groups:
+    """Layers in buffers of up to 128 MiB, in their order; one that is larger has a buffer of its own."""
+    groups: Groups = []
+    size = CYCLE_BYTES
+    for layer in layers:
+        if size + nbytes[layer] > CYCLE_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(layer)
+        size += nbytes[layer]
     return groups
 
 

@@ -14,6 +14,7 @@ from dear_mpi.training.config import Config
 from dear_mpi.training.job import Job
 from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.report import describe, timing
+from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.timeline.live import Show, recording, show_runs
 from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.trainer import Times, TrainingError
@@ -87,7 +88,7 @@ def train(
         runs: list[Run] = []
         with nullcontext() if timeline is None else recording(job, config.schedule, runs):
             for iteration in range(len(losses), config.iterations):
-                if profile is not None and profiler is None and tuning.over:
+                if profile is not None and profiler is None and job.decisions.settled:
                     profiler = Profiler(job)
                 settled = job.decisions.settled
                 loss, spent = job.iterate(config.schedule, *job.batch(iteration))
@@ -103,10 +104,13 @@ def train(
             trainer.flush()
         if profile is not None and profiler is not None:
             write_profile(job, profiler, profile)
-        if tuning.trials:
+        fusion = own_fusion(job.options.fusion, schedule)
+        if fusion != config.fusion:
             network = communication(job.fabric, schedule.collectives)
         figures = timing(world.transport, schedule, [times], network, fill=fill)
         report = describe(job, config.schedule, figures) | tuning.report(config.fusion)
+        if not tuning.trials:
+            report["fusion"] = fusion
         report |= {"uncounted": fill, "loss": losses} | job.outcome()
         if timeline is not None:
             show_runs(job, runs, [report], timeline)

@@ -58,7 +58,9 @@ def run(world, case, update):
     with gloo_group(world), Job(case.config(update), world, list(dict(OURS))) as job:
         loop = DdpLoop(modules, forward_s=case.forward_s, backward_s=2 * case.forward_s)
         ours = {f"{name}, {fusion}": Contestant(job, name, fusion) for name, fusion in OURS}
-        torch_s = [loop.iterate() for _ in range(3)][3:]  # it cuts its buckets anew behind the first
+        torch_s: list[float] = []
+        for _ in range(3):  # it cuts its buckets anew behind the first
+            loop.iterate()
         for each in ours.values():
             each.settle()
         for count in turns(case.iterations):

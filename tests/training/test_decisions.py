@@ -181,3 +181,55 @@ def test_fusions_of_a_comparison_must_differ():
 
     with pytest.raises(AgreedError, match="fusion must be different ones, not none, none"):
         run_world(body, threads=2)
+
+
+def test_an_order_that_would_wait_for_ever_is_refused_by_all_ranks(monkeypatch):
+    """Its gathers come in the reverse order of need, though one is under way at a time."""
+
+    class Backwards(SCHEDULES["zero"]):
+        overlap_param_gather = True
+        foresees = True
+
+        def ordered(self, nominal):
+            keys = [("reduce_scatter", bucket.index) for bucket in reversed(self.fabric.buckets)]
+            return keys + [("all_gather", bucket.index) for bucket in reversed(self.fabric.buckets)]
+
+    monkeypatch.setitem(SCHEDULES, "backwards", Backwards)
+
+    def body(transport):
+        with pytest.raises(AgreedError, match=r"schedule 'backwards' waits for the all_gather of bucket 0"):
+            trained(transport, schedule="backwards", fusion="none")
+
+    run_loopback(2, body)
+
+
+def test_ranks_that_decide_apart_are_told(monkeypatch):
+    def body(transport):
+        class Apart(DearEager):
+            def ordered(self, nominal):
+                order = list(super().ordered(nominal))
+                return order[:-2] + order[:-3:-1] if transport.rank else order
+
+        with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="none") as session:
+            hooks = Apart(session.fabric)
+            session.trainers["dear-eager"].schedule = hooks
+            session.schedules["dear-eager"] = Apart
+            for iteration in range(2):
+                session.step(*batch(iteration, transport.rank))
+            with pytest.raises(AgreedError, match="the order of dear-eager must be the same on all ranks"):
+                session.step(*batch(2, transport.rank))
+            hooks.order = None
+
+    run_loopback(2, body)
+
+
+def test_fusion_by_time_is_decided_where_the_first_buckets_are_known():
+    def body(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="25MB") as session:
+            for iteration in range(12):
+                if iteration == 5:
+                    session.cut("mgwfbp")
+                session.step(*batch(iteration, transport.rank))
+            return session.options.fusion
+
+    assert all(fusion.startswith("at:") for fusion in run_loopback(2, body))

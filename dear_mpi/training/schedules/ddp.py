@@ -4,8 +4,8 @@
     network            |   all-reduce 3  2  1  0   |
 
 The first bucket is small, 1 MiB, so that the wire gets something to do early; the others are closed when they have
-reached 25 MiB. They go onto the wire in their order, even if a later one is ready before. All are waited for before the
-first parameter is updated, whereas ``wfbp`` updates a bucket while others are still on their way.
+reached 25 MiB. All are waited for before the first parameter is updated, whereas ``wfbp`` updates a bucket while others
+are still on their way.
 
 Source: Li et al., PyTorch Distributed, VLDB 2020, section 3.2; torch/csrc/distributed/c10d/reducer.hpp
 (kDefaultFirstBucketBytes) and torch.nn.parallel.DistributedDataParallel (bucket_cap_mb).

@@ -7,11 +7,11 @@
 DeAR gathers when the last reduce-scatter is over. Where communication takes longer than the backward pass, the wire
 still reduces late layers then, which the forward pass needs last, while its first layers wait. Here both halves of the
 first buckets overtake them. The order is decided once, by list scheduling of the times that layers and collectives took
-in the first iterations (``fabric/foresight.py``), on rank 0: so that all ranks have the same. Until then, and where
-clipping or loss scaling have to see all gradients before any is used, gathers come last, as in DeAR.
+in the first iterations (``fabric/foresight.py``), from the same figures on all ranks. Until then, and where clipping or
+loss scaling have to see all gradients before any is used, gathers come last, as in DeAR.
 
 What is urgent overtakes in units of a bucket: small buckets, of 4 MB, lose less than the 25 MB of DeAR. The bound is
-that of any synchronous schedule. Where the backward pass hides all reduce-scatters there is nothing to overtake.
+that of any synchronous schedule. Where the backward pass hides all reduce-scatters there is nothing to gain.
 
 Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as in DeAR.
 """

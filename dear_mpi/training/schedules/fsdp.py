@@ -39,7 +39,7 @@ class Fsdp(Schedule):
         self.in_need = sorted(fabric.buckets, key=lambda bucket: bucket.uses[0])
         self.place = {bucket: number for number, bucket in enumerate(self.in_need)}
         self.fresh = 0  # how many, in the order of need, have been gathered and updated since the last backward pass
-        self.whole = True  # whether there is anything to gather: not before the first update
+        self.whole = True  # whether all values are new: so they are until the first backward pass is over
         self.first: dict[Bucket, Handle] = {}  # gathers of new values
         self.again: dict[Bucket, Handle] = {}  # and of those that were given away
         self.held: set[Bucket] = set()  # in the backward pass
