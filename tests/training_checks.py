@@ -10,6 +10,7 @@ from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.parameters import layout_of, line_dtype
+from dear_mpi.training.schedules import SCHEDULES
 
 README = str(Path(__file__).parent.parent / "README.md")
 
@@ -26,6 +27,11 @@ SCHEDULE_CASES = [
     {"model": "mlp", "fusion": "none", "segment_bytes": 4096, "batch": 7},
     {"model": "mlp", "fusion": "cut:20kB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
 ]
+
+
+def schedules_for(choices):
+    """All schedules for small models, one of each kind for those that take long."""
+    return tuple(SCHEDULES) if choices["model"] == "mlp" else KINDS
 
 
 def settings(**choices):

@@ -57,8 +57,8 @@ def trained(transport, schedule, update, *, recut=False, **options):
 def test_same_bits_as_with_whole_updates(options, ranks):
     """Under every schedule, and when buckets are cut anew; in the memory of a rank's share."""
     ((expected, whole),) = set(run_loopback(ranks, lambda each: trained(each, "sequential", "full", **options)))
-    for schedule in SCHEDULES:
-        for recut in (False, True):
+    for recut, schedules in {False: SCHEDULES, True: KINDS}.items():
+        for schedule in schedules:
             run = lambda each, s=schedule, r=recut: trained(each, s, "sharded", recut=r, **options)  # noqa: E731
             assert set(run_loopback(ranks, run)) == {(expected, whole // ranks)}
 
