@@ -44,7 +44,8 @@ def test_rows_say_what_is_between_hosts(tmp_path):
     assert [row[name] for name in names] == [None] * 4
 
 
-def test_an_iteration_is_in_the_columns(tmp_path):
+def test_an_iteration_is_in_the_columns(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     profile = tmp_path / "profile.json"
     PROFILE.write(profile)
     rows, shown = rows_of(tmp_path, "--profile", profile)

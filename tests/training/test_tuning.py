@@ -170,7 +170,8 @@ def test_a_comparison_tunes_each_schedule_by_itself():
     assert all(parse_bytes(fusion.removeprefix("cut:")) > 0 for fusion in found), found
 
 
-def test_the_command_says_what_repeats_the_run(tmp_path):
+def test_the_command_says_what_repeats_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     file, picture, profile = (tmp_path / name for name in ("run.json", "trials.svg", "profile.json"))
     flags = ["--fusion", SMALL["fusion"], "--iterations", "60", "--json", file, "--plot", picture, "--profile", profile]
     done = CliRunner().invoke(app, ["train", "--threads", "2", *map(str, flags)])
