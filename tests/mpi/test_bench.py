@@ -31,7 +31,7 @@ QUICK = Settings(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
-    " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer"
+    " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer delay_us update_us update_beside_us"
 )
 
 
