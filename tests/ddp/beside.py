@@ -2,7 +2,7 @@
 
 hostfiles/namespaces.sh with 4 1gbit python -m tests.ddp.beside [--cases resnet50:0.31:9 ...] [--update sharded]
 
-`make bench-ddp` writes docs/benchmarks/ddp.md so.
+`make bench-ddp` makes a page of it.
 """
 
 import argparse
