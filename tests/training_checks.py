@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.kernels.slab import Slab
@@ -52,3 +54,15 @@ def arena_of(layers, *, wire="fp64", ranks=1, optimizer=None):
     layout = layout_of(layers, wire, ranks)
     slab = Slab.beside(np.zeros(1), Arena.nbytes(layout, line_dtype(layers), wire))
     return Arena(layers, layout, wire=wire, optimizer=optimizer or SGD(), slab=slab)
+
+
+def on_all(function, ranks=3):
+    """What each rank returns, or what it says of an error."""
+
+    def body(transport):
+        try:
+            return function(transport)
+        except AgreedError as error:
+            return str(error)
+
+    return run_loopback(ranks, body)

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.parts import Parts, Tally
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, VirtualFabric
-from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse, steady
+from dear_mpi.training.fabric.virtual_use import Noise, steady
 from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.merged import BY_TIME, by_time
@@ -25,7 +22,7 @@ from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.timeline.virtual import RecordedFabric
-from dear_mpi.training.trainer import Times, Trainer
+from dear_mpi.training.virtual_trainer import VirtualTrainer
 from dear_mpi.training.wire_cost import WireCost
 
 __all__ = ["Prediction", "check_finite", "check_schedule", "predict"]
@@ -92,20 +89,13 @@ def predict(
         stretch=contention.stretch,
         compute=compute,
     )
-    uses = [
-        VirtualUse(fabric, number, *times, noise)
-        for number, times in enumerate(zip(model.forward_s, model.backward_s, strict=True))
-    ]
-    meter = VirtualMeter(fabric, model.rest_s)
-    runs = schedule(fabric)
-    runs.order = runs.ordered(Nominal(model.forward_s, model.backward_s, price))
-    trainer = Trainer(uses, NoLoss(), meter, runs, rules, accumulate=model.parts)
-    trainer.first = False  # its gradients have nothing to inspect
+    nominal, options = Nominal(model.forward_s, model.backward_s, price), {"rest_s": model.rest_s, "noise": noise}
+    trainer = VirtualTrainer.foreseen(fabric, schedule, nominal, **options, accumulate=model.parts)
     for _ in range(WARM):
-        one(trainer)
+        trainer.one()
     tally = Tally(fabric)
     for _ in range(iterations):
-        tally.add(one(trainer))
+        tally.add(trainer.one())
     parts = tally.parts()
     network_s = {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
     found = Prediction(
@@ -148,11 +138,6 @@ def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Call
         ends = ((each.nbytes, sum(price(collective, each) for collective in schedule.collectives)) for each in sizes)
         policy = by_time(policy, layout, itemsize, model.backward_s, WireCost.through(*ends))
     return cut(layout, borders(policy, layout, itemsize), itemsize)
-
-
-def one(trainer: Trainer) -> Times:
-    """One iteration."""
-    return trainer.iteration(np.zeros(0), np.zeros(0), 0)[1]
 
 
 def check_finite(what: str, figures: Mapping[str, object]) -> None:

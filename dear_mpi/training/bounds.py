@@ -7,10 +7,8 @@ can miss its bound by more than DeAR does, and lose by up to 4/3.
 
 from collections.abc import Iterable
 
-from dear_mpi.collectives import programs
-from dear_mpi.collectives.program.cost import Network, cost
-from dear_mpi.collectives.program.program import Program
 from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.plan_cost import emulated_network, plan_costs
 
 __all__ = ["communication"]
 
@@ -21,8 +19,8 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
     """Collective: seconds of each of these collectives, for all buckets one after the other, with no compute beside.
 
     On an emulated link the cost model says it. There steps do not overlap: that is right for the ring, and pessimistic
-    if many ranks send to one. On a real network it is measured, the best of three. Call this before training, because
-    it leaves nothing but zeros in the buckets.
+    if many ranks send to one. On a real network it is measured, the best of three. Call this while nothing is under
+    way, because it leaves nothing but zeros in the buckets.
     """
     times = modelled if fabric.world.link is not None else measured
     return {collective: times(fabric, collective) for collective in collectives}
@@ -30,19 +28,9 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
 
 def modelled(fabric: LiveFabric, collective: str) -> float:
     """By the cost model, on the emulated link."""
-    link = fabric.world.link
-    assert link is not None, "only an emulated link has known parameters"
-    network, size = Network(alpha=link.latency_s, beta=1 / link.bandwidth), fabric.world.size
     fabric.prepare([collective])
-    total_s, written = 0.0, dict[tuple[str, str, int], list[Program]]()
-    for bucket in fabric.buckets:
-        for plan in fabric.plans_of(collective, bucket):
-            pieces = -(-plan.call.x.nbytes // plan.segment_bytes)
-            key = plan.algorithm, plan.call.collective, pieces  # auto may choose several
-            if key not in written:
-                written[key] = programs(*key[:2], size, hosts=fabric.world.transport.hosts, pieces=pieces)
-            total_s += cost(written[key], plan.call.x.size, plan.call.x.itemsize, network).time_s
-    return total_s
+    network = emulated_network(fabric.world)
+    return sum(each.time_s for each in plan_costs(fabric.all_plans(collective), network))
 
 
 def measured(fabric: LiveFabric, collective: str) -> float:
@@ -53,8 +41,7 @@ def measured(fabric: LiveFabric, collective: str) -> float:
     for _ in range(REPEATS):
         fabric.world.transport.gather_values(None)
         begin = fabric.now()
-        plans = [plan for bucket in fabric.buckets for plan in fabric.plans_of(collective, bucket)]
-        for handle in [fabric.engine.start(plan, plan.name) for plan in plans]:
+        for handle in [fabric.engine.start(plan, plan.name) for plan in fabric.all_plans(collective)]:
             handle.wait()
         elapsed_s = fabric.seconds(begin, fabric.now())
         best_s = min(best_s, max(fabric.world.transport.gather_values(elapsed_s)))

@@ -10,7 +10,6 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.bounds import communication
-from dear_mpi.training.decisions import uses_of
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.job import Job
 from dear_mpi.training.report import Timing, timing
@@ -55,7 +54,7 @@ class Contestant:
         self.policy = self.job.options.fusion
         fabric, started = self.job.fabric, (*self.schedule.collectives, *self.schedule.extras)
         self.network: Mapping[str, float] = communication(fabric, started)
-        self.chosen = [fabric.plans_of(started[0], bucket)[0].algorithm for bucket in fabric.buckets]
+        self.chosen = fabric.chosen(self.schedule.collectives)
         self.traffic = traffic(fabric, started)
         self.price = price_of(self.job.decisions.cost_of(self.schedule.collectives))
 
@@ -71,7 +70,7 @@ class Contestant:
         for _ in range(count):
             found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
             self.exposed_by.append(self.job.fabric.exposed_by)
-            self.uses_s.append(uses_of(trainer))
+            self.uses_s.append(trainer.pass_s())
         return found
 
     def turn(self, count: int) -> None:

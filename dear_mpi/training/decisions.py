@@ -23,14 +23,13 @@ from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.merged import BY_TIME, by_time
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.trainer import Trainer
 from dear_mpi.training.tuning import Tuning, tuning_of
 from dear_mpi.training.wire_cost import WireCost, price_of, wire_costs
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
-__all__ = ["Decisions", "uses_of"]
+__all__ = ["Decisions"]
 
 TIMED = 2  # iterations, behind the first one
 UNTIL_TIMED = "25MB"
@@ -85,7 +84,7 @@ class Decisions:
         if name not in self.waiting:
             self.tuning.note(name)
             return
-        self.waiting[name].append(uses_of(self.session.trainers[name]))
+        self.waiting[name].append(self.session.trainers[name].pass_s())
         if len(self.waiting[name]) > TIMED:
             self.decide(name, np.mean(self.waiting.pop(name)[1:], axis=0))
 
@@ -132,11 +131,3 @@ class Decisions:
         new = [each for each in collectives if each not in self.costs]
         self.costs |= wire_costs(self.session.fabric, new)
         return self.costs
-
-
-def uses_of(trainer: Trainer) -> Array:
-    """Seconds of each use of a layer in the last iteration, forward and backward, in the order of the forward pass; of
-    a batch in parts those of the first part forward, which waits, and of the last part backward, which sends."""
-    uses = len(trainer.uses)
-    forward_s, backward_s = trainer.uses_s
-    return np.array([forward_s[:uses], backward_s[-uses:][::-1]])

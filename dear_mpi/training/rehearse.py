@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import threading
@@ -9,17 +10,13 @@ import time
 from collections.abc import Mapping
 from numbers import Real
 
-import numpy as np
-
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.training.fabric.rules import Rules, ScheduleError, carried_out
 from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Trainer
+from dear_mpi.training.virtual_trainer import VirtualTrainer
 
 __all__ = ["check_collectives", "check_schedules", "rehearse"]
 
@@ -105,11 +102,9 @@ def see_it_end(thread: threading.Thread, rules: Rules) -> None:
 def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int) -> None:
     """The iterations; then the schedule's bound."""
     fabric = VirtualFabric(rules)
-    virtual = [VirtualUse(fabric, number) for number in range(uses)]
-    trainer = Trainer(virtual, NoLoss(), VirtualMeter(fabric), schedule(fabric), rules, accumulate=accumulate)
-    trainer.first = False  # which would flush behind the first iteration
+    trainer = VirtualTrainer(fabric, schedule(fabric), [(0.0, 0.0)] * uses, accumulate=accumulate)
     for flushes in FLUSHES:
-        trainer.iteration(np.zeros(0), np.zeros(0), 0)
+        trainer.one()
         for _ in range(flushes):
             trainer.flush()
     rules.point = ("bound", ())
@@ -119,5 +114,27 @@ def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int) 
 
 
 def interrupt(thread: threading.Thread) -> None:
-    """Stop Python code that runs on a thread; what sleeps or waits outside Python stays there."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+    """Stop Python code that runs on a thread; what sleeps or waits outside Python stays there.
+
+    The exception is taken back from one that stays. Until some thread has taken an exception, CPython 3.11 looks for
+    it at each call, and never gets on where calls are traced; so a thread that lives for nothing else takes one.
+    """
+    raise_in(thread, SystemExit)
+    thread.join(LOOK_S)
+    if thread.is_alive():
+        raise_in(thread, None)
+        taker = threading.Thread(target=take_one)
+        taker.start()
+        taker.join()
+
+
+def take_one() -> None:
+    """Take an exception that a thread raises in itself."""
+    with contextlib.suppress(SystemExit):
+        raise_in(threading.current_thread(), SystemExit)
+
+
+def raise_in(thread: threading.Thread, exception: type[BaseException] | None) -> None:
+    """Let an exception come up in the Python code of a thread; None takes it back."""
+    raised = ctypes.py_object() if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raised)

@@ -87,7 +87,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "accumulate": config.accumulate,
         "clip": config.clip,
         "loss_scale": config.loss_scale,
-        "chosen": job.fabric.chosen,
+        "chosen": job.fabric.chosen(job.schedules[schedule].collectives),
         "fusion": config.fusion,
         "buckets": len(job.buckets),
         "ranks": world.size,

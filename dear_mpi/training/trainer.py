@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
@@ -132,6 +134,14 @@ class Trainer:
         forward_s, backward_s = map(sum, self.uses_s)
         self.times = Times(fabric.seconds(begin, end), forward_s, backward_s, fabric.exposed_s())
         return loss, self.times
+
+    def pass_s(self) -> Array:
+        """Of ``uses_s`` the seconds of one pass, forward and backward, in the order of the forward pass.
+
+        Of a batch in parts: those of the first part forward, which waits, and of the last part backward, which sends.
+        """
+        uses, (forward_s, backward_s) = len(self.uses), self.uses_s
+        return np.array([forward_s[:uses], backward_s[-uses:][::-1]])
 
     def forward(self, x: Array, pairs: list[Pair]) -> Array:
         """The model's output; adds the marks around each layer to ``pairs``."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from dear_mpi.collectives import make_plan, programs
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives import make_plan
 from dear_mpi.kernels.pack_plan import round_up
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.plan_cost import emulated_network, plan_costs
 
 __all__ = ["WireCost", "price_of", "wire_costs"]
 
@@ -71,14 +71,9 @@ def wire_costs(fabric: LiveFabric, collectives: Iterable[str], *, timed: bool = 
 
 def modelled_s(fabric: LiveFabric, collective: str, count: int) -> float:
     """By the cost model, on the emulated link."""
-    link = fabric.world.link
-    assert link is not None, "only an emulated link has known parameters"
-    network, size = Network(alpha=link.latency_s, beta=1 / link.bandwidth), fabric.world.size
     with make_plan(collective, fabric.arena.wire[:count], fabric.world.transport, **fabric.options) as plan:
-        pieces = -(-plan.call.x.nbytes // plan.segment_bytes)
-        hosts = fabric.world.transport.hosts
-        written = programs(plan.algorithm, plan.call.collective, size, hosts=hosts, pieces=pieces)
-        return float(cost(written, count, plan.call.x.itemsize, network).time_s)
+        (found,) = plan_costs([plan], emulated_network(fabric.world))
+        return found.time_s
 
 
 def timed_s(fabric: LiveFabric, collective: str, count: int) -> float:

@@ -7,7 +7,6 @@ jax = pytest.importorskip("jax", reason="adapters of JAX need jax (our extra 'ja
 
 import jax.numpy as jnp  # noqa: E402
 
-from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.kernels.dtypes import DTYPES  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD  # noqa: E402
@@ -16,6 +15,7 @@ from dear_mpi.models.data import Batches, load_data  # noqa: E402
 from dear_mpi.models.layer import Parameter  # noqa: E402
 from dear_mpi.training import Session  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
+from tests.training_checks import on_all  # noqa: E402
 
 ITERATIONS = 30
 
@@ -76,16 +76,6 @@ def plain_losses():
         loss, p = step(p, x, y)
         losses.append(float(loss))
     return losses
-
-
-def on_all(function, ranks):
-    def body(transport):
-        try:
-            return function(transport)
-        except AgreedError as error:
-            return str(error)
-
-    return run_loopback(ranks, body)
 
 
 @pytest.mark.parametrize(("ranks", "schedules"), [(1, ["dear"]), (2, [*SCHEDULES]), (3, ["sequential", "dear"])])

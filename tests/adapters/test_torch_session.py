@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD, Adam  # noqa: E402
 from dear_mpi.models.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
@@ -19,18 +18,7 @@ from dear_mpi.training import Session, TrainingError  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
 from dear_mpi.training.torch_session import TorchSession  # noqa: E402
 from tests.adapters.torch_models import LOSS, MODELS, TEMPLATES, Branches, batch, new, plain_losses, values  # noqa: E402
-
-
-def on_all(function, ranks=2):
-    """What each rank returns, or what it says of an error."""
-
-    def body(transport):
-        try:
-            return function(transport)
-        except AgreedError as error:
-            return str(error)
-
-    return run_loopback(ranks, body)
+from tests.training_checks import on_all  # noqa: E402
 
 
 def layered(module, transport, **options):
@@ -109,7 +97,7 @@ def test_the_options_of_a_session_work(name, options):
         return trained(session, module, rank=transport.rank, rows=5)
 
     some = ("sequential", "dear", "dear-eager")
-    answers = [each for schedule in some for each in on_all(lambda transport, s=schedule: body(transport, s))]
+    answers = [each for schedule in some for each in on_all(lambda transport, s=schedule: body(transport, s), 2)]
     assert len({digest for _, digest, _ in answers}) == 1
     if set(options) == {"accumulate"}:  # which changes nothing but rounding
         module = new(name)
@@ -127,7 +115,7 @@ def test_parameters_and_gradients_are_views_of_the_line():
                     assert 0 <= tensor.data_ptr() - line.ctypes.data < line.nbytes
         return True
 
-    assert on_all(body) == [True, True]
+    assert on_all(body, 2) == [True, True]
 
 
 def test_reductions_start_while_autograd_still_runs():
@@ -238,7 +226,7 @@ def test_inputs_may_be_integers_and_gradients_sparse(way, sparse):
         with session:
             return [session.step(each, each[:, 0] % 4) for each in mine]
 
-    answers = on_all(body)
+    answers = on_all(body, 2)
     optimizer, expected = torch.optim.SGD(template.parameters(), SGD().lr), []
     for each in map(torch.from_numpy, np.concatenate(x, axis=1)):
         optimizer.zero_grad()
@@ -328,9 +316,9 @@ def test_a_checkpoint_goes_on(tmp_path):
             session.save(tmp_path / "run.npz")
             return values(module).tobytes()
 
-    through = on_all(lambda transport: body(transport, 0, 6))
-    on_all(lambda transport: body(transport, 0, 3))
-    assert on_all(lambda transport: body(transport, 3, 6)) == through
+    through = on_all(lambda transport: body(transport, 0, 6), 2)
+    on_all(lambda transport: body(transport, 0, 3), 2)
+    assert on_all(lambda transport: body(transport, 3, 6), 2) == through
 
 
 def test_a_loss_that_is_not_finite_is_said_by_all():
@@ -341,6 +329,6 @@ def test_a_loss_that_is_not_finite_is_said_by_all():
         except TrainingError as error:
             return str(error)
 
-    said = on_all(body)
+    said = on_all(body, 2)
     assert said[0] == said[1]
     assert "not a number" in said[0] or "the loss is nan" in said[0]

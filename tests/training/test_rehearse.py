@@ -1,6 +1,7 @@
 """A schedule that would train wrongly, or wait for ever, is refused before the first byte moves."""
 
 import random
+import sys
 import threading
 import time
 from itertools import count
@@ -46,7 +47,7 @@ def test_our_schedules_keep_the_rules(schedule):
 
 class NeverWaits(Dear):
     def finish(self, bucket):
-        if self.gathering.pop(bucket, None) is not None:
+        if self.under_way.pop(bucket, None) is not None:
             self.fabric.update(bucket)
 
 
@@ -115,7 +116,7 @@ class Stale(Wfbp):
 
 class FlushKeeps(Dear):
     def flush(self):
-        for bucket, handle in self.gathering.items():
+        for bucket, handle in self.under_way.items():
             self.fabric.wait(handle)
             self.fabric.update(bucket)
 
@@ -170,7 +171,7 @@ class GathersSoon(Dear):
     def after_backward(self, use):
         for bucket in self.fabric.buckets.completed_by(use):
             self.fabric.start("reduce_scatter", bucket)
-            self.gathering[bucket] = self.fabric.start("all_gather", bucket)
+            self.under_way[bucket] = self.fabric.start("all_gather", bucket)
 
     def end_backward(self):
         pass
@@ -208,6 +209,27 @@ def test_one_that_never_ends_is_refused(monkeypatch):
     for schedule, where in ((Endless, r"after_backward\(1\)"), (Asleep, r"end_backward\(\)")):
         with pytest.raises(ScheduleError, match=rf"'mine' has not come to an end after 0.3 seconds \(in {where}"):
             rehearsed("mine", schedule, BUCKETS, USES)
+
+
+def test_one_that_stays_asleep_leaves_nothing_to_trip_over(monkeypatch):
+    """CPython 3.11 never gets on in traced calls while an exception waits for a thread that sleeps."""
+
+    class Asleep(Wfbp):
+        def end_backward(self):
+            threading.Event().wait()
+
+    def traced():
+        sys.setprofile(lambda *event: None)
+        calls.append((lambda: 2)())
+
+    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    with pytest.raises(ScheduleError, match="has not come to an end"):
+        rehearsed("mine", Asleep, BUCKETS, USES)
+    calls = []
+    thread = threading.Thread(target=traced, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert calls == [2]
 
 
 def test_one_that_gets_on_from_hook_to_hook_is_not_refused(monkeypatch):

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
-from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import Session
 from dear_mpi.training.schedules import SCHEDULES
-from tests.training_checks import KINDS, readme_script
+from tests.training_checks import KINDS, on_all, readme_script
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
@@ -28,18 +27,6 @@ def layers():
 def batch(iteration, rank, rows=4):
     rng = np.random.default_rng([iteration, rank])
     return rng.standard_normal((rows, 6)), rng.integers(0, 4, rows)
-
-
-def on_all(function, ranks=3):
-    """What each rank returns, or what it says of an error."""
-
-    def body(transport):
-        try:
-            return function(transport)
-        except AgreedError as error:
-            return str(error)
-
-    return run_loopback(ranks, body)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

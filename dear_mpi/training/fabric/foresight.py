@@ -17,7 +17,7 @@ from itertools import accumulate
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket
 
-__all__ = ["Nominal", "Task", "list_scheduled"]
+__all__ = ["Nominal", "Task", "list_scheduled", "tasks_of"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,20 @@ class Task:
     seconds: tuple[float, ...]
     ready_s: float
     urgency: int
+
+
+def tasks_of(buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal) -> list[Task]:
+    """These collectives of each bucket, ready when its gradients are; the sooner it is needed, the more urgent."""
+    ready_s = nominal.ready_s()
+    return [
+        Task(
+            tuple((collective, bucket.index) for collective in collectives),
+            tuple(nominal.price(collective, bucket) for collective in collectives),
+            ready_s[bucket.uses[0]],
+            urgency=bucket.uses[0],
+        )
+        for bucket in buckets
+    ]
 
 
 def list_scheduled(tasks: Iterable[Task], *, committed: int = 1) -> list[Key]:

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
@@ -57,7 +55,7 @@ class LiveFabric:
 
     def bind(self, buckets: Cut) -> None:
         self.buckets = buckets
-        self.finite = array_module(self.arena.values).ones(len(buckets), np.bool_)
+        self.finite = array_module(self.arena.values).ones(len(buckets), bool)
         flags = [self.finite[bucket.index : bucket.index + 1] for bucket in buckets]
         self.bound = {each: self.binding(each, self.arena, flag) for each, flag in zip(buckets, flags, strict=True)}
 
@@ -131,11 +129,13 @@ class LiveFabric:
         """Those that carry out what a schedule calls by this name."""
         return [self.plan(collective, bucket)]
 
-    @property
-    def chosen(self) -> list[str]:
-        """The algorithm of each bucket: that of its reduction, which is prepared first."""
-        algorithms = {tuple(interval): plan.algorithm for (_, *interval), plan in reversed(self.plans.items())}
-        return [algorithms[bucket.start, bucket.stop] for bucket in self.buckets]
+    def all_plans(self, collective: str) -> list[Plan]:
+        """Those of all buckets."""
+        return [plan for bucket in self.buckets for plan in self.plans_of(collective, bucket)]
+
+    def chosen(self, collectives: Sequence[str]) -> list[str]:
+        """The algorithm of each bucket: that of the first of these collectives, which reduces it."""
+        return [self.plans_of(collectives[0], bucket)[0].algorithm for bucket in self.buckets]
 
     def judge(self, clip: float | None, loss_scale: LossScale | None) -> None:
         """Collective: from now on look at the gradients of each iteration before they are used; see ``Verdict``."""

@@ -59,7 +59,7 @@ class Rules:
         self.name, self.buckets, self.collectives = name, buckets, collectives
         self.judged, self.sharded = judged, sharded
         self.reduced = 0  # buckets of this iteration
-        self.in_order = False  # whether an order of the iteration holds collectives back until their turn
+        self.followed: Sequence[Key] | None = None  # the order that holds collectives back until their turn
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
         self.point: tuple[str, tuple[int, ...]] = ("", ())
@@ -79,15 +79,18 @@ class Rules:
 
     def follow(self, order: Sequence[Key] | None) -> None:
         """The order of an iteration on the wire: the verdict on the gradients stands behind the last reduction."""
+        given = None if order is None else tuple(order)
+        if given == self.followed:  # it was looked at before the iteration before
+            return
         keys = [(collective, bucket.index) for collective in self.collectives for bucket in self.buckets]
         if order is not None and sorted(map(repr, order)) != sorted(map(repr, keys)):
             allowed = "a list of all pairs of a collective and the index of a bucket, each once"
             self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
         gathers = [collective == "all_gather" for collective, _ in order or ()]
-        self.in_order = order is not None
         if self.judged and gathers != sorted(gathers):
             what = "behind which clipping and loss scaling look at all gradients"
             self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
+        self.followed = given
 
     def before_layer(self, use: int) -> None:
         """A layer runs forward: its parameters must have been updated."""
@@ -121,7 +124,7 @@ class Rules:
             self.refuse(f"starts the {collective} of {bucket} behind its {[*entry.started][-1]}, once too often")
         if collective == "all_gather" and [*entry.started] != ["reduce_scatter"]:
             self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
-        if collective == "all_gather" and self.sharded and not self.in_order:
+        if collective == "all_gather" and self.sharded and self.followed is None:
             self.check_judged(f"starts the all_gather of {bucket}")
         if entry.updated or entry.missing:
             missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))

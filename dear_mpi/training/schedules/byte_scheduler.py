@@ -17,17 +17,15 @@ Source: Peng et al., ByteScheduler, SOSP 2019; github.com/bytedance/byteps, bran
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
+from dear_mpi.training.fabric.foresight import Nominal, list_scheduled, tasks_of
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.schedules.late import Late
 from dear_mpi.training.schedules.option import Option, whole
-from dear_mpi.training.schedules.schedule import Schedule
 
 __all__ = ["ByteScheduler"]
 
 
-class ByteScheduler(Schedule):
+class ByteScheduler(Late):
     """All-reduces by priority, during the backward pass and the next forward pass.
 
     Attributes:
@@ -44,38 +42,10 @@ class ByteScheduler(Schedule):
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
         return max(ff + bp, network["all_reduce"])
 
-    def __init__(self, fabric: Fabric) -> None:
-        super().__init__(fabric)
-        self.reducing: dict[Bucket, Handle] = {}
-
     def ordered(self, nominal: Nominal) -> Sequence[Key]:
-        ready_s = nominal.ready_s()
-        tasks = [
-            Task(
-                (("all_reduce", bucket.index),),
-                (nominal.price("all_reduce", bucket),),
-                ready_s[bucket.uses[0]],
-                urgency=bucket.uses[0],
-            )
-            for bucket in self.fabric.buckets
-        ]
+        tasks = tasks_of(self.fabric.buckets, self.collectives, nominal)
         return list_scheduled(tasks, committed=self.credit)
-
-    def before_forward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(use):
-            self.finish(bucket)
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):
-            self.reducing[bucket] = self.fabric.start("all_reduce", bucket)
-
-    def finish(self, bucket: Bucket) -> None:
-        """Wait for a bucket's all-reduce, if it is under way, and update its parameters."""
-        handle = self.reducing.pop(bucket, None)
-        if handle is not None:
-            self.fabric.wait(handle)
-            self.fabric.update(bucket)
-
-    def flush(self) -> None:
-        for bucket in self.fabric.buckets:
-            self.finish(bucket)
+            self.under_way[bucket] = self.fabric.start("all_reduce", bucket)

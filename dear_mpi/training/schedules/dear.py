@@ -16,14 +16,14 @@ Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 from collections.abc import Mapping
 from typing import ClassVar
 
-from dear_mpi.training.fabric import Fabric, Handle
+from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.schedules.late import Late
 
 __all__ = ["Dear"]
 
 
-class Dear(Schedule):
+class Dear(Late):
     """Reduce-scatter during the backward pass, all-gather during the next forward pass."""
 
     collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
@@ -35,12 +35,11 @@ class Dear(Schedule):
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
         self.forward_order: dict[Bucket, None] = {}  # in the order of first use
-        self.gathering: dict[Bucket, Handle] = {}
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):
             self.forward_order.setdefault(bucket)
-            self.finish(bucket)
+        super().before_forward(use)
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):
@@ -48,15 +47,4 @@ class Dear(Schedule):
 
     def end_backward(self) -> None:
         for bucket in self.forward_order:
-            self.gathering[bucket] = self.fabric.start("all_gather", bucket)
-
-    def finish(self, bucket: Bucket) -> None:
-        """Wait for a bucket's all-gather, if it is under way, and update its parameters."""
-        handle = self.gathering.pop(bucket, None)
-        if handle is not None:
-            self.fabric.wait(handle)
-            self.fabric.update(bucket)
-
-    def flush(self) -> None:
-        for bucket in self.forward_order:
-            self.finish(bucket)
+            self.under_way[bucket] = self.fabric.start("all_gather", bucket)

@@ -20,13 +20,11 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric
-from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
+from dear_mpi.training.fabric.foresight import Nominal, list_scheduled, tasks_of
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.schedules.dear import Dear
 
 __all__ = ["DearEager"]
-
-HALVES = ("reduce_scatter", "all_gather")
 
 
 class DearEager(Dear):
@@ -41,33 +39,22 @@ class DearEager(Dear):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.forward_order = dict.fromkeys(sorted(fabric.buckets, key=lambda bucket: bucket.uses[0]))
-        reductions = [(HALVES[0], bucket.index) for bucket in reversed(fabric.buckets)]
+        reductions = [("reduce_scatter", bucket.index) for bucket in reversed(fabric.buckets)]
         self.order = [*reductions, *self.gathers()]
 
     def gathers(self) -> list[Key]:
-        """All-gathers in the order of need."""
-        return [(HALVES[1], bucket.index) for bucket in self.forward_order]
+        """All-gathers in the order of need, which is that of the line."""
+        return [("all_gather", bucket.index) for bucket in self.fabric.buckets]
 
     def ordered(self, nominal: Nominal) -> Sequence[Key]:
-        parts = HALVES[:1] if nominal.judged else HALVES
-        ready_s = nominal.ready_s()
-        tasks = [
-            Task(
-                tuple((part, bucket.index) for part in parts),
-                tuple(nominal.price(part, bucket) for part in parts),
-                ready_s[bucket.uses[0]],
-                urgency=bucket.uses[0],
-            )
-            for bucket in self.fabric.buckets
-        ]
-        order = list_scheduled(tasks)
-        return [*order, *self.gathers()] if nominal.judged else order
+        if nominal.judged:
+            return [*list_scheduled(tasks_of(self.fabric.buckets, ["reduce_scatter"], nominal)), *self.gathers()]
+        return list_scheduled(tasks_of(self.fabric.buckets, self.collectives, nominal))
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):
             self.fabric.start("reduce_scatter", bucket)
-            self.gathering[bucket] = self.fabric.start("all_gather", bucket)
+            self.under_way[bucket] = self.fabric.start("all_gather", bucket)
 
     def end_backward(self) -> None:
         """Nothing is left to start."""

@@ -36,49 +36,46 @@ class Fsdp(Schedule):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.in_need = sorted(fabric.buckets, key=lambda bucket: bucket.uses[0])
-        self.place = {bucket: number for number, bucket in enumerate(self.in_need)}
-        self.fresh = 0  # how many, in the order of need, have been gathered and updated since the last backward pass
-        self.whole = True  # whether all values are new: so they are until the first backward pass is over
-        self.first: dict[Bucket, Handle] = {}  # gathers of new values
-        self.again: dict[Bucket, Handle] = {}  # and of those that were given away
-        self.held: set[Bucket] = set()  # in the backward pass
+        self.new = len(fabric.buckets)  # how many have new values, from the first on: the line is in the order of need
+        self.gathering: dict[Bucket, Handle] = {}  # new values
+        self.gathering_again: dict[Bucket, Handle] = {}  # values that were given away
+        self.held: set[Bucket] = set()  # whose values are there or coming, in the backward pass
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):
-            self.gather_up_to(self.place[bucket])
+            self.gather_up_to(bucket.index)
 
-    def gather_up_to(self, place: int) -> None:
-        """See that a bucket and those that are needed before it have new values, and that the next one is under way."""
-        while not self.whole and self.fresh <= place:
-            self.gather(self.fresh)
-            self.gather(self.fresh + 1)
-            bucket = self.in_need[self.fresh]
-            self.fabric.wait(self.first.pop(bucket))
+    def gather_up_to(self, index: int) -> None:
+        """See that a bucket and those before it have new values, and that the next one is under way."""
+        buckets = self.fabric.buckets
+        while self.new <= index:
+            self.gather(self.new)
+            self.gather(self.new + 1)
+            bucket = buckets[self.new]
+            self.fabric.wait(self.gathering.pop(bucket))
             self.fabric.update(bucket)
-            self.fresh += 1
-            self.whole = self.fresh == len(self.in_need)
+            self.new += 1
 
-    def gather(self, place: int) -> None:
+    def gather(self, index: int) -> None:
         """Start the all-gather of a bucket, unless it is under way, or there is none."""
-        if place < len(self.in_need) and self.in_need[place] not in self.first:
-            bucket = self.in_need[place]
-            self.first[bucket] = self.fabric.start("all_gather", bucket)
+        buckets = self.fabric.buckets
+        if index < len(buckets) and buckets[index] not in self.gathering:
+            self.gathering[buckets[index]] = self.fabric.start("all_gather", buckets[index])
 
     def before_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):
-            self.gather_again(self.place[bucket])
-            self.gather_again(self.place[bucket] - 1)
-            handle = self.again.pop(bucket, None)
+            self.gather_again(bucket.index)
+            self.gather_again(bucket.index - 1)
+            handle = self.gathering_again.pop(bucket, None)
             if handle is not None:
                 self.fabric.wait(handle)
 
-    def gather_again(self, place: int) -> None:
+    def gather_again(self, index: int) -> None:
         """Start the second all-gather of a bucket, unless it is there, or there is none."""
-        if place >= 0 and self.in_need[place] not in self.held:
-            bucket = self.in_need[place]
+        if index >= 0 and self.fabric.buckets[index] not in self.held:
+            bucket = self.fabric.buckets[index]
             self.held.add(bucket)
-            self.again[bucket] = self.fabric.gather_again(bucket)
+            self.gathering_again[bucket] = self.fabric.gather_again(bucket)
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):
@@ -86,7 +83,7 @@ class Fsdp(Schedule):
 
     def end_backward(self) -> None:
         self.held.clear()
-        self.fresh, self.whole = 0, False
+        self.new = 0
 
     def flush(self) -> None:
-        self.gather_up_to(len(self.in_need) - 1)
+        self.gather_up_to(len(self.fabric.buckets) - 1)

@@ -55,9 +55,8 @@ class Zero(Schedule):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.in_need = sorted(fabric.buckets, key=lambda bucket: bucket.uses[0])
-        self.ahead = 1 if self.overlap_param_gather else len(self.in_need)  # gathers under way
-        self.missing = deque[Bucket]()
+        self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)  # gathers under way
+        self.missing = deque[Bucket]()  # in the order of need, which is that of the line
         self.gathering = deque[tuple[Bucket, Handle]]()
 
     def after_backward(self, use: int) -> None:
@@ -65,14 +64,14 @@ class Zero(Schedule):
             self.fabric.start("reduce_scatter", bucket)
 
     def end_backward(self) -> None:
-        self.missing.extend(self.in_need)
+        self.missing.extend(self.fabric.buckets)
         self.gather()
         if not self.overlap_param_gather:
             self.flush()
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):
-            while self.gathering and self.gathering[0][0].uses[0] <= bucket.uses[0]:
+            while self.gathering and self.gathering[0][0].index <= bucket.index:
                 self.finish()
 
     def gather(self) -> None:

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
 from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Trainer
 from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, readable, size_text
 from dear_mpi.training.tuning.tuning import Tried
+from dear_mpi.training.virtual_trainer import VirtualTrainer
 
 __all__ = ["VirtualRun", "candidates"]
 
@@ -60,16 +56,8 @@ class VirtualRun:
         judged = self.nominal.judged
         rules = Rules(schedule.__name__, buckets, schedule.collectives, judged=judged, sharded=self.sharded)
         fabric = VirtualFabric(rules, price=self.nominal.price, update_s=lambda bucket: bucket.count * self.update_s)
-        times = zip(self.nominal.forward_s, self.nominal.backward_s, strict=True)
-        uses = [VirtualUse(fabric, number, *each) for number, each in enumerate(times)]
-        running = schedule(fabric)
-        running.order = running.ordered(self.nominal)
-        meter = VirtualMeter(fabric, self.rest_s)
-        trainer = Trainer(uses, NoLoss(), meter, running, rules, accumulate=self.parts)
-        trainer.first = False  # its gradients have nothing to inspect
-        for _ in range(WARM + 1):
-            trainer.iteration(np.zeros(0), np.zeros(0), 0)
-        return trainer.times.iteration_s
+        trainer = VirtualTrainer.foreseen(fabric, schedule, self.nominal, rest_s=self.rest_s, accumulate=self.parts)
+        return [trainer.one() for _ in range(WARM + 1)][-1].iteration_s
 
     def buckets(self, fusion: str) -> Cut:
         """Those of a policy."""
