@@ -2,7 +2,7 @@
 # `make ENV=system ...` the Python that is there, with whatever it has, and installs nothing.
 MPI ?= wheel
 ENV ?= venv
-# What of setup.py is installed; with gloo and jax the tests of other frameworks run, which are skipped without them.
+# What of setup.py is installed. `make frameworks` adds PyTorch and JAX, without which the tests of these are skipped.
 EXTRAS ?= dev,data,plot,tune
 VENV := .venv
 ifeq ($(ENV),system)
@@ -34,7 +34,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 # A run that came to its end becomes a page.
 page = tail -n 1 $(1) | grep -qx '```' && mv $(1) docs/benchmarks/$(2) || { rm $(1); echo 'failed: see above'; exit 1; }
 
-.PHONY: help install demo test proofs test-quick test-standin test-gpu check format docs clean
+.PHONY: help install demo test proofs test-quick test-standin frameworks test-frameworks test-gpu check format docs clean
 .PHONY: bench bench-hosts bench-cadence bench-ddp bench-gpu numerics topology testbed validation terminal faults
 
 help:                 ## this list
@@ -72,6 +72,14 @@ test-quick: install   ## the serial tests, without those of the launcher
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
 	$(STANDIN) $(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/gpu/mpi tests/standin tests/gpu
 	$(STANDIN) $(PYTHON) tests/launch.py --ranks 3 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
+
+frameworks: install   ## PyTorch (for the CPU) and JAX beside it, for the tests of our adapters
+	$(PIP) install --editable '.[gloo,jax]'
+
+test-frameworks: install ## the adapters, our backend of torch.distributed, and gloo, on the CPU
+	@$(PYTHON) -c 'import jax, torch' 2>/dev/null || { echo "test-frameworks needs PyTorch and JAX: make frameworks"; exit 1; }
+	$(PYTHON) -m pytest -q $(PARALLEL) tests/adapters
+	$(PYTHON) tests/launch.py --ranks 2 3 --first -- -m pytest $(UNDER_MPI) $(wildcard tests/mpi/*torch*.py tests/mpi/*framework*.py)
 
 test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
 	@$(PYTHON) -c 'import cupy' 2>/dev/null || { echo "test-gpu needs CuPy: $(PYTHON) -m pip install cupy-cuda13x" \
@@ -118,7 +126,7 @@ bench-ddp: install    ## our schedules and torch DDP between 4 hosts with 1 Gbit
 	echo '1514 bytes); all ranks share the processors of one machine. DDP and ours take turns in one run: DDP with gloo, its'; \
 	echo 'gradients views of its buckets, ours with `ring`. ms of an iteration on its slowest rank, medians with 95 % intervals.'; \
 	echo 'Predicted: by the virtual fabric, from the compute measured here and what collectives cost alone.'; echo; \
-	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=1500 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.beside; \
+	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=2700 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.beside; \
 	} > build-ddp.md && mv build-ddp.md docs/benchmarks/ddp.md
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md

@@ -72,7 +72,11 @@ def group_of(transport: Transport, chosen: dict[str, Any], asked: Any, _: Any) -
     if transport.native is None:
         raise ValueError(f"a group of ranks {ranks} alone needs MPI, and these ranks are {transport.name}")
     everyone = transport.native.Get_group()
-    return DearGroup(transport_of(transport.native.Create_group(everyone.Incl(ranks))), chosen, asked.group_id)
+    some = everyone.Incl(ranks)
+    among = transport.native.Create_group(some)  # it stays until the program ends: a thread may still wait on it
+    for group in (everyone, some):
+        group.Free()
+    return DearGroup(transport_of(among), chosen, asked.group_id)
 
 
 class Work(dist.Work):  # type: ignore[misc]

@@ -47,6 +47,10 @@ class Slab:
         """A slab of pinned host memory, from and to which the device of ``array`` copies."""
         return cls(kernels_for(array).pinned)
 
+    def another(self) -> Slab:
+        """An empty one, which grows as this does."""
+        return Slab(self.allocate, growth=self.growth)
+
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """An array whose contents are whatever was there."""
         nbytes = count * dtype.itemsize

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 @dataclass(frozen=True)
 class Page:
-    """A page with one Python file, and indented commands."""
+    """A page with Python files, mostly one, and indented commands."""
 
     text: str
 
@@ -23,8 +23,12 @@ class Page:
         return cls((DOCS / name).read_text("utf-8"))
 
     @property
+    def blocks(self):
+        return re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+
+    @property
     def code(self):
-        (block,) = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+        (block,) = self.blocks
         return block
 
     @property

@@ -23,12 +23,11 @@ from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.timeline.virtual import RecordedFabric
 from dear_mpi.training.virtual_trainer import VirtualTrainer
-from dear_mpi.training.wire_cost import WireCost
+from dear_mpi.training.wire_cost import whole_cost
 
 __all__ = ["Prediction", "check_finite", "check_schedule", "predict"]
 
 MOST_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
-WARM = 3  # iterations before the pipeline is as full as it will be
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ def predict(
         ValueError: the fusion policy cannot be read, or a figure is not finite.
     """
     buckets = buckets_of(model, schedule, fusion, prices)
-    price, rules = prices(buckets), Rules(name, buckets, schedule.collectives)
+    price, rules = prices(buckets), Rules(name, buckets, schedule)
     fabric = (VirtualFabric if traced is None else partial(RecordedFabric, layers=model.names))(
         rules,
         price=price,
@@ -91,8 +90,7 @@ def predict(
     )
     nominal, options = Nominal(model.forward_s, model.backward_s, price), {"rest_s": model.rest_s, "noise": noise}
     trainer = VirtualTrainer.foreseen(fabric, schedule, nominal, **options, accumulate=model.parts)
-    for _ in range(WARM):
-        trainer.one()
+    trainer.warm_up()
     tally = Tally(fabric)
     for _ in range(iterations):
         tally.add(trainer.one())
@@ -121,7 +119,7 @@ def check_schedule(
         ValueError: the fusion policy cannot be read.
     """
     if name not in SCHEDULES:
-        rules = Rules(name, buckets_of(model, schedule, fusion, prices), schedule.collectives)
+        rules = Rules(name, buckets_of(model, schedule, fusion, prices), schedule)
         rehearse(schedule, rules, len(model.names), accumulate=min(model.parts, MOST_PARTS))
 
 
@@ -133,10 +131,8 @@ def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Call
     """
     layout, itemsize, policy = model.layout, model.itemsize, own_fusion(fusion, schedule)
     if policy in BY_TIME:
-        probe = cut(layout, [layout.grid], itemsize)
-        price, sizes = prices(probe), (probe[0], probe[len(probe) - 1])
-        ends = ((each.nbytes, sum(price(collective, each) for collective in schedule.collectives)) for each in sizes)
-        policy = by_time(policy, layout, itemsize, model.backward_s, WireCost.through(*ends))
+        cost = whole_cost(schedule.collectives, layout, itemsize, prices)
+        policy = by_time(policy, layout, itemsize, model.backward_s, cost)
     return cut(layout, borders(policy, layout, itemsize), itemsize)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,9 +17,10 @@ from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.prices.replayed import Replayed
 from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, predict
 from dear_mpi.simulate.settings import Settings
+from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.fusion import borders
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.merged import BY_TIME
 from dear_mpi.training.schedules import Schedule, own_fusion
 
@@ -78,7 +78,6 @@ class Scenario:
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
         """An iteration under one schedule."""
         settings, ranks, places = self.settings, self.prices.ranks, 2 * len(self.model.names)
-        least = ranks * self.model.itemsize
         return predict(
             self.model,
             name,
@@ -86,7 +85,7 @@ class Scenario:
             fusion,
             lambda buckets: self.priced(schedule, buckets),
             iterations=settings.counted,
-            loss_s=float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [least])[0]),
+            loss_s=self.loss_s,
             contention=self.contention,
             compute=self.pace,
             noise=Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed),
@@ -96,18 +95,21 @@ class Scenario:
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once."""
         sizes = sorted({bucket.nbytes for bucket in buckets})
-        table: Mapping[tuple[str, int], float] = {
-            (collective, nbytes): float(seconds)
-            for collective in schedule.collectives
-            for nbytes, seconds in zip(
-                sizes, self.prices.seconds(self.settings.algorithm, collective, sizes), strict=True
-            )
-        }
+        table: dict[str, dict[int, float]] = {}
+        for name in (*schedule.collectives, *schedule.extras):
+            if name in EXTRAS and EXTRAS[name].few:
+                table[name] = dict.fromkeys(sizes, self.loss_s)
+            else:
+                collective = EXTRAS[name].collective if name in EXTRAS else name
+                seconds = self.prices.seconds(self.settings.algorithm, collective, sizes)
+                table[name] = dict(zip(sizes, map(float, seconds), strict=True))
+        return lambda name, bucket: table[name][bucket.nbytes]
 
-        def price(collective: str, bucket: Bucket) -> float:
-            return table[collective, bucket.nbytes]
-
-        return price
+    @property
+    def loss_s(self) -> float:
+        """Of the sum of the loss, and of whatever else has a few bytes."""
+        least = self.prices.ranks * self.model.itemsize
+        return float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [least])[0])
 
     def row(self, prediction: Prediction, base_s: float) -> dict[str, Any]:
         """What ``--json`` has of it.

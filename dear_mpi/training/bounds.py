@@ -8,7 +8,7 @@ can miss its bound by more than DeAR does, and lose by up to 4/3.
 from collections.abc import Iterable
 
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.plan_cost import emulated_network, plan_costs
+from dear_mpi.training.plan_cost import all_plans, best_s, emulated_network, plan_costs
 
 __all__ = ["communication"]
 
@@ -30,20 +30,18 @@ def modelled(fabric: LiveFabric, collective: str) -> float:
     """By the cost model, on the emulated link."""
     fabric.prepare([collective])
     network = emulated_network(fabric.world)
-    return sum(each.time_s for each in plan_costs(fabric.all_plans(collective), network))
+    return sum(each.time_s for each in plan_costs(all_plans(fabric, collective), network))
 
 
 def measured(fabric: LiveFabric, collective: str) -> float:
-    """The best of a few runs of all buckets, each run as long as its slowest rank."""
+    """The best of a few runs of all buckets."""
     fabric.prepare([collective])
     fabric.follow(None)
-    best_s = float("inf")
-    for _ in range(REPEATS):
-        fabric.world.transport.gather_values(None)
-        begin = fabric.now()
-        for handle in [fabric.engine.start(plan, plan.name) for plan in fabric.all_plans(collective)]:
+
+    def run() -> None:
+        for handle in [fabric.engine.start(plan, plan.name) for plan in all_plans(fabric, collective)]:
             handle.wait()
-        elapsed_s = fabric.seconds(begin, fabric.now())
-        best_s = min(best_s, max(fabric.world.transport.gather_values(elapsed_s)))
+
+    found_s = best_s(fabric, run, REPEATS)
     fabric.arena.wire.view("u1")[...] = 0
-    return best_s
+    return found_s

@@ -12,12 +12,12 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.training.bounds import communication
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.job import Job
+from dear_mpi.training.plan_cost import plan_s
 from dear_mpi.training.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
 from dear_mpi.training.traffic import traffic
 from dear_mpi.training.trainer import Times
 from dear_mpi.training.tuning.virtual import VirtualRun
-from dear_mpi.training.wire_cost import price_of
 
 __all__ = ["Contestant"]
 
@@ -30,6 +30,7 @@ class Contestant:
 
     Attributes:
         policy: where its buckets are cut; of a policy by time or trials, what was made of that.
+        loss_s: seconds of the sum of the loss.
         network: seconds of each collective that it starts, for all of its buckets.
         chosen: the algorithm of each of its buckets.
         traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
@@ -47,7 +48,7 @@ class Contestant:
     def settle(self) -> None:
         """Iterate until all is decided that depends on times, and see what the network needs."""
         self.enter()
-        self.iterate(1)  # which ends with a flush: the next one has nothing to wait for
+        self.iterate(1)
         while self.name in self.job.decisions.waiting or not self.job.decisions.tuning.over:
             self.iterate(1)
         self.job.flush()
@@ -56,7 +57,8 @@ class Contestant:
         self.network: Mapping[str, float] = communication(fabric, started)
         self.chosen = fabric.chosen(self.schedule.collectives)
         self.traffic = traffic(fabric, started)
-        self.price = price_of(self.job.decisions.cost_of(self.schedule.collectives))
+        self.loss_s = plan_s(fabric, self.job.meter.plan)
+        self.price = self.job.prices.of(started)
 
     def enter(self) -> None:
         """Cut the buckets as this one needs them."""
@@ -92,7 +94,7 @@ class Contestant:
         """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
 
         The compute is that of the rank that computes longest; what is neither compute nor waiting, as updates, comes
-        between the passes.
+        between the passes. What is not in it: sharded updates, which hold the wire up, and the verdict on gradients.
         """
         job = self.job
         ranks: list[Array] = job.world.transport.gather_values(np.mean(self.uses_s, axis=0))
@@ -104,6 +106,7 @@ class Contestant:
             schedule=self.schedule,
             nominal=Nominal(forward_s, backward_s, self.price, judged=job.options.judged),
             parts=job.options.accumulate,
+            loss_s=self.loss_s,
             rest_s=max(0.0, rest_s),
             sharded=job.options.sharded,
         )

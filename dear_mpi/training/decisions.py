@@ -1,4 +1,4 @@
-"""What is decided once layers have been timed: the order of an iteration, and fusion by time.
+"""What is decided once layers have been timed: the order of an iteration, and fusion by time. Tuning comes behind that.
 
     iteration   1 (not timed) | 2 | 3 | flush, ask what collectives cost, decide | 4 ...
 
@@ -7,7 +7,8 @@ Every rank decides from the same figures, the means over ranks, and they compare
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -18,66 +19,86 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.fabric.rules import carried_out
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.merged import BY_TIME, by_time
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of
-from dear_mpi.training.wire_cost import WireCost, price_of, wire_costs
+from dear_mpi.training.wire_cost import whole_cost
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
-__all__ = ["Decisions"]
+__all__ = ["Decisions", "Start"]
 
 TIMED = 2  # iterations, behind the first one
 UNTIL_TIMED = "25MB"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a fusion starts with.
+
+    Attributes:
+        fusion: the policy by which buckets are cut until more is known.
+        by_time: that which is to be decided once layers have been timed, or None.
+        tuning: what tries other buckets from then on, or None.
+    """
+
+    fusion: str
+    by_time: str | None = None
+    tuning: Tuning | None = None
 
 
 class Decisions:
     """Collective: looks on as a session trains, and decides when enough has been seen.
 
     Attributes:
-        policy: the fusion by time that is still to be decided, or None.
+        by_time: the fusion that is still to be decided, or None.
         waiting: the schedules that are to decide an order, with the times of each iteration since buckets were cut.
         tuning: the fusion that is tuned, if one is.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.costs: dict[str, WireCost] = {}
         self.orders: dict[tuple[str, Cut], Sequence[Key] | None] = {}  # that were decided before
-        self.policy: str | None = None
+        self.by_time: str | None = None
         self.tuning = Tuning(session.options.fusion)
-        self.coming: Tuning | None = None  # until all ranks have agreed on it
 
-    def first_fusion(self, fusion: str, itemsize: int) -> str:
-        """Where buckets are cut until times are known; an element has ``itemsize`` bytes on the wire.
+    def start_of(self, fusion: str, itemsize: int) -> Start:
+        """What a fusion starts with; an element has ``itemsize`` bytes on the wire. Not collective.
 
         Raises:
             ValueError: each of several schedules would have its own, or what is to be tuned cannot be.
         """
-        self.coming = tuning_of(self.session, fusion, itemsize, before=1 + TIMED)
-        if self.coming is not None:
-            return self.coming.fusion
+        tuning = tuning_of(self.session, fusion, itemsize, before=1 + TIMED)
+        if tuning is not None:
+            return Start(tuning.fusion, tuning=tuning)
         if fusion == "own" and len(self.session.schedules) > 1:
             raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(self.session.schedules)}")
         policy = own_fusion(fusion, next(iter(self.session.schedules.values())))
-        return UNTIL_TIMED if policy in BY_TIME else policy
+        return Start(UNTIL_TIMED, by_time=policy) if policy in BY_TIME else Start(policy)
 
-    def begin(self, fusion: str) -> None:
-        """Buckets have been cut by this policy, or by that of ``first_fusion``."""
-        self.tuning, self.coming = self.coming or self.tuning, None
-        schedules = self.session.schedules
-        policy = own_fusion(fusion, next(iter(schedules.values())))
-        self.policy = policy if policy in BY_TIME else None
+    def begin(self, start: Start) -> None:
+        """Buckets have been cut as a fusion starts."""
+        self.tuning, self.by_time = start.tuning or self.tuning, start.by_time
         self.waiting: dict[str, list[Array]] = {}
-        for name, schedule in schedules.items():
-            if self.policy is None and (name, self.session.buckets) in self.orders:
+        for name, schedule in self.session.schedules.items():
+            if self.by_time is None and (name, self.session.buckets) in self.orders:
                 self.session.trainers[name].schedule.order = self.orders[name, self.session.buckets]
-            elif schedule.foresees or self.policy is not None:
+            elif schedule.foresees or self.by_time is not None:
                 self.waiting[name] = []
+
+    def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
+        """See that so many iterations are enough for what is to be decided, and for a profile behind that.
+
+        Raises:
+            ValueError: they are not.
+        """
+        if profiled and self.waiting and iterations <= 1 + TIMED:
+            said = f"the first {1 + TIMED} decide an order or a fusion, and a profile is of those behind them"
+            raise ValueError(f"iterations must be more than {1 + TIMED}, not {iterations}: {said}")
+        return self.tuning.check_room(iterations)
 
     def look(self, name: str) -> None:
         """An iteration of a schedule is over."""
@@ -98,15 +119,15 @@ class Decisions:
         session = self.session
         session.flush()
         forward_s, backward_s = np.mean(session.world.transport.gather_values(own_s), axis=0).tolist()
-        if self.policy is not None:
-            parts = carried_out(session.schedules[name].collectives, sharded=session.options.sharded)
-            costs = self.cost_of(parts)
-            cost = WireCost(sum(costs[each].alpha for each in parts), sum(costs[each].beta for each in parts))
-            session.cut(by_time(self.policy, session.layout, session.arena.wire.itemsize, backward_s, cost))
+        if self.by_time is not None:
+            layout, itemsize, wanted = session.layout, session.arena.wire.itemsize, session.schedules[name].collectives
+            price = session.prices.of(wanted)
+            cost = whole_cost(wanted, layout, itemsize, lambda probe: price)
+            session.cut(by_time(self.by_time, layout, itemsize, backward_s, cost))
             self.waiting.pop(name, None)
         schedule = session.trainers[name].schedule
         if schedule.foresees:
-            price = price_of(self.cost_of(schedule.collectives))
+            price = session.prices.of((*schedule.collectives, *schedule.extras))
             nominal = Nominal(forward_s, backward_s, price, judged=session.options.judged)
             agree(session.world.transport, session.name, lambda: self.order(name, nominal))
 
@@ -125,9 +146,3 @@ class Decisions:
         rehearse(Ordered, session.rules(name, session.buckets), uses, accumulate=parts)
         self.orders[name, session.buckets] = schedule.order = order or None
         return {f"the order of {name}": sha256(repr(order).encode()).hexdigest()}
-
-    def cost_of(self, collectives: Iterable[str]) -> dict[str, WireCost]:
-        """What collectives cost, each asked for once."""
-        new = [each for each in collectives if each not in self.costs]
-        self.costs |= wire_costs(self.session.fabric, new)
-        return self.costs

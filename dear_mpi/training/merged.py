@@ -67,7 +67,7 @@ def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> Gr
 def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> Groups:
     """What is ready when a cycle begins goes in one buffer, or in several that are full.
 
-    A cycle begins on a beat of a millisecond, and not before the one before it is over.
+    A cycle begins on a beat of a millisecond, or at once when the one before it took longer.
 
     Source: Horovod, horovod/common/operations.cc (RunLoopOnce) and controller.cc (FuseResponses).
 

@@ -25,8 +25,9 @@ class Options:
 
     Attributes:
         schedule: a name in ``SCHEDULES``, or ``FILE.py:NAME``.
-        fusion: where the line is cut into buckets, see ``borders`` in ``fusion.py``; or ``bo`` or ``auto``: it is found
-            while the session trains, see ``tuning/``.
+        fusion: where the line is cut into buckets: a policy of ``borders`` in ``fusion.py``; ``own``, that of the
+            schedule; ``mgwfbp`` or ``horovod``, from measured times, see ``merged.py``; or ``bo`` or ``auto``: it is
+            found while the session trains, see ``tuning/``.
         algorithm, segment_bytes: of the collectives, see ``make_plan``.
         wire: the type in which gradients travel, by name; that of the parameters if it is not given.
         device: ``cpu`` or ``cuda``.

@@ -1,8 +1,8 @@
-"""What plans are said to cost and to send: the cost model, asked for what each of them carries out."""
+"""What plans cost and send: as the cost model says it, or as it is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 from dear_mpi.collectives import programs
@@ -10,14 +10,22 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.cost import Cost, Network, cost
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.ranks.world import World
+from dear_mpi.training.fabric.live import LiveFabric
 
-__all__ = ["emulated_network", "plan_costs"]
+__all__ = ["all_plans", "best_s", "emulated_network", "plan_costs", "plan_s"]
+
+REPEATS = 5
 
 
 def emulated_network(world: World) -> Network:
     """The network of a world whose link is emulated."""
     assert world.link is not None, "only an emulated link has known parameters"
     return Network(alpha=world.link.latency_s, beta=1 / world.link.bandwidth)
+
+
+def all_plans(fabric: LiveFabric, collective: str) -> list[Plan]:
+    """The plans that carry out what a schedule calls by this name, of all buckets."""
+    return [plan for bucket in fabric.buckets for plan in fabric.plans_of(collective, bucket)]
 
 
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
@@ -36,3 +44,28 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
         pieces = -(-x.nbytes // plan.segment_bytes)
         kind = plan.algorithm, collective, transport.size, tuple(transport.hosts), pieces
         yield found(kind, x.size, x.itemsize)
+
+
+def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
+    """Collective: seconds of a plan, by the cost model on an emulated link, unless they are to be ``timed``.
+
+    What the plan works on may be zeros afterwards.
+    """
+    if fabric.world.link is not None and not timed:
+        (found,) = plan_costs([plan], emulated_network(fabric.world))
+        return found.time_s
+    found_s = best_s(fabric, plan, REPEATS)
+    plan.call.x.view("u1")[...] = 0
+    return found_s
+
+
+def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float:
+    """Collective: the best of a few runs, each as long as its slowest rank."""
+    gather = fabric.world.transport.gather_values
+    found: list[float] = []
+    for _ in range(repeats):
+        gather(None)
+        begin = fabric.now()
+        run()
+        found.append(max(gather(fabric.seconds(begin, fabric.now()))))
+    return min(found)

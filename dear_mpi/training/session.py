@@ -23,7 +23,7 @@ from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.checkpointed import Checkpointed
-from dear_mpi.training.decisions import Decisions
+from dear_mpi.training.decisions import Decisions, Start
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.rules import Rules
@@ -42,6 +42,7 @@ from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse
 from dear_mpi.training.schedules import find_schedules, source_text
 from dear_mpi.training.trainer import Times, Trainer
+from dear_mpi.training.wire_cost import WirePrices
 
 __all__ = ["Session"]
 
@@ -93,9 +94,10 @@ class Session(Checkpointed):
             self.schedules = find_schedules(schedules or [self.options.schedule])
             return {**(facts or {}), **self.build(uses)}
 
-        agree(self.world.transport, name, build)
         self.plans = ExitStack()
         with ExitStack() as stack:
+            stack.callback(self.leave)
+            agree(self.world.transport, name, build)
             stack.enter_context(self.streams.compute.use())
             stack.push(self.free)
             self.engine = stack.enter_context(Engine(self.streams))  # which ends before its plans are freed
@@ -109,31 +111,29 @@ class Session(Checkpointed):
         self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
         facts = options.facts() | {"model": model_of(layers, self.loss), "parameters": self.parameters_sha256()}
-        facts["schedules"] = tuple(map(source_text, self.schedules))
+        facts |= {"schedules": tuple(map(source_text, self.schedules))}
         dtype = line_dtype(layers)
         wire = dtype if options.wire is None else DTYPES[options.wire]
         self.layout = layout_of(layers, wire, world.size)
         self.decisions = Decisions(self)
-        self.buckets = self.plan_cut(options.fusion, wire.itemsize)
-        self.decisions.begin(options.fusion)
+        start, self.buckets = self.plan_cut(options.fusion, wire.itemsize)
+        self.decisions.begin(start)
         with self.streams.compute.use():
             here, nbytes = self.streams.put(np.zeros(1)), Arena.nbytes(self.layout, dtype, wire)
             self.slab = make_slab(nbytes, here, options.algorithm, world.transport)
             update: dict[str, Any] = {"optimizer": options.optimizer, "learning_rate": options.learning_rate}
-            shards = Shards(world.rank, world.size) if options.sharded else Shards()
-            memory: dict[str, Any] = {"slab": self.slab, "put": self.streams.put}
-            self.arena = Arena(layers, self.layout, wire=wire, shards=shards, **update, **memory)
+            update["shards"] = Shards(world.rank, world.size) if options.sharded else Shards()
+            self.arena = Arena(layers, self.layout, wire=wire, slab=self.slab, put=self.streams.put, **update)
         self.uses = layer_uses(layers, self.arena)
         return facts
 
-    def plan_cut(self, fusion: str, itemsize: int) -> Cut:
-        """The buckets of a policy, with which all schedules were rehearsed; not collective."""
-        policy = self.decisions.first_fusion(fusion, itemsize)
-        buckets = cut(self.layout, borders(policy, self.layout, itemsize), itemsize)
-        uses, parts = len(self.layout.uses), self.options.accumulate
+    def plan_cut(self, fusion: str, itemsize: int) -> tuple[Start, Cut]:
+        """What a fusion starts with, and its buckets, with which all schedules were rehearsed; not collective."""
+        start = self.decisions.start_of(fusion, itemsize)
+        buckets = cut(self.layout, borders(start.fusion, self.layout, itemsize), itemsize)
         for name, schedule in self.schedules.items():
-            rehearse(schedule, self.rules(name, buckets), uses, accumulate=parts)
-        return buckets
+            rehearse(schedule, self.rules(name, buckets), len(self.layout.uses), accumulate=self.options.accumulate)
+        return start, buckets
 
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
@@ -141,12 +141,14 @@ class Session(Checkpointed):
         kind = ShardedFabric if options.sharded else LiveFabric
         self.fabric = kind(self.buckets, self.arena, self.world, engine, **options.plans, slab=self.slab)
         self.plans.callback(self.fabric.free)
+        self.prices = WirePrices(self.fabric)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
         if options.judged:
             self.fabric.judge(options.clip, self.loss_scale)
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.free)
         self.trainers = {name: self.trainer(name) for name in self.schedules}
+        self.turn = next(iter(self.schedules))  # whose iteration was the last
 
     def trainer(self, name: str) -> Trainer:
         """A trainer with this schedule."""
@@ -158,8 +160,7 @@ class Session(Checkpointed):
 
     def rules(self, name: str, buckets: Cut) -> Rules:
         """A new book for a schedule; not collective."""
-        collectives, options = self.schedules[name].collectives, self.options
-        return Rules(name, buckets, collectives, judged=options.judged, sharded=options.sharded)
+        return Rules(name, buckets, self.schedules[name], judged=self.options.judged, sharded=self.options.sharded)
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
         """One iteration with the first schedule.
@@ -178,8 +179,11 @@ class Session(Checkpointed):
         return self.iterate(next(iter(self.schedules)), x, targets, expected)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """One iteration with one of the schedules; see ``Trainer.iteration``."""
+        """One iteration with one of the schedules; see ``Trainer.iteration``. What another one left under way ends."""
         self.check_open()
+        if schedule != self.turn:
+            self.flush()
+            self.turn = schedule
         x, targets = (self.streams.put(np.asarray(array)) for array in (x, targets))
         with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
             found = self.trainers[schedule].iteration(x, targets, total)
@@ -197,20 +201,20 @@ class Session(Checkpointed):
         """Go on with other buckets, while all memory stays where it is; ArgumentError if the policy is not allowed."""
         self.check_open()
         self.flush()
-        found: list[Cut] = []
+        found: list[tuple[Start, Cut]] = []
 
         def plan() -> dict[str, Any]:
             found.append(self.plan_cut(fusion, self.arena.wire.itemsize))
             return {"fusion": fusion}
 
         agree(self.world.transport, self.name, plan)
-        (self.buckets,) = found
+        ((start, self.buckets),) = found
         self.options = replace(self.options, fusion=fusion)
         self.fabric.cut(self.buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.schedules[name](self.fabric), self.rules(name, self.buckets)
             self.fabric.prepare((*trainer.schedule.collectives, *trainer.schedule.extras))
-        self.decisions.begin(fusion)
+        self.decisions.begin(start)
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -230,10 +234,15 @@ class Session(Checkpointed):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with self.stack:  # which sees what is raised here
-            self.closed, self.arena.over = True, True
+            self.closed = True
             if error is not None:
                 raise error
             self.flush()
+
+    def leave(self) -> None:
+        """Let other sessions train the layers from now on."""
+        if "arena" in vars(self):
+            self.arena.over = True
 
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.cost import Network
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.plan_cost import plan_costs
+from dear_mpi.training.plan_cost import all_plans, plan_costs
 
 __all__ = ["traffic"]
 
@@ -17,7 +17,7 @@ def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[int, int] |
 
     To be called when the plans are prepared; not collective.
     """
-    plans = [plan for each in collectives for plan in fabric.all_plans(each)]
+    plans = [plan for each in collectives for plan in all_plans(fabric, each)]
     if any(runner_of(plan.algorithm) != "messages" for plan in plans):
         return None
     found = list(plan_costs(plans, Network()))

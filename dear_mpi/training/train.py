@@ -80,17 +80,17 @@ def train(
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
-        tuning = job.decisions.tuning
-        agree(world.transport, "tuning", lambda: tuning.check_room(config.iterations - len(losses)))
+        decisions, tuning, room = job.decisions, job.decisions.tuning, config.iterations - len(losses)
+        agree(world.transport, "train", lambda: decisions.check_room(room, profiled=profile is not None))
         profiler: Profiler | None = None
         fill = FILL
         times: list[Times] = []
         runs: list[Run] = []
         with nullcontext() if timeline is None else recording(job, config.schedule, runs):
             for iteration in range(len(losses), config.iterations):
-                if profile is not None and profiler is None and job.decisions.settled:
+                if profile is not None and profiler is None and decisions.settled:
                     profiler = Profiler(job)
-                settled = job.decisions.settled
+                settled = decisions.settled
                 loss, spent = job.iterate(config.schedule, *job.batch(iteration))
                 losses.append(loss)
                 times.append(spent)

@@ -14,7 +14,9 @@ from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Times, Trainer
 
-__all__ = ["VirtualTrainer"]
+__all__ = ["WARM", "VirtualTrainer"]
+
+WARM = 3  # iterations before the pipeline is as full as it will be
 
 
 class VirtualTrainer(Trainer):
@@ -47,6 +49,11 @@ class VirtualTrainer(Trainer):
         schedule = kind(fabric)
         schedule.order = schedule.ordered(nominal)
         return cls(fabric, schedule, zip(nominal.forward_s, nominal.backward_s, strict=True), **options)
+
+    def warm_up(self) -> None:
+        """Fill the pipeline."""
+        for _ in range(WARM):
+            self.one()
 
     def one(self) -> Times:
         """An iteration."""

@@ -1,6 +1,6 @@
-"""What a collective costs on this job's network: alpha + beta x bytes, from two sizes that were timed or modelled.
+"""What collectives cost on this job's network: alpha + beta x bytes, from two sizes that were timed or modelled.
 
-It prices buckets that have no plan yet, for fusion and for orders that are decided in advance.
+That prices buckets which have no plan yet: for fusion, and for orders that are decided in advance.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.plan_cost import emulated_network, plan_costs
+from dear_mpi.training.fabric.virtual import Price
+from dear_mpi.training.line.bucket import Cut, cut
+from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.plan_cost import plan_s
 
-__all__ = ["WireCost", "price_of", "wire_costs"]
+__all__ = ["WireCost", "WirePrices", "whole_cost"]
 
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
-REPEATS = 5
 
 
 @dataclass(frozen=True)
@@ -46,45 +48,58 @@ class WireCost:
         return self.alpha + self.beta * nbytes
 
 
-def price_of(costs: dict[str, WireCost]) -> Callable[[str, Bucket], float]:
-    """The price of a collective of a bucket."""
-    return lambda collective, bucket: costs[collective](bucket.nbytes)
+class WirePrices:
+    """Prices of buckets on the network of a job. What a collective costs is asked for once.
 
-
-def wire_costs(fabric: LiveFabric, collectives: Iterable[str], *, timed: bool = False) -> dict[str, WireCost]:
-    """Collective: the same on all ranks. To be called while nothing is under way; it overwrites gradients.
-
-    On an emulated link the cost model says it, elsewhere the best of a few runs does, each as long as its slowest rank;
-    on any link, if they are to be ``timed``.
+    Args:
+        fabric: which says what a schedule's collective is carried out by, and in which type it travels.
+        timed: time collectives on an emulated link, too; otherwise the cost model says it there. Elsewhere they are
+            timed always: the best of a few runs, each as long as its slowest rank.
     """
-    grid = fabric.arena.layout.grid
-    itemsize, count = fabric.arena.wire.itemsize, fabric.arena.wire.size
-    sizes = [min(round_up(nbytes // itemsize, grid), count) for nbytes in (SMALL_BYTES, LARGE_BYTES)]
-    seconds = modelled_s if fabric.world.link is not None and not timed else timed_s
-    found = {}
-    for collective in collectives:
-        small, large = ((size * itemsize, seconds(fabric, collective, size)) for size in sizes)
-        alike = small[0] == large[0]
-        found[collective] = WireCost(0.0, large[1] / large[0]) if alike else WireCost.through(small, large)
-    return found
+
+    def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
+        self.fabric, self.timed = fabric, timed
+        self.costs: dict[str, WireCost] = {}
+
+    def of(self, names: Iterable[str]) -> Price:
+        """Collective: the price of each of these collectives and extras, which must have plans; alike on all ranks.
+
+        To be called while nothing is under way, because it overwrites gradients.
+        """
+        parts = {name: self.fabric.parts_of(name) for name in names}
+        for part in dict.fromkeys(part for each in parts.values() for part in each):
+            if part not in self.costs:
+                self.costs[part] = self.cost(part)
+        first = self.fabric.buckets[0]
+        itemsize = {part: self.fabric.plan(part, first).call.x.itemsize for part in self.costs}
+        return lambda name, bucket: sum(self.costs[part](bucket.count * itemsize[part]) for part in parts[name])
+
+    def cost(self, part: str) -> WireCost:
+        """Collective: what one collective costs."""
+        wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
+        if part in EXTRAS and EXTRAS[part].few:
+            return WireCost(self.seconds(part, grid), 0.0)
+        sizes = [min(round_up(nbytes // wire.itemsize, grid), wire.size) for nbytes in (SMALL_BYTES, LARGE_BYTES)]
+        small, large = ((size * wire.itemsize, self.seconds(part, size)) for size in sizes)
+        return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
+
+    def seconds(self, part: str, count: int) -> float:
+        """Collective: of so many elements of the wire."""
+        fabric, extra = self.fabric, EXTRAS.get(part)
+        collective, options = (part, {}) if extra is None else (extra.collective, extra.options)
+        x, transport = fabric.arena.wire[:count], fabric.world.transport
+        with make_plan(collective, x, transport, **{**fabric.options, **options}) as plan:
+            return plan_s(fabric, plan, timed=self.timed)
 
 
-def modelled_s(fabric: LiveFabric, collective: str, count: int) -> float:
-    """By the cost model, on the emulated link."""
-    with make_plan(collective, fabric.arena.wire[:count], fabric.world.transport, **fabric.options) as plan:
-        (found,) = plan_costs([plan], emulated_network(fabric.world))
-        return found.time_s
+def whole_cost(collectives: Iterable[str], layout: Layout, itemsize: int, prices: Callable[[Cut], Price]) -> WireCost:
+    """What all these collectives cost together, of a bucket: the line through a small one and a large one.
 
-
-def timed_s(fabric: LiveFabric, collective: str, count: int) -> float:
-    """The best of a few runs."""
-    transport, x = fabric.world.transport, fabric.arena.wire[:count]
-    with make_plan(collective, x, transport, **fabric.options) as plan:
-        best_s = float("inf")
-        for _ in range(REPEATS):
-            transport.gather_values(None)
-            begin = fabric.now()
-            plan()
-            best_s = min(best_s, max(transport.gather_values(fabric.seconds(begin, fabric.now()))))
-    x.view("u1")[...] = 0
-    return best_s
+    Args:
+        itemsize: bytes of an element on the wire.
+        prices: gives the price of the collectives of these buckets.
+    """
+    probe = cut(layout, [layout.grid], itemsize)
+    price, wanted = prices(probe), tuple(collectives)
+    small, large = ((each.nbytes, sum(price(name, each) for name in wanted)) for each in (probe[0], probe[-1]))
+    return WireCost.through(small, large)

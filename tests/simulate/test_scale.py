@@ -15,6 +15,7 @@ from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.training.fabric.order import Order
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules import SCHEDULES, Dear
+from dear_mpi.training.virtual_trainer import WARM
 
 MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
 HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward", "end_backward")
@@ -93,7 +94,7 @@ def test_each_hook_is_called_once_for_each_layer_and_iteration():
     (found,) = simulated(models=MODELS[:1], ranks=(4,), schedules=("dear",))
     model = found.scenario.model
     predicted = run.predict(model, "dear", kind, "25MB", lambda buckets: price, iterations=2, compute=Pace(4))
-    layers, buckets, iterations = len(model.names), len(predicted.buckets), run.WARM + 2
+    layers, buckets, iterations = len(model.names), len(predicted.buckets), WARM + 2
     assert [calls[name] for name in HOOKS] == [*[layers * iterations] * 4, iterations]
     assert calls["price"] == 2 * buckets * (iterations + 1), "each start of both collectives, and the sum for the bound"
 

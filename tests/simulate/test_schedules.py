@@ -39,7 +39,7 @@ def model_of(name, ranks=4):
 def iteration(model, schedule, fusion, all_reduce_s, alpha_s=0.0):
     """Seconds on a wire that carries the whole model's all-reduce in this time, and each half in half of it."""
     beta = all_reduce_s / (model.layout.count * model.itemsize)
-    halves = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}
+    halves = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "second all_gather": 0.5, "negotiation": 0.0}
 
     def prices(buckets):
         return lambda collective, bucket: halves[collective] * (alpha_s + beta * bucket.nbytes)

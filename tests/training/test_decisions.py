@@ -13,11 +13,12 @@ from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.compare import compare
 from dear_mpi.training.config import Config
+from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
 from dear_mpi.training.job import Job
 from dear_mpi.training.merged import BY_TIME
 from dear_mpi.training.schedules import SCHEDULES, DearEager
-from dear_mpi.training.wire_cost import WireCost, wire_costs
+from dear_mpi.training.wire_cost import WireCost
 from tests.training_checks import settings
 
 FORESEEING = [name for name, schedule in SCHEDULES.items() if schedule.foresees]
@@ -142,14 +143,40 @@ def test_costs_of_the_wire_are_those_of_the_emulated_link():
     """A ring of 4 takes 6 messages of a quarter one after the other."""
 
     def body(world):
-        with Job(Config.of(settings()), world, ["dear"]) as job:
-            return wire_costs(job.fabric, ["all_reduce", "reduce_scatter"])
+        with Job(Config.of(settings()), world, ["wfbp", "dear"]) as job:
+            job.prices.of(["all_reduce", "reduce_scatter"])
+            return job.prices.costs
 
     found = run_world(body, link=parse_link("8gbit,1ms"), threads=4)
     assert found["all_reduce"].alpha == pytest.approx(6e-3)
     assert found["all_reduce"].beta == pytest.approx(1.5e-9)
     assert found["reduce_scatter"](1e9) == pytest.approx(3e-3 + 0.75)
     assert WireCost.through((10, 5.0), (20, 1.0)) == WireCost(5.0, 0.0), "nothing is below zero"
+
+
+@pytest.mark.parametrize("update", ["full", "sharded"])
+def test_a_collective_is_priced_by_what_carries_it_out_and_what_travels(update):
+    """With sharded updates values are gathered in their own type, and an all-reduce is two halves."""
+
+    def body(transport):
+        options = {"schedules": ["wfbp", "fsdp", "horovod"], "wire": "fp32", "update": update, "fusion": "none"}
+        with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
+            price, bucket = (
+                session.prices.of(["all_reduce", "reduce_scatter", "all_gather", *EXTRAS]),
+                session.buckets[1],
+            )
+            costs, wire, values = session.prices.costs, bucket.count * 4, bucket.count * 8
+            assert session.arena.values.itemsize == 8
+            assert price("reduce_scatter", bucket) == costs["reduce_scatter"](wire)
+            gathered = costs["all_gather"](values if update == "sharded" else wire)
+            assert price("all_gather", bucket) == gathered
+            assert price("second all_gather", bucket) == costs["second all_gather"](values)
+            halves = price("reduce_scatter", bucket) + gathered
+            assert price("all_reduce", bucket) == (halves if update == "sharded" else costs["all_reduce"](wire))
+            assert price("negotiation", bucket) == price("negotiation", session.buckets[0]) > 0
+            return True
+
+    assert run_loopback(2, body) == [True, True]
 
 
 def test_a_comparison_has_each_schedule_with_each_fusion():

@@ -124,7 +124,10 @@ def test_groups_of_the_papers_models(model, policy, groups):
     assert len(fuse(policy, [4 * sum(module.counts) for module in load_modules(model)])) == groups
 
 
-ALLOWED = "Allowed: tensors, none, layers:K, buckets:N, a size, or cut:SIZE; in training also bo and auto"
+ALLOWED = (
+    "Allowed: tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp or at:N,N"
+    "; of a schedule also own, mgwfbp and horovod; in training also bo and auto"
+)
 ERRORS = {
     "25": f"fusion '25': size '25' has no unit: write it like 25MB; units are b, kb, mb, gb, kib, mib, gib. {ALLOWED}",
     "nonsense": "fusion 'nonsense': size 'nonsense' cannot be read",

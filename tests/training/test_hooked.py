@@ -53,7 +53,7 @@ def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
 
     for name in HOOKS:
         setattr(Spy, name, spy(name))
-    rules = Rules("spy", BUCKETS, schedule.collectives)
+    rules = Rules("spy", BUCKETS, schedule)
     fabric = VirtualFabric(rules)
     uses = [VirtualUse(fabric, number) for number in range(USES)]
     given_arguments = (uses, NoLoss(), VirtualMeter(fabric), Spy(fabric), rules)
@@ -96,7 +96,7 @@ def test_gradients_are_handed_on_as_soon_as_their_predecessors_have_been():
                 wrote(use)
                 assert heard == then
 
-    rules = Rules("listens", BUCKETS, ())
+    rules = Rules("listens", BUCKETS, Schedule)
     rules.end_backward = rules.before_layer = lambda *_: None  # it starts nothing
     fabric = VirtualFabric(rules)
     uses = [VirtualUse(fabric, number) for number in range(USES)]

@@ -249,3 +249,12 @@ def test_a_file_that_cannot_be_written_is_told_by_all_ranks(tmp_path):
 def test_bad_flags_are_one_line(flags, said):
     done = CliRunner().invoke(app, ["train", "--threads", "1", *flags])
     assert_one_line(done, said)
+
+
+@pytest.mark.parametrize("choice", [{"schedule": "dear-eager"}, {"fusion": "mgwfbp"}])
+def test_one_that_would_never_begin_is_refused_before_training(choice, tmp_path):
+    file, config = tmp_path / "profile.json", Config.of(settings(model="mlp", iterations=3, **choice))
+    said = "iterations must be more than 3, not 3: the first 3 decide an order or a fusion"
+    with pytest.raises(AgreedError, match=said):
+        run_loopback(2, lambda transport: train(config, World(transport), profile=file))
+    assert not file.exists()

@@ -37,7 +37,7 @@ BUCKETS = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, uses, 128) for i, uses in enu
 
 
 def rehearsed(name, schedule, buckets, uses, *, accumulate=1, **how):
-    rehearse(schedule, Rules(name, buckets, schedule.collectives, **how), uses, accumulate=accumulate)
+    rehearse(schedule, Rules(name, buckets, schedule, **how), uses, accumulate=accumulate)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -193,6 +193,13 @@ def test_an_early_gather_of_values_is_refused_there():
         ScheduleError, match=r"starts the all_gather of bucket . .* before all buckets are on their way"
     ):
         rehearsed("mine", GathersSoon, BUCKETS, USES, judged=True, sharded=True)
+
+
+@pytest.mark.parametrize(("name", "extra"), [("horovod", "negotiation"), ("fsdp", "second all_gather")])
+def test_what_a_schedule_starts_beside_gradients_must_be_named(name, extra):
+    silent = type("Silent", (SCHEDULES[name],), {"extras": ()})
+    with pytest.raises(ScheduleError, match=f"starts the {extra} of bucket . .* not among its extras, none"):
+        rehearsed("mine", silent, BUCKETS, USES)
 
 
 def test_one_that_never_ends_is_refused(monkeypatch):
@@ -367,7 +374,7 @@ def test_a_file_that_is_not_there_is_named():
 
 def timed(schedule, price, *, forward_s=1.0, backward_s=2.0, iterations=4):
     """Seconds of the last iteration, and of waiting in it."""
-    fabric = VirtualFabric(Rules("test", BUCKETS, schedule.collectives), price=price)
+    fabric = VirtualFabric(Rules("test", BUCKETS, schedule), price=price)
     steps = [VirtualUse(fabric, number, forward_s / USES, backward_s / USES) for number in range(USES)]
     hooks = schedule(fabric)
     hooks.order = hooks.ordered(Nominal([forward_s / USES] * USES, [backward_s / USES] * USES, price))
@@ -376,9 +383,24 @@ def timed(schedule, price, *, forward_s=1.0, backward_s=2.0, iterations=4):
     return [trainer.iteration(np.zeros(0), np.zeros(0), 0)[1] for _ in range(iterations)][-1]
 
 
+def test_fsdp_gathers_the_buckets_of_a_layer_before_those_of_the_one_before_it():
+    """Backward, a layer in several buckets waits for all of them, and one of another layer is under way beside."""
+    buckets = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, uses, 128) for i, uses in enumerate([(0,), (1,), (1,), (1,)])))
+    asked = []
+
+    class Watched(SCHEDULES["fsdp"]):
+        def gather_again(self, index):
+            if index >= 0 and self.fabric.buckets[index] not in self.held:
+                asked.append(index)
+            super().gather_again(index)
+
+    rehearsed("mine", Watched, buckets, 2)
+    assert asked[:4] == [3, 2, 1, 0]
+
+
 def test_the_clock_of_the_virtual_fabric():
     """Sequential adds all up; WFBP and DeAR come near to their bounds, and never below them."""
-    price = {"all_reduce": 0.8, "reduce_scatter": 0.4, "all_gather": 0.4}
+    price = {"all_reduce": 0.8, "reduce_scatter": 0.4, "all_gather": 0.4, "second all_gather": 0.4, "negotiation": 0.0}
     network = {collective: len(BUCKETS) * each for collective, each in price.items()}
     times = {name: timed(SCHEDULES[name], lambda collective, bucket: price[collective]) for name in SCHEDULES}
     assert times["sequential"].iteration_s == pytest.approx(3 + 3.2)

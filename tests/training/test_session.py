@@ -234,3 +234,39 @@ def test_a_value_that_was_bound_anew_is_named():
 def test_types_that_cannot_be_trained_are_refused(dtype):
     said = on_all(lambda transport: Session([Dense("a", np.eye(6, dtype=dtype))], SoftmaxCrossEntropy(), transport))
     assert all("parameter a.bias must have one of the types fp64, fp32, fp16, bf16, not " in each for each in said)
+
+
+@pytest.mark.parametrize("update", ["full", "sharded"])
+def test_schedules_take_turns_without_a_flush_between_them(update):
+    """What one has left under way ends before another one begins: the same bits as under one of them."""
+
+    def trained(transport, *schedules):
+        options = {
+            "schedules": list(dict.fromkeys(schedules)),
+            "fusion": "none",
+            "algorithm": "ordered",
+            "update": update,
+        }
+        with Session(layers(), SoftmaxCrossEntropy(), transport, optimizer=Adam(0.01), **options) as session:
+            for iteration in range(6):
+                x, targets = batch(iteration, transport.rank)
+                session.iterate(schedules[iteration % len(schedules)], x, targets, len(targets) * transport.size)
+            session.flush()
+            return session.parameters_sha256()
+
+    together = on_all(lambda transport: trained(transport, "dear", "wfbp", "fsdp"))
+    assert {*together} == {*on_all(lambda transport: trained(transport, "sequential"))}
+
+
+@pytest.mark.parametrize("wrong", [{"segment_bytes": -5}, {"algorithm": "ring", "clip": -1.0}])
+def test_layers_of_a_session_that_could_not_open_are_free(wrong):
+    mine = layers()
+
+    def body(transport):
+        with pytest.raises((ValueError, CollectiveError)):
+            Session(mine, SoftmaxCrossEntropy(), transport, **wrong)
+        with Session(mine, SoftmaxCrossEntropy(), transport) as session:
+            return session.step(*batch(0, 0))
+
+    (loss,) = on_all(body, ranks=1)
+    assert np.isfinite(loss)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +27,17 @@ class Extra:
 
     Attributes:
         travels: what it sends, of a bucket with its memory, or taken from a slab.
+        options: of ``make_plan``, in place of those of gradients.
+        few: whether it sends so few bytes that all of them cost nothing.
     """
 
     collective: str
-    op: str
     travels: Callable[[BoundBucket, Slab], Array]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    few: bool = False
 
 
 EXTRAS: Mapping[str, Extra] = {
-    "negotiation": Extra("all_reduce", "min", a_byte_for_each_tensor),
-    "second all_gather": Extra("all_gather", "sum", lambda bound, slab: bound.values),
+    "negotiation": Extra("all_reduce", a_byte_for_each_tensor, {"op": "min", "algorithm": "auto"}, few=True),
+    "second all_gather": Extra("all_gather", lambda bound, slab: bound.values),
 }

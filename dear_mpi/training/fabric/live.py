@@ -11,7 +11,6 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module, to_host
-from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.extras import EXTRAS
@@ -69,8 +68,7 @@ class LiveFabric:
         intervals = {(bucket.start, bucket.stop) for bucket in buckets}
         for key in [key for key in self.plans if key[1:] not in intervals]:
             self.plans.pop(key).free()
-        slab: Slab = self.options["slab"]
-        self.options["slab"] = Slab(slab.allocate, growth=slab.growth)  # which goes when the plans from it are gone
+        self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
         if self.verdict is not None:
             self.verdict.shards = self.owned()
 
@@ -102,7 +100,8 @@ class LiveFabric:
 
     def prepare(self, collectives: Iterable[str]) -> None:
         """Collective: make the plans that are still missing. To be called while nothing is under way."""
-        for collective, bucket in product(collectives, self.buckets):
+        parts = dict.fromkeys(part for each in collectives for part in self.parts_of(each))
+        for collective, bucket in product(parts, self.buckets):
             key = collective, bucket.start, bucket.stop
             if key not in self.plans:
                 self.plans[key] = self.planned(collective, bucket)
@@ -115,7 +114,7 @@ class LiveFabric:
             return make_plan(collective, self.travels(collective, bucket), transport, **self.options)
         extra = EXTRAS[collective]
         array = extra.travels(self.bound[bucket], self.options["slab"])
-        return make_plan(extra.collective, array, transport, op=extra.op, **self.options)
+        return make_plan(extra.collective, array, transport, **{**self.options, **extra.options})
 
     def travels(self, collective: str, bucket: Bucket) -> Array:
         """What a collective sends."""
@@ -125,13 +124,13 @@ class LiveFabric:
         """A plan that was prepared."""
         return self.plans[collective, bucket.start, bucket.stop]
 
-    def plans_of(self, collective: str, bucket: Bucket) -> list[Plan]:
-        """Those that carry out what a schedule calls by this name."""
-        return [self.plan(collective, bucket)]
+    def parts_of(self, collective: str) -> tuple[str, ...]:
+        """What carries out that which a schedule calls by this name."""
+        return (collective,)
 
-    def all_plans(self, collective: str) -> list[Plan]:
-        """Those of all buckets."""
-        return [plan for bucket in self.buckets for plan in self.plans_of(collective, bucket)]
+    def plans_of(self, collective: str, bucket: Bucket) -> list[Plan]:
+        """The plans that carry it out."""
+        return [self.plan(part, bucket) for part in self.parts_of(collective)]
 
     def chosen(self, collectives: Sequence[str]) -> list[str]:
         """The algorithm of each bucket: that of the first of these collectives, which reduces it."""
@@ -158,6 +157,7 @@ class LiveFabric:
 
     def negotiate(self, bucket: Bucket) -> None:
         """Let ranks combine a byte for each tensor of a bucket, in front of what is started next."""
+        self.rules.negotiate(bucket)
         self.launch("negotiation", bucket)
 
     def gather_again(self, bucket: Bucket) -> Handle:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
@@ -33,6 +33,18 @@ def carried_out(collectives: Iterable[str], *, sharded: bool) -> tuple[str, ...]
     return tuple(dict.fromkeys(part for each in parts for part in each))
 
 
+class Starts(Protocol):
+    """What a schedule says it starts."""
+
+    @property
+    def collectives(self) -> Sequence[str]:
+        """Those of gradients."""
+
+    @property
+    def extras(self) -> Sequence[str]:
+        """What else: names in ``EXTRAS``."""
+
+
 @dataclass
 class Entry:
     """What has happened to a bucket since its gradients were written last."""
@@ -48,15 +60,22 @@ class Rules:
 
     Args:
         name: of the schedule, for messages.
-        collectives: those that it says it starts.
+        schedule: which says what it starts.
         judged: whether all gradients are looked at before any of them is used.
         sharded: whether an all-gather is of values, which must have been updated.
     """
 
     def __init__(
-        self, name: str, buckets: Cut, collectives: Sequence[str], *, judged: bool = False, sharded: bool = False
+        self,
+        name: str,
+        buckets: Cut,
+        schedule: Starts,
+        *,
+        judged: bool = False,
+        sharded: bool = False,
     ) -> None:
-        self.name, self.buckets, self.collectives = name, buckets, collectives
+        self.name, self.buckets = name, buckets
+        self.collectives, self.extras = schedule.collectives, schedule.extras
         self.judged, self.sharded = judged, sharded
         self.reduced = 0  # buckets of this iteration
         self.followed: Sequence[Key] | None = None  # the order that holds collectives back until their turn
@@ -132,11 +151,22 @@ class Rules:
         entry.started[collective] = handle
         self.reduced += collective != "all_gather"
 
+    def negotiate(self, bucket: Bucket) -> None:
+        """Ranks tell each other that its gradients are ready."""
+        self.check_extra("negotiation", bucket)
+
     def gather_again(self, bucket: Bucket) -> None:
         """Its values are gathered once more: they must be new ones."""
+        self.check_extra("second all_gather", bucket)
         entry = self.entries.get(bucket)
         if entry is None or not (entry.updated or entry.missing):
             self.refuse(f"gathers {bucket} again, whose values are not the new ones")
+
+    def check_extra(self, extra: str, bucket: Bucket) -> None:
+        """It must be one that the schedule names."""
+        if extra not in self.extras:
+            allowed = ", ".join(self.extras) or "none"
+            self.refuse(f"starts the {extra} of {bucket}, which is not among its extras, {allowed}")
 
     def awaited(self, collective: str, bucket: Bucket, handle: object) -> None:
         """A collective was waited for; that of an earlier iteration says nothing."""
@@ -178,6 +208,7 @@ class NoRules:
     """Keeps no book: before the first iteration, and for whoever drives a fabric without a schedule."""
 
     def start(self, collective: str, bucket: Bucket, handle: object) -> None: ...
+    def negotiate(self, bucket: Bucket) -> None: ...
     def gather_again(self, bucket: Bucket) -> None: ...
     def awaited(self, collective: str, bucket: Bucket, handle: object) -> None: ...
     def update(self, bucket: Bucket) -> None: ...

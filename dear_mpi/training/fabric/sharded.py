@@ -15,7 +15,7 @@ To cut buckets anew, or to write a checkpoint, the state is gathered: then every
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -46,15 +46,12 @@ class ShardedFabric(LiveFabric):
         self.gathers: dict[Bucket, PlanHandle] = {}
         super().__init__(*args, **options)
 
-    def prepare(self, collectives: Iterable[str]) -> None:
-        super().prepare(carried_out(collectives, sharded=True))
+    def parts_of(self, collective: str) -> tuple[str, ...]:
+        return carried_out([collective], sharded=True)
 
     def travels(self, collective: str, bucket: Bucket) -> Array:
         bound = self.bound[bucket]
         return bound.values if collective == "all_gather" else bound.buffer
-
-    def plans_of(self, collective: str, bucket: Bucket) -> list[Plan]:
-        return [self.plan(each, bucket) for each in carried_out([collective], sharded=True)]
 
     def launch(self, collective: str, bucket: Bucket) -> PlanHandle:
         plan, *_ = self.plans_of(collective, bucket)

@@ -62,7 +62,7 @@ class VirtualFabric:
 
     Args:
         rules: the book of the schedule that runs, with the buckets.
-        price: seconds of a collective of a bucket.
+        price: seconds of a collective of a bucket, also of one of ``EXTRAS``.
         loss_s: seconds of the sum of the loss.
         update_s: seconds of the update of a bucket.
         stall: the seconds by which a second of updates delays what is on the wire meanwhile.
@@ -112,13 +112,14 @@ class VirtualFabric:
 
     def negotiate(self, bucket: Bucket) -> None:
         """Put what says that a bucket is ready onto the wire."""
-        handle = VirtualHandle("negotiation", bucket, self.clock_s, self.loss_s)
+        self.rules.negotiate(bucket)
+        handle = VirtualHandle("negotiation", bucket, self.clock_s, self.price("negotiation", bucket))
         self.submit(("negotiation", bucket.index), handle)
 
     def gather_again(self, bucket: Bucket) -> VirtualHandle:
         """Put another all-gather onto the wire."""
         self.rules.gather_again(bucket)
-        handle = VirtualHandle("all_gather", bucket, self.clock_s, self.price("all_gather", bucket))
+        handle = VirtualHandle("all_gather", bucket, self.clock_s, self.price("second all_gather", bucket))
         self.submit(("second all_gather", bucket.index), handle)
         return handle
 

@@ -8,7 +8,8 @@ many bytes again as an all-reduce. The next unit is gathered while the one befor
 the one in use, as with BACKWARD_PRE.
 
 Here memory is never given away: this schedule sends what FSDP sends, when FSDP sends it, and needs as much memory as
-the others. Its unit is the bucket.
+the others. Its unit is the bucket. With ``--accumulate`` FSDP gathers for each part of a batch, unless it keeps what it
+has; here only the forward pass of the first part and the backward pass of the last one gather.
 
 Source: Zhao et al., PyTorch FSDP, VLDB 2023, section 3; torch.distributed.fsdp.FullyShardedDataParallel.
 """
@@ -63,7 +64,7 @@ class Fsdp(Schedule):
             self.gathering[buckets[index]] = self.fabric.start("all_gather", buckets[index])
 
     def before_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(use):
+        for bucket in reversed(self.fabric.buckets.needed_by(use)):
             self.gather_again(bucket.index)
             self.gather_again(bucket.index - 1)
             handle = self.gathering_again.pop(bucket, None)

@@ -12,7 +12,7 @@ With whole updates gradients are gathered instead: the same bytes, at the same t
 
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5; DeepSpeed, deepspeed.runtime.zero: reduce_bucket_size 5e8
 elements, which is one bucket for most models; Megatron-Core, DistributedDataParallel: max(40e6, 1e6 x ranks)
-parameters.
+parameters. Its fusion has these sizes for fp32 and at most 40 ranks.
 """
 
 from collections import deque

@@ -12,12 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.plan_cost import plan_s
 from dear_mpi.training.profiler import WARM, Profiler
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.tuning.sizes import START, size_text
 from dear_mpi.training.tuning.tuning import Tuning, said_by_rank_0
 from dear_mpi.training.tuning.virtual import VirtualRun, candidates
-from dear_mpi.training.wire_cost import price_of, wire_costs
+from dear_mpi.training.wire_cost import WirePrices
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
@@ -73,8 +74,8 @@ class ByPrediction(Tuning):
     def run_of(self, profiler: Profiler, schedule: type[Schedule]) -> VirtualRun:
         """Collective: what was measured."""
         session, profile = self.session, profiler.profile("auto")
-        costs = wire_costs(session.fabric, schedule.collectives, timed=True)  # with what hosts add to a link
-        price, parts = price_of(costs), session.options.accumulate
+        prices = WirePrices(session.fabric, timed=True)  # with what hosts add to a link
+        price, parts = prices.of((*schedule.collectives, *schedule.extras)), session.options.accumulate
         forward_s = [use.forward_s / parts for use in profile.uses]
         backward_s = [use.backward_s / parts for use in profile.uses]
         return VirtualRun(
@@ -83,6 +84,7 @@ class ByPrediction(Tuning):
             schedule=schedule,
             nominal=Nominal(forward_s, backward_s, price, judged=session.options.judged),
             parts=parts,
+            loss_s=plan_s(session.fabric, session.meter.plan, timed=True),
             update_s=0.0 if session.options.sharded else profile.update_s_per_element,  # else they are on the wire
             rest_s=profile.rest_s,
             sharded=session.options.sharded,

@@ -18,7 +18,6 @@ from dear_mpi.training.virtual_trainer import VirtualTrainer
 
 __all__ = ["VirtualRun", "candidates"]
 
-WARM = 3  # iterations before the pipeline is as full as it will be
 TOLD_APART = 0.02  # predictions that differ by less are alike
 LOW, HIGH, PARTS = 1 << 20, 256 << 20, 64  # bytes; of small models, as a part of all parameters
 PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
@@ -32,6 +31,7 @@ class VirtualRun:
         itemsize: bytes of an element on the wire.
         nominal: seconds of each use of a layer, of a part of a batch where that is split; and of collectives.
         parts: into how many a batch is split.
+        loss_s: seconds of the sum of the loss.
         update_s: seconds of the optimiser for each element.
         rest_s: seconds of an iteration between forward and backward, for what is no layer.
         sharded: whether each rank updates a part of each bucket.
@@ -42,6 +42,7 @@ class VirtualRun:
     schedule: type[Schedule]
     nominal: Nominal
     parts: int = 1
+    loss_s: float = 0.0
     update_s: float = 0.0
     rest_s: float = 0.0
     sharded: bool = False
@@ -53,11 +54,16 @@ class VirtualRun:
             ValueError: the policy cannot be read, or the schedule breaks a rule.
         """
         buckets, schedule = self.buckets(fusion), self.schedule
-        judged = self.nominal.judged
-        rules = Rules(schedule.__name__, buckets, schedule.collectives, judged=judged, sharded=self.sharded)
-        fabric = VirtualFabric(rules, price=self.nominal.price, update_s=lambda bucket: bucket.count * self.update_s)
+        rules = Rules(schedule.__name__, buckets, schedule, judged=self.nominal.judged, sharded=self.sharded)
+        fabric = VirtualFabric(
+            rules,
+            price=self.nominal.price,
+            loss_s=self.loss_s,
+            update_s=lambda bucket: bucket.count * self.update_s,
+        )
         trainer = VirtualTrainer.foreseen(fabric, schedule, self.nominal, rest_s=self.rest_s, accumulate=self.parts)
-        return [trainer.one() for _ in range(WARM + 1)][-1].iteration_s
+        trainer.warm_up()
+        return trainer.one().iteration_s
 
     def buckets(self, fusion: str) -> Cut:
         """Those of a policy."""
