@@ -124,8 +124,9 @@ bench-ddp: install    ## our schedules and torch DDP between 4 hosts with 1 Gbit
 	@{ echo '# Beside torch DDP'; echo; \
 	echo '`make bench-ddp`: synthetic models between 4 hosts out of network namespaces, with 1 Gbit/s links (TCP in frames of'; \
 	echo '1514 bytes); all ranks share the processors of one machine. DDP and ours take turns in one run: DDP with gloo, its'; \
-	echo 'gradients views of its buckets, ours with `ring`. ms of an iteration on its slowest rank, medians with 95 % intervals.'; \
-	echo 'Predicted: by the virtual fabric, from the compute measured here and what collectives cost alone.'; echo; \
+	echo 'gradients views of its buckets, ours with `ring`. ms of an iteration on its slowest rank: medians of 9 with 95 %'; \
+	echo 'intervals; of bert_base of 3, with their range. Bound: the least time that the schedule allows. Predicted: by the'; \
+	echo 'virtual fabric. Both are from the compute measured here and from what collectives cost alone, at their best of three.'; echo; \
 	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=2700 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.beside; \
 	} > build-ddp.md && mv build-ddp.md docs/benchmarks/ddp.md
 

@@ -21,6 +21,19 @@ from dear_mpi.training.contestant import Contestant
 from dear_mpi.training.job import Job
 from tests.ddp.loop import DdpLoop
 
+READING = """## Reading
+
+Four ranks share two processors here, so that TCP, packing, updates and Python of all of them take turns. A prediction
+has compute and collectives as each was measured alone, and is below the measurement by what they take from each other.
+
+On BERT-Base no schedule comes near to its bound. The decoder (`cls.predictions`) takes 0.28 s forward and 0.57 s
+backward. All values must be there before it, and the first gradients come behind it: the wire has nothing to carry for
+0.85 s of each iteration, whatever the order. The timeline shows 5.66 s of messages and 0.9 s of an idle wire:
+
+    dear-mpi simulate --model synthetic:bert_base --ranks 4 --forward-time 1.32 --network 0.945gbit,100us \\
+        --schedules dear-eager --fusion cut:4MB --timeline FILE.json
+"""
+
 CASES = ("resnet50:0.31:9", "resnet50:0.43:9", "densenet201:0.24:9", "bert_base:1.32:3")
 # Schedules at the fusion of their sources, and dear at others to find its best.
 OURS = (
@@ -103,6 +116,8 @@ def main():
             found = run(world, case, update)
             if world.rank == 0:
                 print("\n".join(table(case, update, *found)), flush=True)
+        if world.rank == 0:
+            print(READING)
 
     run_world(body)
 

@@ -20,7 +20,6 @@ from tests.rooms import ROOT
 
 FORWARD_S = {"resnet50": 0.31, "densenet201": 0.24, "bert_base": 1.32}
 ITERATIONS = {"resnet50": 12, "densenet201": 12, "bert_base": 3}
-SCHEDULES, FUSION = "wfbp,sequential,dear", "25MB"
 BENCH = "all_reduce,reduce_scatter,all_gather"
 RANKS = {"hosts": (2, 3, 4), "emulated": (3, 4)}
 LINKS = ("hosts:1gbit", "hosts:2gbit", "emulated:1gbit", "emulated:2gbit")
@@ -32,9 +31,23 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Contest:
+    """Schedules, and where their buckets are cut."""
+
+    name: str
+    schedules: str
+    fusion: str
+
+
+USUAL = Contest("", "wfbp,sequential,dear", "25MB")
+PEERS = Contest("peers", "ddp,mg-wfbp,horovod,bytescheduler,zero,fsdp,dear-eager", "own")
+
+
+@dataclass(frozen=True)
 class Compared:
     """A schedule: the row of ``compare``, and those of ``simulate``, as measured and without contention."""
 
+    contest: Contest
     kind: str
     rate: str
     measured: Row
@@ -106,30 +119,34 @@ def finished(given: list[str], environment: dict[str, str]) -> None:
         raise SystemExit(f"{' '.join(given)}\n{job.stdout}{job.stderr}")
 
 
-def compute_of(name: str) -> list[str]:
-    return ["--model", f"synthetic:{name}", "--forward-time", str(FORWARD_S[name]), "--fusion", FUSION]
+def compute_of(name: str, fusion: str) -> list[str]:
+    return ["--model", f"synthetic:{name}", "--forward-time", str(FORWARD_S[name]), "--fusion", fusion]
 
 
 def profile_of(folder: Path, ranks: int, name: str) -> Path:
     """The compute of a model, on as many ranks, without a link."""
     flags = ["--schedule", "sequential", "--iterations", str(ITERATIONS[name])]
-    return Link(folder, "none", ranks).run("train", *compute_of(name), *flags, what=name, flag="--profile")
+    return Link(folder, "none", ranks).run(
+        "train", *compute_of(name, USUAL.fusion), *flags, what=name, flag="--profile"
+    )
 
 
-def measured(link: Link, models: list[str]) -> tuple[Path, dict[str, Path]]:
+def measured(link: Link, models: list[str], contest: Contest) -> tuple[Path, dict[str, Path]]:
     """The rows of the benchmark, and the iterations of each model."""
+    runs = {}
     with link.up():
         rows = link.run("bench", "--algorithms", "ring", "--collective", BENCH, "--sizes", SIZES, "--beside")
-        flags = ["--schedules", SCHEDULES, "--iterations"]
-        return rows, {
-            name: link.run("compare", *compute_of(name), *flags, str(ITERATIONS[name]), what=name) for name in models
-        }
+        for name in models:
+            flags = [*compute_of(name, contest.fusion), "--schedules", contest.schedules]
+            what = "-".join(part for part in (name, contest.name) if part)
+            runs[name] = link.run("compare", *flags, "--iterations", str(ITERATIONS[name]), what=what)
+    return rows, runs
 
 
-def predicted(link: Link, rows: Path, name: str, *more: str) -> dict[str, Row]:
+def predicted(link: Link, rows: Path, name: str, contest: Contest, *more: str) -> dict[str, Row]:
     """What simulate says about a model on this link, by schedule."""
     flags = ["--network", str(rows), "--profile", str(profile_of(link.folder, link.ranks, name))]
-    flags += ["--ranks", str(link.ranks), "--schedules", SCHEDULES, "--fusion", FUSION, *more]
+    flags += ["--ranks", str(link.ranks), "--schedules", contest.schedules, "--fusion", contest.fusion, *more]
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
         file = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "dear_mpi", "simulate", *flags, "--json", str(file)]
@@ -137,14 +154,15 @@ def predicted(link: Link, rows: Path, name: str, *more: str) -> dict[str, Row]:
         return {row["schedule"]: row for row in read(file)}
 
 
-def compared(link: Link, models: list[str]) -> list[Compared]:
+def compared(link: Link, models: list[str], contest: Contest) -> list[Compared]:
     """Each schedule of each model."""
-    rows, runs = measured(link, models)
+    rows, runs = measured(link, models, contest)
     found = []
     for name, run in runs.items():
-        said, free = predicted(link, rows, name), predicted(link, rows, name, "--stall", "0%")
+        said, free = (predicted(link, rows, name, contest, *more) for more in ((), ("--stall", "0%")))
         for row in read(run):
-            found.append(Compared(link.kind, link.rate, row, *(each[row["schedule"]] for each in (said, free))))
+            both = (each[row["schedule"]] for each in (said, free))
+            found.append(Compared(contest, link.kind, link.rate, row, *both))
     return found
 
 
