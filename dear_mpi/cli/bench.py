@@ -30,7 +30,7 @@ from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.reporting.units import parse_bytes, parse_link, parse_sizes
+from dear_mpi.reporting.units import parse_bytes, parse_sizes, usable_link
 
 __all__ = ["bench"]
 
@@ -95,7 +95,7 @@ def bench(
             beside=beside,
         )
         how: dict[str, Any] = {"device": device, "device_memory": device_memory, "threads": threads}
-        how |= {"link": None if link is None else parsed("--link", parse_link, link)}
+        how |= {"link": None if link is None else parsed("--link", usable_link, link)}
         how |= {"stall_after": stall_after, "stall_abort": stall_abort}
         rows = run_ranks(lambda world: bench_and_show(world, settings, tune), json_file, **how)
     raise typer.Exit(int(any(row["wrong"] for row in rows)))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.cli.flags import JOB_FLAGS, Flags, listed, parameter, with_flags
+from dear_mpi.cli.flags import BETWEEN_FUSIONS, JOB_FLAGS, Flags, listed, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -39,7 +39,7 @@ def compare(flags: Flags) -> None:
     """
     with complaining(mpi="threads" not in flags):
         schedules = listed("--schedules", flags["schedules"])
-        fusions = listed("--fusion", flags["fusion"]) if "fusion" in flags else ()
+        fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
         files, plot = timeline_files(flags.get("timeline")), flags.get("plot")
         written = [("--json", flags.get("json_file")), ("--plot", plot), *((FLAG, path) for path in files)]
         check_different(written)

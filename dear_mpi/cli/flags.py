@@ -5,6 +5,7 @@ line in ``CONFIG_FLAGS`` to be a flag of ``train`` and of ``compare``.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -113,13 +114,21 @@ def parsed(flag: str, parse: Callable[[str], T], text: str) -> T:
         raise ValueError(f"{flag}: {error}") from None
 
 
-def listed(flag: str, text: str) -> tuple[str, ...]:
-    """What stands between commas."""
-    items = tuple(text.split(","))
+def listed(flag: str, text: str, between: str = ",") -> tuple[str, ...]:
+    """What stands between commas, or between what this pattern finds.
+
+    >>> listed("--fusion", "own,at:0,100,25MB", BETWEEN_FUSIONS)
+    ('own', 'at:0,100', '25MB')
+    """
+    items = tuple(re.split(between, text))
     if not all(items):
         raise ValueError(f"{flag} takes one or several with commas between them, not {text!r}")
     return items
 
+
+BETWEEN_FUSIONS = (
+    r",(?!\d+(?:,|$))"  # in front of a plain number, which belongs to the at:N before it, is no such comma
+)
 
 # Fields that are not what is typed.
 PARSE: dict[str, Callable[[str], Any]] = {"segment_bytes": partial(parsed, "--segment", parse_bytes)}

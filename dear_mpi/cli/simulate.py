@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from dear_mpi.cli.flags import NAMES, JsonFile, TimelineFiles, listed, parsed
+from dear_mpi.cli.flags import BETWEEN_FUSIONS, NAMES, JsonFile, TimelineFiles, listed, parsed
 from dear_mpi.cli.run import check_alone, complaining, old_name, set_aside, write_json
 from dear_mpi.cli.timeline import FLAG, timeline_files
 from dear_mpi.collectives.program.user_file import is_in_file
@@ -100,7 +100,7 @@ def simulate(
             ranks=tuple(map(whole, listed("--ranks", ranks))),
             network=network,
             schedules=listed("--schedules", schedules),
-            fusions=listed("--fusion", fusion),
+            fusions=listed("--fusion", fusion, BETWEEN_FUSIONS),
             algorithm=algorithm,
             forward_s=forward_time,
             backward_s=backward_time,

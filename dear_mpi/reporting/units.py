@@ -12,13 +12,14 @@ from itertools import groupby
 from dear_mpi.collectives.transports.emulated import Link
 
 __all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_seconds", "parse_sizes", "plural"]
-__all__ += ["check_seconds", "format_hosts", "parse_rate", "whole_number"]
+__all__ += ["check_seconds", "format_hosts", "parse_rate", "usable_link", "whole_number"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 MOST_SECONDS = 86400.0  # of anything in an iteration; the system's clocks cannot wait for some 1e10
+LEAST_BANDWIDTH = 1.0  # bytes/s of a link
 MOST_DIGITS = 1000  # Python itself reads some 4000
 
 
@@ -151,3 +152,16 @@ def parse_link(text: str) -> Link:
     if bits_per_s <= 0:
         raise ValueError(f"bandwidth {bandwidth!r} must be above zero")
     return Link(bits_per_s / 8, parse("latency", latency, SECONDS, "10gbit,50us") if latency else 0.0)
+
+
+def usable_link(text: str, what: str = "the") -> Link:
+    """A link, whose messages end some day; ``what`` begins the error.
+
+    Raises:
+        ValueError: it cannot be read, or is too slow.
+    """
+    link = parse_link(text)
+    if link.bandwidth < LEAST_BANDWIDTH:
+        raise ValueError(f"{what} bandwidth must be at least 0.008kbit, a byte in a second")
+    check_seconds(f"{what} latency", link.latency_s)
+    return link

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.program.cost import Network
-from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
+from dear_mpi.reporting.units import check_seconds, parse_seconds, usable_link, whole_number
 from dear_mpi.simulate.bench_rows import fitted, read_rows
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.topology import TOPOLOGIES, Topology, parse_topology
@@ -26,7 +25,6 @@ from dear_mpi.simulate.topology import TOPOLOGIES, Topology, parse_topology
 __all__ = ["PRESETS", "Preset", "Wires", "read_network"]
 
 MOST_RANKS = 2**16
-LEAST_BANDWIDTH = 1.0  # bytes/s
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ def spelled(text: str, ranks: int) -> Network:
         fields = part.split(",")
         pairs = [field.split("=", 1) for field in fields if "=" in field]
         named = dict(pairs)
-        link = link_of(text, ",".join(field for field in fields if "=" not in field))
+        link = usable_link(",".join(field for field in fields if "=" not in field), f"network {text!r}: the")
         names = [*blocks, *(name for name, _ in pairs)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -145,19 +143,6 @@ def spelled(text: str, ranks: int) -> Network:
     return replace(classes[0], hosts=hosts_of(text, *blocks.popitem(), ranks), between=classes[1])
 
 
-def link_of(what: str, text: str) -> Link:
-    """A link, whose messages end some day.
-
-    Raises:
-        ValueError: it cannot be read, or is too slow.
-    """
-    link = parse_link(text)
-    if link.bandwidth < LEAST_BANDWIDTH:
-        raise ValueError(f"network {what!r}: the bandwidth must be at least 0.008kbit, a byte in a second")
-    check_seconds(f"network {what!r}: the latency", link.latency_s)
-    return link
-
-
 def shaped(text: str, ranks: int) -> Wires:
     """A topology, and what each of its links is: a number without a unit belongs to the topology."""
     fields = text.split(",")
@@ -169,7 +154,7 @@ def shaped(text: str, ranks: int) -> Wires:
         raise ValueError(f"network {text!r}: a topology takes no {named[0]}, as SimGrid replays messages alone")
     if len(link) not in (1, 2):
         raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
-    found = link_of(text, ",".join(link))
+    found = usable_link(",".join(link), f"network {text!r}: the")
     return Wires(Network(alpha=found.latency_s, beta=1 / found.bandwidth), "replayed", text, topology)
 
 

@@ -21,7 +21,7 @@ from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.merged import BY_TIME, by_time
-from dear_mpi.training.rehearse import rehearse
+from dear_mpi.training.rehearse import in_time, rehearse
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of
 from dear_mpi.training.wire_cost import whole_cost
@@ -135,7 +135,9 @@ class Decisions:
         """Let a schedule order its iteration, and rehearse that; what ranks compare. Not collective."""
         session = self.session
         schedule, kind = session.trainers[name].schedule, session.schedules[name]
-        order = tuple(schedule.ordered(nominal) or ())
+        rules = session.rules(name, session.buckets)
+        rules.point = ("ordered", ())
+        order = in_time(rules, lambda: tuple(schedule.ordered(nominal) or ()))
 
         class Ordered(kind):  # type: ignore[misc, valid-type]
             def __init__(self, fabric: Fabric) -> None:

@@ -7,18 +7,22 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
+from typing import TypeVar
 
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.rules import Rules, ScheduleError, carried_out
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 
-__all__ = ["check_collectives", "check_schedules", "rehearse"]
+__all__ = ["check_collectives", "check_schedules", "in_time", "rehearse"]
+
+T = TypeVar("T")
 
 LIMIT_S = 10.0  # of a hook; a whole rehearsal takes milliseconds
 LOOK_S = 0.05  # from one look at a rehearsal to the next
@@ -26,7 +30,7 @@ FLUSHES = (0, 0, 2, 0, 1)  # how often behind each iteration: not at all, twice 
 
 
 def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
-    """See that schedules say which collectives they start.
+    """See that schedules say which collectives and extras they start.
 
     Raises:
         ValueError: one does not.
@@ -35,6 +39,9 @@ def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
         found = schedule.collectives
         if not isinstance(found, tuple | list) or not found or not all(isinstance(each, str) for each in found):
             raise ValueError(f"schedule {name!r} must have collectives, a tuple of names, not {found!r}")
+        if not isinstance(schedule.extras, tuple | list) or not all(each in EXTRAS for each in schedule.extras):
+            allowed = ", ".join(map(repr, EXTRAS))
+            raise ValueError(f"schedule {name!r} must have extras, a tuple of {allowed}, not {schedule.extras!r}")
 
 
 def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, transport: Transport) -> None:
@@ -64,11 +71,21 @@ def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: i
     Raises:
         ScheduleError: it breaks a rule of ``fabric/rules.py``, would wait for ever, never ends, or fails.
     """
+    in_time(rules, lambda: iterate(schedule, rules, uses, accumulate))
+
+
+def in_time(rules: Rules, call: Callable[[], T]) -> T:
+    """What a call of a schedule's code returns.
+
+    Raises:
+        ScheduleError: it never ends, or fails.
+    """
     failed: list[BaseException] = []
+    found: list[T] = []
 
     def run() -> None:
         try:
-            iterate(schedule, rules, uses, accumulate)
+            found.append(call())
         except BaseException as error:  # sys.exit() as well, which would end the command without a word
             failed.append(error)
 
@@ -78,8 +95,9 @@ def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: i
     for error in failed:
         if isinstance(error, ScheduleError | KeyboardInterrupt):
             raise error
-        said = f"{type(error).__name__}: {error}"
+        said = " ".join(f"{type(error).__name__}: {error}".split())
         raise ScheduleError(f"schedule {rules.name!r} fails in {rules.where}: {said}") from error
+    return found[0]
 
 
 def see_it_end(thread: threading.Thread, rules: Rules) -> None:

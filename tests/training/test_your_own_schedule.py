@@ -42,3 +42,50 @@ def test_without_its_wait_it_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("ranks", "command"), PAGE.commands)
 def test_its_commands_run(lazy, ranks, command):
     assert "lazy" in output_of(ranks, command)
+
+
+FORESEES = """
+import time
+from dear_mpi.training.schedules import Wfbp
+
+
+class Sleeps(Wfbp):
+    foresees = True
+
+    def ordered(self, nominal):
+        time.sleep(1000)
+
+
+class Fails(Wfbp):
+    foresees = True
+
+    def ordered(self, nominal):
+        raise RuntimeError("boom\\nand more")
+
+
+class Typo(Wfbp):
+    extras = ("negotiate",)
+
+
+class Text(Wfbp):
+    extras = "negotiation"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Sleeps", r"has not come to an end after 0.3 seconds \(in ordered\(\)"),
+        ("Fails", r"fails in ordered\(\): RuntimeError: boom and more"),
+        ("Typo", r"must have extras, a tuple of 'negotiation', 'second all_gather', not \('negotiate',\)"),
+        ("Text", "must have extras, a tuple of 'negotiation', 'second all_gather', not 'negotiation'"),
+    ],
+)
+def test_what_a_schedule_says_of_itself_is_looked_at(name, said, tmp_path, monkeypatch):
+    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    file = tmp_path / "mine.py"
+    file.write_text(FORESEES)
+    config = Config.of(settings(model="mlp", iterations=5, schedule=f"{file}:{name}"))
+    with pytest.raises(AgreedError, match=said) as error:
+        run_loopback(2, lambda transport: train(config, World(transport)))
+    assert "\n" not in str(error.value)

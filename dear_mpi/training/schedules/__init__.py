@@ -87,6 +87,8 @@ def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dic
         if not schedule.options:
             raise ValueError(f"schedule {name!r}: {name.partition(':')[0]} has no options, so not {option!r} either")
         read = lookup(f"schedule {name!r}: option", option, schedule.options).read
+        if option in found:
+            raise ValueError(f"schedule {name!r} has {option} twice")
         try:
             found[option] = read(value)
         except ValueError as error:
