@@ -126,9 +126,8 @@ def listed(flag: str, text: str, between: str = ",") -> tuple[str, ...]:
     return items
 
 
-BETWEEN_FUSIONS = (
-    r",(?!\d+(?:,|$))"  # in front of a plain number, which belongs to the at:N before it, is no such comma
-)
+# A comma; but not one before a plain number, which goes on with the numbers of at:N,N.
+BETWEEN_FUSIONS = r",(?!\d+(?:,|$))"
 
 # Fields that are not what is typed.
 PARSE: dict[str, Callable[[str], Any]] = {"segment_bytes": partial(parsed, "--segment", parse_bytes)}

@@ -67,11 +67,11 @@ class WirePrices:
         To be called while nothing is under way, because it overwrites gradients.
         """
         parts = {name: self.fabric.parts_of(name) for name in names}
+        first, itemsize = self.fabric.buckets[0], dict[str, int]()
         for part in dict.fromkeys(part for each in parts.values() for part in each):
             if part not in self.costs:
                 self.costs[part] = self.cost(part)
-        first = self.fabric.buckets[0]
-        itemsize = {part: self.fabric.plan(part, first).call.x.itemsize for part in self.costs}
+            itemsize[part] = self.fabric.plan(part, first).call.x.itemsize
         return lambda name, bucket: sum(self.costs[part](bucket.count * itemsize[part]) for part in parts[name])
 
     def cost(self, part: str) -> WireCost:

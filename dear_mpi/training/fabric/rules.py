@@ -66,13 +66,7 @@ class Rules:
     """
 
     def __init__(
-        self,
-        name: str,
-        buckets: Cut,
-        schedule: Starts,
-        *,
-        judged: bool = False,
-        sharded: bool = False,
+        self, name: str, buckets: Cut, schedule: Starts, *, judged: bool = False, sharded: bool = False
     ) -> None:
         self.name, self.buckets = name, buckets
         self.collectives, self.extras = schedule.collectives, schedule.extras
