@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce_scatter, transport_of
 from dear_mpi.collectives.plans.runners import check_algorithm
-from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.program.errors import ArgumentError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
@@ -113,7 +113,8 @@ class DearGroup(dist.ProcessGroup):  # type: ignore[misc]
         threading.Thread(target=self.serve, name="torch_backend", daemon=True).start()
 
     def serve(self) -> None:
-        """Run what was started; after a failure nothing on the wire can be relied on, and nothing is run."""
+        """Run what was started. An argument that all ranks refuse leaves the group as it is; after any other failure
+        nothing on the wire can be relied on, and nothing more is run."""
         failure: BaseException | None = None
         while (item := self.queue.get()) is not None:
             future, result, call = item
@@ -122,7 +123,8 @@ class DearGroup(dist.ProcessGroup):  # type: ignore[misc]
                     raise CollectiveError(f"the collective was not run, because one before it failed: {failure}")
                 call()
             except BaseException as error:
-                failure = failure or error
+                if not isinstance(error, ArgumentError):
+                    failure = failure or error
                 future.set_exception(error)
             else:
                 future.set_result(result)

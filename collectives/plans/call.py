@@ -107,6 +107,8 @@ class Call:
             check_array("out", self.out, written=True)
         self.check_out(transport.rank, self.partition(transport.size))
         check_op(self.op, self.x.dtype, self.collective)
+        if self.segment_bytes is not None and type(self.segment_bytes) is not int:
+            raise ValueError(f"segment_bytes must be a whole number, not {self.segment_bytes!r}")
         if type(self.root) is not int:
             raise ValueError(f"root must be a whole number, not {self.root!r}")
         rooted = COLLECTIVES[self.collective].rooted

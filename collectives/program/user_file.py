@@ -51,7 +51,8 @@ def source_of(spec: str, kind: str, example: str) -> Source:
     path, _, name = spec.rpartition(":")
     file = Path(path).resolve()
     if file.suffix != ".py" or not file.is_file():
-        raise ValueError(f"{kind} file {str(file)!r} is no Python file: write it like path/to/mine.py:{example}")
+        wrong = "is no Python file" if file.exists() else "does not exist"
+        raise ValueError(f"{kind} file {str(file)!r} {wrong}: write it like path/to/mine.py:{example}")
     return Source(kind, file, file.read_bytes(), name)
 
 

@@ -55,12 +55,13 @@ class Beside:
         """So many turns, after one that does not count."""
         with ThreadPoolExecutor(1) as thread:
             mine = [self.turn(thread) for _ in range(1 + turns)][1:]
-        ranks = np.array(self.transport.gather_values(mine))
-        slowest = ranks.max(axis=0)
-        return Delays(*(median(each) for each in slowest.T.tolist()))
+        slowest = np.array(self.transport.gather_values(mine)).max(axis=0)
+        together_s, alone_s, update_s, update_beside_s = slowest.T
+        return Delays(*(median(each.tolist()) for each in (together_s - alone_s, update_s, update_beside_s)))
 
-    def turn(self, thread: ThreadPoolExecutor) -> tuple[float, float, float]:
-        """What ``Delays`` has, on this rank."""
+    def turn(self, thread: ThreadPoolExecutor) -> tuple[float, float, float, float]:
+        """Seconds on this rank: of the collective with an update beside it, and alone; of the update alone, and with
+        the collective beside it."""
         update_s = self.seconds(self.update)
         alone_s = self.seconds(lambda: thread.submit(self.run).result())
         together_s: list[float] = []
@@ -72,7 +73,7 @@ class Beside:
             together_s.append(perf_counter() - begin)
             running.result()
 
-        return self.seconds(together) - alone_s, update_s, together_s[0]
+        return self.seconds(together), alone_s, update_s, together_s[0]
 
     def seconds(self, call: Callable[[], object]) -> float:
         """Of a call that all ranks begin at once."""

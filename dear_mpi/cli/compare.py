@@ -1,6 +1,7 @@
 """The command ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,5 +72,6 @@ def compare_and_show(
     show_comparison(world, rows)
     if plot is not None:
         drawn, shared = as_sweep(rows), heading(rows)
-        by_rank_0(world.transport, "--plot", lambda: draw_sweep(drawn, shared, flag="--plot", path=plot))
+        draw = partial(draw_sweep, drawn, shared, flag="--plot", path=plot, over=schedules[0])
+        by_rank_0(world.transport, "--plot", draw)
     return rows

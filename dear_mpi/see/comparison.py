@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.stats import FEWEST
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
 from dear_mpi.reporting.units import format_hosts
 from dear_mpi.see.tables import MEDIANS, algorithm, buckets, sharded
@@ -102,9 +103,11 @@ def best_table(rows: Sequence[Row]) -> Table:
 def notes(rows: Sequence[Row]) -> list[str]:
     """What was waited for; and what theory says: where nothing can be gained, and why."""
     first, digits = rows[0], 0 if rows[0]["median_s"] >= 0.1 else 2
+    few = f"Fewer than {FEWEST} iterations have no 95 % interval: ± spans all of them, and no verdict is possible."
     waited = [text for text in (waits(row, digits) for row in rows) if text]
     if waited:
         waited[0] = f"ms, means over iterations and ranks: {waited[0]}"
+    waited += [few] * (first["iterations"] < FEWEST)
     if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
         why = "it is complete when backward ends, and needed when forward begins: try a finer --fusion"
         return [*waited, f"With one bucket no schedule can overlap anything, for {why}."]
@@ -119,7 +122,7 @@ def heading(rows: Sequence[Row]) -> str:
     """What all rows share, below the title of a picture."""
     first = rows[0]
     where = f"{first['device']}, {format_hosts(first['hosts'])}, over {first['transport']}"
-    return f"Measured, with {algorithm(first)} on {where}\nmedians; speed-up here: over {first['schedule']}"
+    return f"Measured, with {algorithm(first)} on {where}\nmedians"
 
 
 def as_sweep(rows: Sequence[Row]) -> list[Row]:

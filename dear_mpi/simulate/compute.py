@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 from dear_mpi.models.paper_models import Module, load_batch, load_modules
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.model import Model, measured_model, synthetic_model
-from dear_mpi.training.profile import Profile
+from dear_mpi.training.profiles.profile import Profile
 
 __all__ = ["AtRate", "Given", "Measured", "Source", "source_of"]
 

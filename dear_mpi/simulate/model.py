@@ -9,7 +9,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.paper_models import Module
 from dear_mpi.training.line.layout import Layout, Shape
-from dear_mpi.training.profile import Profile
+from dear_mpi.training.profiles.profile import Profile
 
 __all__ = ["Model", "measured_model", "synthetic_model"]
 

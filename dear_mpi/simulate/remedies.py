@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from dear_mpi.simulate.parts import TIE
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.schedules import SCHEDULES, Schedule, find_schedules
@@ -13,7 +14,6 @@ __all__ = ["Change", "changes", "longest", "remedies"]
 
 Change = Callable[[], float]  # seconds of an iteration with it
 GAIN = 0.995  # what is not worth half a percent is not named
-TIE = 1e-9  # times are alike if they differ by less than this part of them
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
 
 

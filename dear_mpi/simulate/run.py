@@ -11,23 +11,23 @@ from typing import Any
 from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.parts import Parts, Tally
+from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, VirtualFabric
 from dear_mpi.training.fabric.virtual_use import Noise, steady
-from dear_mpi.training.fusion import borders
+from dear_mpi.training.fusion.by_time import BY_TIME, by_time
+from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.line.bucket import Cut, cut
-from dear_mpi.training.merged import BY_TIME, by_time
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.timeline.virtual import RecordedFabric
 from dear_mpi.training.virtual_trainer import VirtualTrainer
-from dear_mpi.training.wire_cost import whole_cost
 
 __all__ = ["Prediction", "check_finite", "check_schedule", "predict"]
 
-MOST_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
+REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,7 @@ def predict(
         price=price,
         loss_s=loss_s,
         update_s=lambda bucket: bucket.count * model.update_s,
-        stall=contention.stall,
-        stretch=contention.stretch,
+        beside=None if contention.is_free else contention.at,
         compute=compute,
     )
     nominal, options = Nominal(model.forward_s, model.backward_s, price), {"rest_s": model.rest_s, "noise": noise}
@@ -120,7 +119,7 @@ def check_schedule(
     """
     if name not in SCHEDULES:
         rules = Rules(name, buckets_of(model, schedule, fusion, prices), schedule)
-        rehearse(schedule, rules, len(model.names), accumulate=min(model.parts, MOST_PARTS))
+        rehearse(schedule, rules, len(model.names), accumulate=min(model.parts, REHEARSED_PARTS))
 
 
 def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Callable[[Cut], Price]) -> Cut:

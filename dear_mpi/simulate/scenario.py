@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,9 @@ from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, pred
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.virtual import Price
-from dear_mpi.training.fusion import borders
+from dear_mpi.training.fusion.by_time import BY_TIME
+from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.merged import BY_TIME
 from dear_mpi.training.schedules import Schedule, own_fusion
 
 __all__ = ["Scenario"]
@@ -132,8 +132,7 @@ class Scenario:
             "compute": str(self.source),
             "compute_origin": self.source.origin,
             "update_s_per_element": self.model.update_s,
-            "stall": self.contention.stall,
-            "stretch": self.contention.stretch,
+            "contention": [asdict(each) for each in self.contention.samples],
             "contention_origin": self.contention.origin,
             "update_origin": "measured" if settings.update_s is None and settings.profile else "given",
             "straggler": settings.straggler,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dear_mpi.simulate.compute import Source, source_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.pace import parse_jitter
-from dear_mpi.training.profile import Profile
+from dear_mpi.training.profiles.profile import Profile
 
 __all__ = ["Settings"]
 

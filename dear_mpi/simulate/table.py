@@ -66,8 +66,7 @@ def heading(simulated: Simulated) -> str:
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"jitter {settings.jitter}, means of {plural(settings.counted, 'iteration')}"] * bool(row["jitter"])
     contention = simulated.scenario.contention
-    shared = contention.stall > 0 or contention.stretch > 1
-    uneven += [f"{contention} ({ORIGINS[contention.origin]})"] * shared
+    uneven += [f"{contention} ({ORIGINS[contention.origin]})"] * (not contention.is_free)
     network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
     return f"Predicted, with {row['algorithm']} on the network {network}\n{'; '.join([compute_text(row), *uneven])}"
 

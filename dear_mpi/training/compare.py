@@ -6,13 +6,14 @@ pipeline and is not counted.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import Median, median, ratio
+from dear_mpi.reporting.stats import FEWEST, Median, median, ratio
+from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.config import Config
 from dear_mpi.training.contestant import Contestant
 from dear_mpi.training.job import Job
@@ -127,10 +128,21 @@ def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> d
     for name in ("decay", "warmup"):
         if getattr(config, name) != getattr(Config, name):
             raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")
-    if len(set(fusions)) < len(fusions):
+    if len(set(map(plain_size, fusions))) < len(fusions):
         raise ValueError(f"fusion must be different ones, not {', '.join(fusions)}")
     find_schedules(schedules)
     return {"fusions": tuple(fusions)}
+
+
+def plain_size(fusion: str) -> str:
+    """A policy; one that is a size in bytes, however it was written.
+
+    >>> plain_size("25mb"), plain_size("none")
+    ('26214400B', 'none')
+    """
+    with suppress(ValueError):
+        return f"{parse_bytes(fusion)}B"
+    return fusion
 
 
 def turns(iterations: int) -> list[int]:
@@ -144,6 +156,8 @@ def verdict(figures: Timing, baseline: Timing, speedup: Median) -> str:
         return "baseline"
     if any(middle.high - middle.low > middle.value for middle in (median(figures.steady_s), median(baseline.steady_s))):
         return "too noisy"
+    if min(len(figures.steady_s), len(baseline.steady_s)) < FEWEST:
+        return "cannot tell"
     return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "cannot tell"
 
 

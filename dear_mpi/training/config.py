@@ -13,6 +13,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_seconds
+from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
 from dear_mpi.training.options import Options
 
@@ -24,8 +25,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "none"},
     "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "layers:2"},
     "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600, "fusion": "none"},
-    "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10, "fusion": "25MB"},
-    IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "25MB"},
+    "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10, "fusion": USUAL},
+    IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": USUAL},
 }
 # A setting that is of no use for a kind of model is refused, so that nobody believes that it had an effect.
 OF_SYNTHETIC = ("forward_time", "backward_time", "compute")

@@ -16,15 +16,16 @@ import numpy as np
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
+from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fusion.by_time import BY_TIME, by_time
+from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.merged import BY_TIME, by_time
 from dear_mpi.training.rehearse import in_time, rehearse
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of
-from dear_mpi.training.wire_cost import whole_cost
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Decisions", "Start"]
 
 TIMED = 2  # iterations, behind the first one
-UNTIL_TIMED = "25MB"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Decisions:
         if fusion == "own" and len(self.session.schedules) > 1:
             raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(self.session.schedules)}")
         policy = own_fusion(fusion, next(iter(self.session.schedules.values())))
-        return Start(UNTIL_TIMED, by_time=policy) if policy in BY_TIME else Start(policy)
+        return Start(USUAL, by_time=policy) if policy in BY_TIME else Start(policy)
 
     def begin(self, start: Start) -> None:
         """Buckets have been cut as a fusion starts."""

@@ -11,6 +11,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.ranks.streams import STREAMS
+from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 
 __all__ = ["LOSS_SCALES", "UPDATES", "Options"]
@@ -25,9 +26,9 @@ class Options:
 
     Attributes:
         schedule: a name in ``SCHEDULES``, or ``FILE.py:NAME``.
-        fusion: where the line is cut into buckets: a policy of ``borders`` in ``fusion.py``; ``own``, that of the
-            schedule; ``mgwfbp`` or ``horovod``, from measured times, see ``merged.py``; or ``bo`` or ``auto``: it is
-            found while the session trains, see ``tuning/``.
+        fusion: where the line is cut into buckets: a policy of ``borders`` in ``fusion/policies.py``; ``own``, that
+            of the schedule; ``mgwfbp`` or ``horovod``, from measured times, see ``fusion/by_time.py``; or ``bo`` or
+            ``auto``: it is found while the session trains, see ``tuning/``.
         algorithm, segment_bytes: of the collectives, see ``make_plan``.
         wire: the type in which gradients travel, by name; that of the parameters if it is not given.
         device: ``cpu`` or ``cuda``.
@@ -42,7 +43,7 @@ class Options:
     """
 
     schedule: str = "dear"
-    fusion: str = "25MB"
+    fusion: str = USUAL
     optimizer: Optimizer = field(default_factory=SGD)
     algorithm: str = "ring"
     segment_bytes: int | None = None

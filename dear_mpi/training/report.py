@@ -45,7 +45,7 @@ def timing(
     Args:
         blocks: runs of iterations.
         fill: how many at the beginning of each do not count, because they fill the pipeline.
-        network: see ``communication`` in ``bounds.py``.
+        network: see ``communication`` in ``costs/bounds.py``.
     """
     slowest = [slowest_of(ranks) for ranks in zip(*transport.gather_values(blocks), strict=True)]
     steady = np.concatenate([block[fill:] if len(block) > fill else block for block in slowest])

@@ -22,14 +22,15 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.training.checkpointed import Checkpointed
+from dear_mpi.training.checkpoints.checkpointed import Checkpointed
+from dear_mpi.training.costs.wire_cost import WirePrices
 from dear_mpi.training.decisions import Decisions, Start
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.sharded import ShardedFabric
 from dear_mpi.training.facts import model_of, sha256
-from dear_mpi.training.fusion import borders
+from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut, cut
@@ -42,7 +43,6 @@ from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse
 from dear_mpi.training.schedules import find_schedules, source_text
 from dear_mpi.training.trainer import Times, Trainer
-from dear_mpi.training.wire_cost import WirePrices
 
 __all__ = ["Session"]
 
@@ -89,7 +89,7 @@ class Session(Checkpointed):
 
         def build() -> dict[str, Any]:
             self.options = Options.of(options)
-            if isinstance(schedules, str):
+            if isinstance(schedules, str) or not all(isinstance(each, str) for each in schedules):
                 raise ValueError(f"schedules must be a sequence of names, not {schedules!r}")
             self.schedules = find_schedules(schedules or [self.options.schedule])
             return {**(facts or {}), **self.build(uses)}

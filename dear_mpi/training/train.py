@@ -9,10 +9,10 @@ from typing import Any
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable
-from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
+from dear_mpi.training.costs.bounds import communication
 from dear_mpi.training.job import Job
-from dear_mpi.training.profiler import Profiler
+from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.report import describe, timing
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.timeline.live import Show, recording, show_runs
@@ -59,7 +59,7 @@ def train(
         world: the ranks.
         progress: called after each iteration with its number, from 1, and the loss.
         saving: where checkpoints are, if there are any.
-        profile: where rank 0 writes what the layers take, if it is to (``profile.py``).
+        profile: where rank 0 writes what the layers take, if it is to (``profiles/profile.py``).
         timeline: what rank 0 does with the timeline of the last iterations.
 
     Returns:

@@ -268,14 +268,15 @@ def test_an_unusable_function_is_refused_on_all_ranks(tmp_path, what):
     assert message in refusals(f"{tmp_path / 'mine.py'}:{name}")
 
 
-@pytest.mark.parametrize("name", ["absent.py", "folder", "notes.txt"])
-def test_a_file_that_is_none_is_refused_on_all_ranks(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("absent.py", "does not exist"), ("folder", "is no Python file"), ("notes.txt", "is no Python file")],
+)
+def test_a_file_that_is_none_is_refused_on_all_ranks(tmp_path, name, wrong):
     (tmp_path / "folder").mkdir()
     (tmp_path / "notes.txt").write_text("def f(rank, size): ...\n")
     place = str(tmp_path / name)
-    assert f"algorithm file {place!r} is no Python file: write it like path/to/mine.py:my_ring" in refusals(
-        f"{place}:f"
-    )
+    assert f"algorithm file {place!r} {wrong}: write it like path/to/mine.py:my_ring" in refusals(f"{place}:f")
 
 
 def test_a_mirrored_algorithm_serves_no_other_collectives(files):
@@ -293,7 +294,7 @@ def test_paths_are_relative_to_the_working_directory(files, monkeypatch):
     assert [len(programs(name, "all_gather", 3)) for name in names] == [3] * 4
     monkeypatch.chdir(files / "below")
     assert len(programs("../mine.py:my_ring", "all_gather", 3)) == 3
-    with pytest.raises(ValueError, match=r"mine\.py' is no Python file"):
+    with pytest.raises(ValueError, match=r"mine\.py' does not exist"):
         programs("mine.py:my_ring", "all_gather", 3)
 
 

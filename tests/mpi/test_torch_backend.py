@@ -129,6 +129,14 @@ def test_what_is_not_offered_says_so(comm, group):
         dist.all_reduce(torch.ones(3, dtype=torch.int64), dist.ReduceOp.BXOR)
 
 
+def test_what_all_refuse_leaves_the_group_as_it_is(comm, group):
+    with pytest.raises(ArgumentError, match="op 'average' needs one of"):
+        dist.all_reduce(torch.ones(3, dtype=torch.int64), dist.ReduceOp.AVG)
+    ones = torch.ones(3)
+    dist.all_reduce(ones)
+    assert ones.tolist() == [comm.size] * 3
+
+
 def test_an_algorithm_that_does_not_exist_is_refused_by_all(comm):
     with pytest.raises(ArgumentError, match=r"init_process_group: algorithm 'rnig' is unknown: did you mean 'ring'\?"):
         init_process_group(comm, algorithm="rnig")

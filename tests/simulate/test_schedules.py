@@ -7,7 +7,7 @@ from dear_mpi.cli.app import app
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.run import predict
-from dear_mpi.training.merged import BY_TIME, by_time, in_cycles, mg_wfbp
+from dear_mpi.training.fusion.by_time import BY_TIME, by_time, in_cycles, mg_wfbp
 from dear_mpi.training.schedules import SCHEDULES, find_schedules
 from tests.cli_checks import assert_one_line
 

@@ -11,7 +11,7 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.simulate.contention import Contention, contention_of
+from dear_mpi.simulate.contention import Beside, Contention, contention_of, parse_stall
 from dear_mpi.simulate.network import PRESETS, read_network
 from dear_mpi.simulate.remedies import remedies
 from dear_mpi.simulate.run import check_schedule
@@ -26,7 +26,7 @@ KEYS = (  # a contract: scripts depend on them
     "model params ranks schedule algorithm fusion buckets wire accumulate"
     " network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
     " hosts alpha_between_s beta_between_s_per_B o_between_s"
-    " compute compute_origin update_s_per_element stall stretch contention_origin update_origin"
+    " compute compute_origin update_s_per_element contention contention_origin update_origin"
     " straggler jitter iterations seed"
     " iteration_s compute_s exposed_comm_s update_s rest_s bound_s speedup_vs_wfbp"
 )
@@ -67,7 +67,7 @@ def test_rows_keep_their_bounds_and_add_up():
 
 def test_updates_that_hold_up_messages_are_hidden_by_none():
     settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9}
-    free, half, held = (simulated(**settings, contention=Contention(stall))[0] for stall in (0.0, 0.5, 1.0))
+    free, half, held = (simulated(**settings, contention=parse_stall(stall))[0] for stall in ("0%", "50%", "100%"))
     alone = simulated(**settings | {"update_s": 0.0})[0].row["iteration_s"]
     every_s = 1e-9 * sum(bucket.count for bucket in held.prediction.buckets)
     last_s = 1e-9 * held.prediction.buckets[0].count  # backward is through with it last
@@ -77,7 +77,7 @@ def test_updates_that_hold_up_messages_are_hidden_by_none():
 
 
 def test_an_update_takes_longer_only_while_there_are_messages():
-    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=1.0, update_s=4.0, stall=0.5, stretch=1.5)
+    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=1.0, update_s=4.0, beside=(0.5, 1.5))
     fabric.start("all_reduce", bucket)
     fabric.update(bucket)
     # 1 s of the update brings messages 1 s further in 1.5 s, of which it holds them up for 0.5 s: then they are over
@@ -87,15 +87,15 @@ def test_an_update_takes_longer_only_while_there_are_messages():
 
 
 def test_messages_that_outlast_an_update_are_delayed_by_its_share():
-    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=100.0, update_s=4.0, stall=2.0, stretch=1.5)
+    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=100.0, update_s=4.0, beside=(2.0, 1.5))
     handle = fabric.start("all_reduce", bucket)
     fabric.update(bucket)
     assert (handle.end_s, fabric.wire_free_s, fabric.now()) == (108.0, 108.0, 6.0)
 
 
-def virtual_fabric(*, price_s, update_s, **contention):
+def virtual_fabric(*, price_s, update_s, beside):
     rules = SimpleNamespace(buckets=(), start=lambda *_: None, update=lambda _: None)
-    return VirtualFabric(rules, price=lambda *_: price_s, update_s=lambda _: update_s, **contention)
+    return VirtualFabric(rules, price=lambda *_: price_s, update_s=lambda _: update_s, beside=lambda _: beside)
 
 
 def rows_beside(*delays):
@@ -105,21 +105,35 @@ def rows_beside(*delays):
     return [replace(base, **dict(zip(names, each, strict=True))) for each in delays]
 
 
+def of_us(update_us, stall, stretch):
+    return Beside(pytest.approx(update_us * 1e-6), stall, stretch)
+
+
 def test_contention_is_that_of_the_rows_with_an_update_beside_them():
     found = contention_of(rows_beside((10.0, 20.0, 30.0), (30.0, 20.0, 50.0), (0.0, 90.0, 90.0), (None, None, None)))
-    assert found == Contention(1.0, 2.0, "measured"), "a row that ends before its update does not count"
-    assert contention_of(rows_beside((-5.0, 10.0, 9.0))) == Contention(0.0, 1.0, "measured")
+    assert found == Contention((of_us(20, 1.0, 2.0),), "measured"), "one that ends before its update does not count"
+    assert contention_of(rows_beside((-5.0, 10.0, 9.0))) == Contention((of_us(10, 0.0, 1.0),), "measured")
     assert contention_of(rows_beside((None, None, None))) == Contention(origin="unknown")
+
+
+def test_contention_depends_on_the_length_of_the_update():
+    short, long = rows_beside((6, 4, 8), (20, 40, 50))
+    found = contention_of([replace(long, bytes=80), short])
+    assert [found.at(seconds) for seconds in (1e-6, 4e-6, 40e-6, 1.0)] == [(1.5, 2.0)] * 2 + [(0.5, 1.25)] * 2
+    between = found.at((4e-6 * 40e-6) ** 0.5)
+    assert between == pytest.approx((1.0, 1.625))
+    assert "of updates of 0.004 to 0.04 ms) delays messages by 1.5 to 0.5 s, and takes 2 to 1.2 s" in str(found)
 
 
 def test_a_file_of_bench_beside_says_how_long_updates_hold_messages_up(tmp_path):
     rows, file = rows_beside((10.0, 20.0, 30.0)), tmp_path / "rows.json"
     file.write_text(json.dumps([asdict(rows[0]), asdict(replace(rows[0], bytes=1 << 20, count=1 << 18, p50_us=900.0))]))
-    assert read_network(str(file), 4).contention == Contention(0.5, 1.5, "measured")
+    assert read_network(str(file), 4).contention == Contention((of_us(20, 0.5, 1.5),) * 2, "measured")
     settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9, "network": str(file)}
     measured, given = simulated(**settings)[0].row, simulated(**settings, contention=Contention())[0].row
     assert measured["iteration_s"] > given["iteration_s"]
-    assert (measured["stall"], measured["stretch"], measured["contention_origin"]) == (0.5, 1.5, "measured")
+    assert [(each["stall"], each["stretch"]) for each in measured["contention"]] == [(0.5, 1.5)] * 2
+    assert measured["contention_origin"] == "measured"
 
 
 @pytest.mark.parametrize("uneven", [{"jitter": "20%", "iterations": 5}, {"straggler": "3:2"}])

@@ -97,9 +97,12 @@ def fitted(row: Row) -> str:
     """The network of a row, in words."""
     gamma = f", 1/gamma {1e-9 / row['gamma_s_per_B']:.1f} GB/s" if row["gamma_s_per_B"] else ""
     network = f"alpha {row['alpha_s'] * 1e6:.0f} us, 1/beta {1e-9 / row['beta_s_per_B']:.4f} GB/s{gamma}"
-    beside = f"a second of updates delays messages by {row['stall']:.2f} s, and takes {row['stretch']:.2f} s"
     updates = f"updates of {row['update_s_per_element'] * 1e9:.1f} ns for each element"
-    return f"- {row['ranks']} ranks: {network}; {updates}; beside each other, {beside}."
+    samples = [
+        f"{each['update_s'] * 1e3:.1f} ms: {each['stall']:.2f}, {each['stretch']:.2f}" for each in row["contention"]
+    ]
+    beside = f"updates beside messages, their length: stall, stretch: {'; '.join(samples)}"
+    return f"- {row['ranks']} ranks: {network}; {updates}; {beside}."
 
 
 def page(found: Sequence[Compared]) -> Iterator[str]:

@@ -13,12 +13,12 @@ from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.compare import compare
 from dear_mpi.training.config import Config
+from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
+from dear_mpi.training.fusion.by_time import BY_TIME
 from dear_mpi.training.job import Job
-from dear_mpi.training.merged import BY_TIME
 from dear_mpi.training.schedules import SCHEDULES, DearEager
-from dear_mpi.training.wire_cost import WireCost
 from tests.training_checks import settings
 
 FORESEEING = [name for name, schedule in SCHEDULES.items() if schedule.foresees]
@@ -202,11 +202,12 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
     assert eager["network_s"].keys() == {"reduce_scatter", "all_gather"}
 
 
-def test_fusions_of_a_comparison_must_differ():
+@pytest.mark.parametrize("fusions", [["none", "none"], ["25MB", "25mib"]])
+def test_fusions_of_a_comparison_must_differ(fusions):
     def body(world):
-        compare(Config.of(settings()), world, ["wfbp"], fusions=["none", "none"])
+        compare(Config.of(settings()), world, ["wfbp"], fusions=fusions)
 
-    with pytest.raises(AgreedError, match="fusion must be different ones, not none, none"):
+    with pytest.raises(AgreedError, match=f"fusion must be different ones, not {', '.join(fusions)}"):
         run_world(body, threads=2)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.models.paper_models import load_modules
-from dear_mpi.training.fusion import borders, by_bytes, by_layers, equal_buckets, fuse
+from dear_mpi.training.fusion.policies import borders, by_bytes, by_layers, equal_buckets, fuse
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
 
@@ -133,7 +133,8 @@ ERRORS = {
     "nonsense": "fusion 'nonsense': size 'nonsense' cannot be read",
     "": "fusion '': size '' cannot be read",
     "25MB:2": "fusion '25MB:2': size '25MB:2' cannot be read",
-    "none:2": "fusion 'none:2': size 'none:2' cannot be read",
+    "none:2": "fusion 'none:2' must be none alone, which takes nothing after a colon",
+    "mgwfbp:2": "fusion 'mgwfbp:2' must be mgwfbp alone, which takes nothing after a colon",
     "-5MB": "fusion '-5MB': size '-5MB' cannot be read",
     "1e400MB": "fusion '1e400MB': size '1e400MB'",
     "layers:0": "fusion 'layers:0' needs a whole number above zero after the colon, as in layers:4",

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.config import Config
+from dear_mpi.training.fabric.exact import COUNT, root_of, sums_of_squares
 from dear_mpi.training.job import Job
-from dear_mpi.training.line.exact import COUNT, root_of, sums_of_squares
 from dear_mpi.training.loss_scale import LossScale
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.train import train

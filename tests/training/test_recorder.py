@@ -8,7 +8,7 @@ import pytest
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
-from dear_mpi.simulate.contention import Contention
+from dear_mpi.simulate.contention import Beside, Contention
 from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training import Session
@@ -42,8 +42,8 @@ def seconds(rank, iteration, kind):
 UNEVEN = [
     {},
     {"straggler": "2:1.5"},
-    {"update_s": 2e-9, "contention": Contention(stall=0.7, stretch=1.6)},
-    {"update_s": 2e-9, "contention": Contention(stall=1.0, stretch=1.0), "straggler": "0:1.1"},
+    {"update_s": 2e-9, "contention": Contention((Beside(stall=0.7, stretch=1.6),))},
+    {"update_s": 2e-9, "contention": Contention((Beside(stall=1.0),)), "straggler": "0:1.1"},
 ]
 
 
@@ -88,7 +88,12 @@ def test_updates_and_collectives_of_a_virtual_run_are_each_there():
 def test_an_update_holds_up_what_queues_and_prolongs_what_is_on_the_wire():
     """Sequential: while the first of two buckets is updated, the second is on the wire."""
     free, held = (
-        simulated(schedules=("sequential",), fusions=("buckets:2",), update_s=1e-9, contention=Contention(stall))[0]
+        simulated(
+            schedules=("sequential",),
+            fusions=("buckets:2",),
+            update_s=1e-9,
+            contention=Contention((Beside(stall=stall),)),
+        )[0]
         for stall in (0.0, 1.0)
     )
     wires = []

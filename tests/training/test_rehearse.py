@@ -326,6 +326,9 @@ class Mine(Wfbp):
 class Forgets(Wfbp):
     def after_backward(self, use): ...
 
+class Unfused(Wfbp):
+    fusion = None
+
 def function(): ...
 """
 
@@ -357,8 +360,9 @@ def test_a_schedule_of_a_file_trains(mine):
     ("name", "said"),
     [
         ("Forgets", "forgets bucket 0 (layers 1..3, "),
-        ("Nobody", "schedule file mine.py has no function 'Nobody'; it has Mine, Forgets, function"),
+        ("Nobody", "schedule file mine.py has no function 'Nobody'; it has Mine, Forgets, Unfused, function"),
         ("function", "must be a class derived from Schedule, not <function function"),
+        ("Unfused", "fusion must be a text such as '25MB', not None"),
     ],
 )
 def test_a_wrong_one_of_a_file_is_refused_on_all_ranks(mine, name, said):

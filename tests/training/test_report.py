@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.stats import FEWEST
 from dear_mpi.see.comparison import notes, show_comparison
 from dear_mpi.training.compare import compare, compared
 from dear_mpi.training.config import Config
@@ -70,6 +71,12 @@ def test_a_speed_up_has_a_word(word):
     assert compared(baseline, baseline)["verdict"] == "baseline"
 
 
+def test_few_iterations_tell_nothing_apart():
+    fast, slow = figures([0.5] * (FEWEST - 1)), figures([1.0] * 30)
+    assert compared(fast, slow)["verdict"] == compared(slow, fast)["verdict"] == "cannot tell"
+    assert compared(figures([0.5] * FEWEST), slow)["verdict"] == "faster"
+
+
 def test_noise_is_not_shown_as_a_figure(capsys):
     config = Config.of(settings(iterations=3))
     world, rows = run_world(lambda world: (world, compare(config, world, ["wfbp", "dear"])), threads=2)
@@ -82,7 +89,7 @@ def test_noise_is_not_shown_as_a_figure(capsys):
 
 def row(**figures):
     given = {"schedule": "dear", "ranks": 4, "buckets": 9, "ideal_speedup": 1.25, "median_s": 1.0, "exposed_s": {}}
-    return given | figures
+    return given | {"iterations": FEWEST} | figures
 
 
 def test_it_is_said_where_nothing_can_be_gained():
@@ -91,6 +98,9 @@ def test_it_is_said_where_nothing_can_be_gained():
     assert notes([first, row(ideal_speedup=1.0)]) == ["dear can gain nothing over wfbp here: their bounds are equal."]
     (said,) = notes([first | {"buckets": 1}, row(buckets=1)])
     assert said.startswith("With one bucket no schedule can overlap anything")
+
+    (said,) = notes([first | {"iterations": 5}, row()])
+    assert said.startswith("Fewer than 6 iterations have no 95 % interval")
 
 
 def test_the_ideal_gain_is_that_of_the_bounds():

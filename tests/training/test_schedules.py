@@ -12,8 +12,8 @@ from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.bounds import communication
 from dear_mpi.training.config import Config
+from dear_mpi.training.costs.bounds import communication
 from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.job import Job

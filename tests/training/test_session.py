@@ -62,11 +62,14 @@ def test_ranks_compare_the_kinds_of_layers_and_losses():
         Session([first, Other() if transport.rank else Gelu(), last], SoftmaxCrossEntropy(), transport)
 
     assert all("of Dense, Gelu, Dense, SoftmaxCrossEntropy" in said for said in on_all(body, 2))
-    assert all("schedules must be a sequence of names, not 'dear'" in said for said in on_all(named_by_a_text, 2))
 
 
-def named_by_a_text(transport):
-    Session(layers(), SoftmaxCrossEntropy(), transport, schedules="dear")
+@pytest.mark.parametrize("schedules", ["dear", ["dear", 3]])
+def test_schedules_must_be_names(schedules):
+    def body(transport):
+        Session(layers(), SoftmaxCrossEntropy(), transport, schedules=schedules)
+
+    assert all(f"schedules must be a sequence of names, not {schedules!r}" in said for said in on_all(body, 2))
 
 
 def test_plans_of_buckets_that_stay_are_kept():

@@ -15,8 +15,8 @@ from dear_mpi.reporting.units import parse_bytes, parse_link
 from dear_mpi.training import Adam, Session
 from dear_mpi.training.compare import compare
 from dear_mpi.training.config import Config
-from dear_mpi.training.plan_cost import plan_s
-from dear_mpi.training.profile import read_profile
+from dear_mpi.training.costs.plan_cost import plan_s
+from dear_mpi.training.profiles.profile import read_profile
 from dear_mpi.training.train import train
 from dear_mpi.training.tuning.by_trials import FILL, TIMED
 from tests.cli_checks import assert_one_line
@@ -98,7 +98,7 @@ def cut_by_hand(transport, look):
 
 def test_auto_takes_the_fewest_buckets_that_are_as_good_as_the_best_prediction(monkeypatch):
     """The layers take long, the network is slow: small buckets win over one of 25 MB, on all ranks alike."""
-    for user in ("wire_cost", "tuning.by_prediction"):  # the tests' clock knows no wire
+    for user in ("costs.wire_cost", "tuning.by_prediction"):  # the tests' clock knows no wire
         monkeypatch.setattr(f"dear_mpi.training.{user}.plan_s", lambda fabric, plan, timed=False: plan_s(fabric, plan))
     link = parse_link("1gbit,200us")
 

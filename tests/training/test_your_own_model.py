@@ -249,7 +249,7 @@ def test_what_is_wrong_is_told_by_all_ranks(mine, what):
 
 def test_where_there_is_no_file(mine):
     mine("")
-    assert "none.py' is no Python file: write it like path/to/mine.py:build" in refusal("none.py:build")
+    assert "none.py' does not exist: write it like path/to/mine.py:build" in refusal("none.py:build")
     with pytest.raises(ValueError, match=r"model 'mine.py' is unknown: Allowed: .*, FILE.py:NAME"):
         Config.of({"model": "mine.py"})
 

@@ -7,12 +7,11 @@ from typing import Any
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
 from dear_mpi.see.sweep.sweep import Row, Sweep, label, milliseconds
-from dear_mpi.training.schedules import BASELINE
 
 __all__ = ["draw_bars", "parts"]
 
 COLORS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
-HOW_TO_READ = f"bound: the least time that the schedule allows; speed-up: over {BASELINE}"
+HOW_TO_READ = "bound: the least time that the schedule allows"
 WIDTH_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
 ROOM = 1.36  # of the axis, for the numbers behind the bars
 NUMBERED = 0.09  # of the longest bar: shorter parts have no room for a number
@@ -28,7 +27,7 @@ def draw_bars(sweep: Sweep, heading: str) -> Any:
         inches=(WIDTH_INCHES, PANEL_INCHES + BAR_INCHES * len(sweep.schedules)),
         below=BELOW_INCHES,
         title=f"Where the time of an iteration goes: {where}",
-        notes=f"{heading}\n{HOW_TO_READ}",
+        notes=f"{heading}\n{HOW_TO_READ}; speed-up: over {label(sweep.over)}",
     )
     for panel, model in zip(axes, sweep.models, strict=True):
         draw_panel(panel, [sweep.row(model=model, schedule=schedule) for schedule in sweep.schedules])

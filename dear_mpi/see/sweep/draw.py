@@ -31,7 +31,7 @@ PICTURES: dict[tuple[bool, bool], Picture] = {  # by whether there are several r
 }
 
 
-def draw_sweep(rows: Sequence[Row], heading: str, *, flag: str, path: Path) -> None:
+def draw_sweep(rows: Sequence[Row], heading: str, *, flag: str, path: Path, over: str = BASELINE) -> None:
     """Draw the rows of a simulation.
 
     Args:
@@ -39,11 +39,12 @@ def draw_sweep(rows: Sequence[Row], heading: str, *, flag: str, path: Path) -> N
         heading: stands below the title: that times are predicted, and where figures come from.
         flag: how the user named the file.
         path: the file; its ending decides the format.
+        over: the schedule that speed-ups are over.
 
     Raises:
         ValueError: the file cannot be written.
     """
-    sweep = Sweep(rows)
+    sweep = Sweep(rows, over)
     write_figure(flag, path, picture_of(sweep)(sweep, heading))
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from dear_mpi.training.schedules import BASELINE
+
 __all__ = ["Row", "Sweep", "label", "milliseconds"]
 
 Row = Mapping[str, Any]
@@ -14,9 +16,13 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Rows with the keys of ``dear-mpi simulate --json``, one for each model, number of ranks, schedule and fusion."""
+    """Rows with the keys of ``dear-mpi simulate --json``, one for each model, number of ranks, schedule and fusion.
+
+    ``over`` is the schedule that speed-ups are over.
+    """
 
     rows: Sequence[Row]
+    over: str = BASELINE
 
     @property
     def models(self) -> list[str]:

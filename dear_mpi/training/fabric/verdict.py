@@ -16,7 +16,7 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.training.line.exact import COUNT, root_of, sums_of_squares
+from dear_mpi.training.fabric.exact import COUNT, root_of, sums_of_squares
 from dear_mpi.training.loss_scale import LossScale
 
 __all__ = ["Verdict"]

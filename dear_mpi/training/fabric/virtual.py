@@ -6,8 +6,8 @@
 The trainer and the schedules run on it as they do on the live one. It also keeps the book of ``rules.py``, so that a
 schedule which would train wrongly, or wait for ever, is refused before the first byte moves.
 
-Where messages and updates need the same processors, an update holds up what is on the wire (``stall``), and takes
-longer itself (``stretch``).
+Where messages and updates need the same processors, an update holds up what is on the wire (its ``stall``), and takes
+longer itself (its ``stretch``).
 
 The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
 has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
@@ -29,6 +29,7 @@ from dear_mpi.training.timeline.recorder import Recorder
 __all__ = ["Price", "VirtualFabric", "VirtualHandle", "Wait", "last", "of_rank"]
 
 Price = Callable[[str, Bucket], float]
+Beside = Callable[[float], tuple[float, float]]
 
 
 @dataclass(eq=False)
@@ -65,8 +66,8 @@ class VirtualFabric:
         price: seconds of a collective of a bucket, also of one of ``EXTRAS``.
         loss_s: seconds of the sum of the loss.
         update_s: seconds of the update of a bucket.
-        stall: the seconds by which a second of updates delays what is on the wire meanwhile.
-        stretch: how many times as long an update takes meanwhile.
+        beside: of an update that alone takes so many seconds: the seconds by which each of them delays what is on the
+            wire meanwhile (stall), and how many times as long the update takes then (stretch). None: they do not meet.
         compute: from nominal seconds to those on each rank.
 
     Attributes:
@@ -85,13 +86,12 @@ class VirtualFabric:
         price: Price = lambda collective, bucket: 0.0,
         loss_s: float = 0.0,
         update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
-        stall: float = 0.0,
-        stretch: float = 1.0,
+        beside: Beside | None = None,
         compute: Callable[[Any], Any] = lambda seconds: seconds,
     ) -> None:
         self.rules, self.buckets = rules, rules.buckets
         self.price, self.loss_s, self.update_s, self.compute = price, loss_s, update_s, compute
-        self.stall, self.stretch, self.moving = stall, stretch, list[VirtualHandle]()
+        self.beside, self.moving = beside, list[VirtualHandle]()
         self.clock_s: Any = 0.0
         self.updated_s: Any = 0.0
         self.wire_free_s = 0.0
@@ -133,7 +133,7 @@ class VirtualFabric:
         for each in self.order.submit(key, handle):
             each.begin_s = max(self.wire_free_s, last(each.submitted_s))
             self.wire_free_s = each.end_s = each.begin_s + each.price_s
-            if self.stall:
+            if self.beside is not None:
                 self.moving.append(each)
 
     def wait(self, handle: VirtualHandle) -> None:
@@ -150,17 +150,18 @@ class VirtualFabric:
         """Update a bucket, which takes its time."""
         self.rules.update(bucket)
         taken_s = self.compute(self.update_s(bucket))
-        if self.stall or self.stretch > 1:
-            meanwhile_s = self.beside_messages(last(taken_s))
-            self.hold_up(self.stall * meanwhile_s)
-            taken_s = taken_s + (self.stretch - 1) * meanwhile_s
+        if self.beside is not None:
+            stall, stretch = self.beside(last(taken_s))
+            meanwhile_s = self.beside_messages(last(taken_s), stretch - stall)
+            self.hold_up(stall * meanwhile_s)
+            taken_s = taken_s + (stretch - 1) * meanwhile_s
         self.updated_s = self.updated_s + taken_s
         self.clock_s = self.clock_s + taken_s
 
-    def beside_messages(self, seconds: float) -> float:
-        """How many of the seconds that an update takes alone have messages beside them."""
+    def beside_messages(self, seconds: float, gain: float) -> float:
+        """How many of the seconds that an update takes alone have messages beside them, which get on by ``gain``
+        seconds in each of these."""
         busy_s = max(0.0, self.wire_free_s - last(self.clock_s))
-        gain = self.stretch - self.stall  # by how much messages get on in one of these seconds
         return min(seconds, busy_s / gain if gain > 0 else seconds if busy_s else 0.0)
 
     def hold_up(self, delay_s: float) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.schedules.byte_scheduler import ByteScheduler
 from dear_mpi.training.schedules.ddp import Ddp
 from dear_mpi.training.schedules.dear import Dear
@@ -72,6 +73,8 @@ def find_schedule(name: str) -> type[Schedule]:
     found = load(source_of(name, "schedule", "MySchedule"))
     if not (isinstance(found, type) and issubclass(found, Schedule)):
         raise ValueError(f"schedule {name!r} must be a class derived from Schedule, not {found!r}")
+    if not isinstance(found.fusion, str):
+        raise ValueError(f"schedule {name!r}: fusion must be a text such as '{USUAL}', not {found.fusion!r}")
     return found
 
 

@@ -5,8 +5,8 @@
 
 A background thread wakes each millisecond. It combines a bit for each tensor over all ranks, and sends what all have in
 one buffer of up to 128 MiB. So a buffer holds what has become ready since the last one began: fusion ``horovod``
-(``training/merged.py``) follows from measured times. The optimiser's step waits for all, and nothing overlaps with the
-next forward pass. Cycles in which nothing is ready cost nothing here, as the wire is idle then.
+(``training/fusion/by_time.py``) follows from measured times. The optimiser's step waits for all, and nothing overlaps
+with the next forward pass. Cycles in which nothing is ready cost nothing here, as the wire is idle then.
 
 Source: Sergeev and Del Balso, Horovod, 2018; github.com/horovod/horovod, HOROVOD_CYCLE_TIME 1 ms and
 HOROVOD_FUSION_THRESHOLD 128 MiB since 0.21; response cache in horovod/common/response_cache.cc.

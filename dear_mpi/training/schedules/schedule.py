@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.schedules.option import Option
 
 __all__ = ["Schedule"]
@@ -25,7 +26,7 @@ class Schedule:
     Attributes:
         collectives: those that it starts, so that their plans can be made before training.
         extras: what else it starts: ``negotiation`` or ``second all_gather``.
-        fusion: where its source cuts buckets, see ``borders`` in ``training/fusion.py``: what ``--fusion own`` means.
+        fusion: where its source cuts buckets, see ``borders`` in ``fusion/policies.py``: what ``--fusion own`` means.
         foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
         options: what may be chosen about it, by name; the values are attributes of these names.
         order: in which the collectives of an iteration go onto the wire, from the first of its backward pass to the
@@ -34,7 +35,7 @@ class Schedule:
 
     collectives: ClassVar[tuple[str, ...]] = ()
     extras: ClassVar[tuple[str, ...]] = ()
-    fusion: ClassVar[str] = "25MB"
+    fusion: ClassVar[str] = USUAL
     foresees: ClassVar[bool] = False
     options: ClassVar[Mapping[str, Option[Any]]] = {}
     order: Sequence[Key] | None = None

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from dear_mpi.collectives.transports.agree import by_rank_0
-from dear_mpi.training.profiler import layer_name
+from dear_mpi.training.profiles.profiler import layer_name
 from dear_mpi.training.session import Session
 from dear_mpi.training.timeline.recorder import KEPT, Recorder
 from dear_mpi.training.timeline.spans import COMPUTE, Rank, Run, Timeline, common

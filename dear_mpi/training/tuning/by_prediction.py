@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dear_mpi.training.costs.plan_cost import plan_s
+from dear_mpi.training.costs.wire_cost import WirePrices
 from dear_mpi.training.fabric.foresight import Nominal
-from dear_mpi.training.plan_cost import plan_s
-from dear_mpi.training.profiler import WARM, Profiler
+from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.tuning.sizes import START, size_text
 from dear_mpi.training.tuning.tuning import Tuning, said_by_rank_0
 from dear_mpi.training.tuning.virtual import VirtualRun, candidates
-from dear_mpi.training.wire_cost import WirePrices
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session

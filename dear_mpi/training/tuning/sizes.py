@@ -14,12 +14,12 @@ from itertools import groupby
 
 from dear_mpi.kernels.pack_plan import round_up
 from dear_mpi.reporting.units import parse_bytes
-from dear_mpi.training.fusion import borders
+from dear_mpi.training.fusion.policies import USUAL, borders
 from dear_mpi.training.line.layout import Layout
 
 __all__ = ["START", "cut_by", "distinct_sizes", "readable", "size_text"]
 
-START = 25 << 20  # bytes: the default of DeAR's published code, and of PyTorch's DDP
+START = parse_bytes(USUAL)
 PER_OCTAVE = 32
 UNITS = {"GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
 DIGITS = 3

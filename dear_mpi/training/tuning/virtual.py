@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.fusion import borders
+from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import Schedule

@@ -10,9 +10,11 @@ from itertools import accumulate
 from dear_mpi.reporting.units import parse_bytes, whole_number
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["borders", "by_bytes", "by_layers", "equal_buckets", "fuse"]
+__all__ = ["USUAL", "borders", "by_bytes", "by_layers", "equal_buckets", "fuse"]
 
 Groups = list[list[int]]
+USUAL = "25MB"  # the default of DeAR's published code, and of PyTorch's DDP
+NAMED = ("none", "tensors", "ddp", "own", "mgwfbp", "horovod", "auto")
 MOST_BUCKETS = 100_000
 DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
 
@@ -23,7 +25,7 @@ def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
     Args:
         policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
             ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: those of PyTorch;
-            ``at:N,N,...``: at these elements, as ``by_time`` in ``training/merged.py`` says it.
+            ``at:N,N,...``: at these elements, as ``by_time`` in ``training/fusion/by_time.py`` says it.
 
     Raises:
         ValueError: the policy cannot be read, or asks for more buckets than there are layers, or than a run can handle.
@@ -106,6 +108,9 @@ def size_of(policy: str, size: str) -> int:
     Raises:
         ValueError: they cannot be read, or are none.
     """
+    name, colon, _ = policy.partition(":")
+    if colon and name in NAMED:
+        raise ValueError(f"fusion {policy!r} must be {name} alone, which takes nothing after a colon")
     try:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.plan_cost import plan_s
 
 __all__ = ["WireCost", "WirePrices", "whole_cost"]
 

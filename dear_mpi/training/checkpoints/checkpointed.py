@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.training.checkpoint import restore, resume, save, snapshot
+from dear_mpi.training.checkpoints.checkpoint import restore, resume, save, snapshot
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session

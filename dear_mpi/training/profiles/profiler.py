@@ -27,7 +27,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.streams import Stream
 from dear_mpi.training.line.bound import BoundBucket
-from dear_mpi.training.profile import Profile, Tensor, Use
+from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session

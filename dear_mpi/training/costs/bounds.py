@@ -7,8 +7,8 @@ can miss its bound by more than DeAR does, and lose by up to 4/3.
 
 from collections.abc import Iterable
 
+from dear_mpi.training.costs.plan_cost import all_plans, best_s, emulated_network, plan_costs
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.plan_cost import all_plans, best_s, emulated_network, plan_costs
 
 __all__ = ["communication"]
 

@@ -1,0 +1,1 @@
+"""The state of a session: in memory, or in a file."""

@@ -1,0 +1,1 @@
+"""What an iteration needs of the network: bounds, prices of collectives, and what is sent."""
