@@ -29,8 +29,8 @@ ITEM_BYTES = 4
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds of the slowest rank, medians over turns: how much longer a collective takes when it runs together with an
-    update, and how long that update takes, alone and together with it."""
+    """Seconds, medians over turns: how much longer a collective takes on its slowest rank when it runs together with an
+    update, and how long that update takes, alone and together with it, in the mean over ranks."""
 
     delay_s: float
     update_s: float
@@ -55,8 +55,9 @@ class Beside:
         """So many turns, after one that does not count."""
         with ThreadPoolExecutor(1) as thread:
             mine = [self.turn(thread) for _ in range(1 + turns)][1:]
-        slowest = np.array(self.transport.gather_values(mine)).max(axis=0)
-        together_s, alone_s, update_s, update_beside_s = slowest.T
+        ranks = np.array(self.transport.gather_values(mine))
+        together_s, alone_s = ranks[:, :, :2].max(axis=0).T
+        update_s, update_beside_s = ranks[:, :, 2:].mean(axis=0).T
         return Delays(*(median(each.tolist()) for each in (together_s - alone_s, update_s, update_beside_s)))
 
     def turn(self, thread: ThreadPoolExecutor) -> tuple[float, float, float, float]:
@@ -64,16 +65,16 @@ class Beside:
         the collective beside it."""
         update_s = self.seconds(self.update)
         alone_s = self.seconds(lambda: thread.submit(self.run).result())
-        together_s: list[float] = []
+        update_beside_s: list[float] = []
 
         def together() -> None:
             running = thread.submit(self.run)
             begin = perf_counter()
             self.update()
-            together_s.append(perf_counter() - begin)
+            update_beside_s.append(perf_counter() - begin)
             running.result()
 
-        return self.seconds(together), alone_s, update_s, together_s[0]
+        return self.seconds(together), alone_s, update_s, update_beside_s[0]
 
     def seconds(self, call: Callable[[], object]) -> float:
         """Of a call that all ranks begin at once."""

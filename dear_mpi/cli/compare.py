@@ -17,9 +17,9 @@ from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.comparison import as_sweep, heading, show_comparison
 from dear_mpi.see.figure import check_figure
 from dear_mpi.see.sweep.draw import draw_sweep
-from dear_mpi.training.compare import compare as run_comparison
-from dear_mpi.training.compare import turns
-from dear_mpi.training.config import Config
+from dear_mpi.training.runs.compare import compare as run_comparison
+from dear_mpi.training.runs.compare import turns
+from dear_mpi.training.runs.config import Config
 
 __all__ = ["compare", "compare_and_show"]
 

@@ -13,7 +13,7 @@ from dear_mpi.cli.run import run_job
 from dear_mpi.cli.train import train_and_show
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import console
-from dear_mpi.training.config import Config
+from dear_mpi.training.runs.config import Config
 
 __all__ = ["demo"]
 

@@ -19,8 +19,8 @@ from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS
 from dear_mpi.reporting.units import format_bytes, parse_bytes
-from dear_mpi.training.config import Config
 from dear_mpi.training.learning_rate import DECAYS
+from dear_mpi.training.runs.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "STALL_AFTER", "DeviceMemory", "Flags", "JsonFile"]

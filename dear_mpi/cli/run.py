@@ -19,7 +19,7 @@ from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import check_writable, replacing
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_seconds, usable_link
-from dear_mpi.training.config import Config
+from dear_mpi.training.runs.config import Config
 
 __all__ = ["check_alone", "complain", "complaining", "old_name", "run_job", "run_ranks", "set_aside", "write_json"]
 

@@ -16,9 +16,9 @@ from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import check_figure
 from dear_mpi.see.tables import show_training
 from dear_mpi.see.trials import draw_report
-from dear_mpi.training.config import Config
-from dear_mpi.training.train import Saving
-from dear_mpi.training.train import train as run_training
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import Saving
+from dear_mpi.training.runs.train import train as run_training
 from dear_mpi.training.tuning import TUNINGS
 
 __all__ = ["train", "train_and_show"]

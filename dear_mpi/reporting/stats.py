@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["FEWEST", "Median", "median", "ratio"]
+__all__ = ["FEWEST_SAMPLES", "Median", "median", "ratio"]
 
 Z = 1.96  # 95 %
-FEWEST = 6  # samples of which a median has a 95 % interval
+FEWEST_SAMPLES = 6  # samples of which a median has a 95 % interval
 RESAMPLES = 2000
 
 
@@ -25,7 +25,7 @@ class Median:
 def median(samples: Sequence[float]) -> Median:
     """The median and its distribution-free interval, by ranks (Hoefler and Belli, SC 2015, section 3.1.3).
 
-    With fewer than ``FEWEST`` samples there is no such interval at 95 %; then it spans all of them.
+    With fewer than ``FEWEST_SAMPLES`` samples there is no such interval at 95 %; then it spans all of them.
 
     >>> median([5.0, 1.0, 3.0])
     Median(value=3.0, low=1.0, high=5.0)

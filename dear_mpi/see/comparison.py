@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import FEWEST
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
 from dear_mpi.reporting.units import format_hosts
 from dear_mpi.see.tables import MEDIANS, algorithm, buckets, sharded
@@ -103,11 +103,11 @@ def best_table(rows: Sequence[Row]) -> Table:
 def notes(rows: Sequence[Row]) -> list[str]:
     """What was waited for; and what theory says: where nothing can be gained, and why."""
     first, digits = rows[0], 0 if rows[0]["median_s"] >= 0.1 else 2
-    few = f"Fewer than {FEWEST} iterations have no 95 % interval: ± spans all of them, and no verdict is possible."
+    few = f"Fewer than {FEWEST_SAMPLES} iterations have no 95 % interval: ± spans them all, and none is called faster."
     waited = [text for text in (waits(row, digits) for row in rows) if text]
     if waited:
         waited[0] = f"ms, means over iterations and ranks: {waited[0]}"
-    waited += [few] * (first["iterations"] < FEWEST)
+    waited += [few] * (len(rows) > 1 and first["iterations"] < FEWEST_SAMPLES)
     if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
         why = "it is complete when backward ends, and needed when forward begins: try a finer --fusion"
         return [*waited, f"With one bucket no schedule can overlap anything, for {why}."]

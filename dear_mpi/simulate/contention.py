@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,67 +12,74 @@ import numpy as np
 
 from dear_mpi.bench.case import Row
 from dear_mpi.simulate.pace import share
+from dear_mpi.training.fabric.virtual import Slowdown
 
-__all__ = ["FREE", "Beside", "Contention", "contention_of", "parse_stall"]
+__all__ = ["FREE", "Contention", "Length", "contention_of", "parse_stall"]
 
 MOST_STALL = 10.0  # seconds for each second of updates
+LEAST_US = 50.0  # of an update: of shorter ones it is noise, because to wake a thread takes about as long
 ROOM = 2  # a collective must take so many times as long as the update beside it, or that has no collective in the end
 
 
+NO_SLOWDOWN = Slowdown()
+
+
 @dataclass(frozen=True)
-class Beside:
-    """How an update of some length, and messages beside it, slow each other down.
+class Length:
+    """The slowdown of an update that alone takes ``update_s`` seconds; None: of an update of any length."""
 
-    Attributes:
-        update_s: seconds of the update alone.
-        stall: the seconds by which each of them delays what is on the wire.
-        stretch: how many times as long the update takes.
-    """
+    update_s: float | None = None
+    slowdown: Slowdown = NO_SLOWDOWN
 
-    update_s: float = 0.0
-    stall: float = 0.0
-    stretch: float = 1.0
+    def row(self) -> dict[str, float | None]:
+        """For ``--json``."""
+        return {"update_s": self.update_s, **self.slowdown._asdict()}
 
 
 @dataclass(frozen=True)
 class Contention:
-    """How both slow each other down while they run at once, by the length of the update.
-
-    A short update may end before the system gives its processor to anyone else, so it can delay messages by more than
-    its own length. A long one shares it.
+    """How messages and updates slow each other down while they run at once. It depends on how long the update is.
 
     Attributes:
-        samples: for some lengths, the shortest first; shorter and longer updates are like the nearest of them, others
-            lie between two, linearly in the logarithm of the length.
+        lengths: those that are known, the shortest first. Updates that are shorter or longer than all of them are like
+            the nearest; others lie between two, linearly in the logarithm of the length.
         origin: ``given``, ``measured``, or ``unknown`` where the rows of ``bench`` say nothing about it.
     """
 
-    samples: tuple[Beside, ...] = (Beside(),)
+    lengths: tuple[Length, ...] = (Length(),)
     origin: str = "given"
 
     @property
     def is_free(self) -> bool:
         """Whether neither delays the other."""
-        return all(each.stall == 0 and each.stretch == 1 for each in self.samples)
+        return all(each.slowdown == NO_SLOWDOWN for each in self.lengths)
 
-    def at(self, update_s: float) -> tuple[float, float]:
-        """The stall and the stretch of an update that alone takes so long.
+    def at(self, update_s: float) -> Slowdown:
+        """Of an update that alone takes so long.
 
-        >>> Contention((Beside(0.001, 1.5, 1.0), Beside(0.1, 0.5, 2.0))).at(0.01)
-        (1.0, 1.5)
+        >>> Contention((Length(0.001, Slowdown(1.5, 1.0)), Length(0.1, Slowdown(0.5, 2.0)))).at(0.01)
+        Slowdown(stall=1.0, stretch=1.5)
         """
-        if len(self.samples) == 1 or update_s <= 0:
-            return self.samples[0].stall, self.samples[0].stretch
-        lengths = [np.log(each.update_s) for each in self.samples]
-        figures = ([each.stall for each in self.samples], [each.stretch for each in self.samples])
-        stall, stretch = (float(np.interp(np.log(update_s), lengths, each)) for each in figures)
-        return stall, stretch
+        if len(self.lengths) == 1 or update_s <= 0:
+            return self.lengths[0].slowdown
+        known = [math.log(each.update_s or 0.0) for each in self.lengths]
+        figures = zip(*(each.slowdown for each in self.lengths), strict=True)
+        return Slowdown(*(float(np.interp(math.log(update_s), known, each)) for each in figures))
 
     def __str__(self) -> str:
-        spans = zip(*((each.update_s * 1e3, each.stall, each.stretch) for each in self.samples), strict=True)
-        update, stall, stretch = (" to ".join(dict.fromkeys(f"{each:.2g}" for each in (s[0], s[-1]))) for s in spans)
-        length = f" (of updates of {update} ms)" * (len(self.samples) > 1)
+        stall, stretch = (span(each) for each in zip(*(each.slowdown for each in self.lengths), strict=True))
+        known = [each.update_s * 1e3 for each in self.lengths if each.update_s is not None]
+        length = f" of {span(known)} ms each" if known else ""
         return f"a second of updates{length} delays messages by {stall} s, and takes {stretch} s beside them"
+
+
+def span(figures: Sequence[float]) -> str:
+    """From the least to the largest.
+
+    >>> span([0.5, 0.25, 0.31]), span([1.0])
+    ('0.25 to 0.5', '1')
+    """
+    return " to ".join(dict.fromkeys(f"{each:.2g}" for each in (min(figures), max(figures))))
 
 
 FREE = Contention()
@@ -85,14 +93,17 @@ def contention_of(rows: Sequence[Row]) -> Contention:
     told = [
         (row.bytes, row.update_us, row.delay_us / row.update_us, row.update_beside_us / row.update_us)
         for row in rows
-        if row.delay_us is not None and row.update_us and row.update_beside_us and row.p50_us >= ROOM * row.update_us
+        if row.delay_us is not None
+        and row.update_us is not None
+        and row.update_beside_us is not None
+        and LEAST_US <= row.update_us <= row.p50_us / ROOM
     ]
-    samples = []
+    lengths = []
     for _, same in groupby(sorted(told), lambda each: each[0]):
         update_us, stall, stretch = map(median, list(zip(*same, strict=True))[1:])
-        samples.append(Beside(update_us * 1e-6, max(0.0, stall), max(1.0, stretch)))
-    samples.sort(key=lambda each: each.update_s)
-    return Contention(tuple(samples), "measured") if samples else Contention(origin="unknown")
+        lengths.append(Length(update_us * 1e-6, Slowdown(max(0.0, stall), max(1.0, stretch))))
+    lengths.sort(key=lambda each: each.update_s or 0.0)
+    return Contention(tuple(lengths), "measured") if lengths else Contention(origin="unknown")
 
 
 def parse_stall(text: str) -> Contention:
@@ -101,4 +112,4 @@ def parse_stall(text: str) -> Contention:
     Raises:
         ValueError: it cannot be read, is below zero, or too large.
     """
-    return Contention((Beside(stall=share("stall", text, MOST_STALL)),))
+    return Contention((Length(slowdown=Slowdown(share("stall", text, MOST_STALL))),))

@@ -11,6 +11,7 @@ from typing import Any
 from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.parts import Parts, Tally
+from dear_mpi.simulate.recorded_fabric import RecordedFabric
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
@@ -22,7 +23,6 @@ from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.timeline.spans import Run
-from dear_mpi.training.timeline.virtual import RecordedFabric
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 
 __all__ = ["Prediction", "check_finite", "check_schedule", "predict"]
@@ -84,7 +84,7 @@ def predict(
         price=price,
         loss_s=loss_s,
         update_s=lambda bucket: bucket.count * model.update_s,
-        beside=None if contention.is_free else contention.at,
+        slowdown=None if contention.is_free else contention.at,
         compute=compute,
     )
     nominal, options = Nominal(model.forward_s, model.backward_s, price), {"rest_s": model.rest_s, "noise": noise}

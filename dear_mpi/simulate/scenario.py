@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -49,8 +49,7 @@ class Scenario:
         source = settings.source
         model = source.model(name, ranks=ranks, wire=settings.wire)
         if settings.update_s is not None:
-            check_seconds("update_s", settings.update_s)
-            model = replace(model, update_s=settings.update_s)
+            model = replace(model, update_s=check_seconds("update_s", settings.update_s))
         hosts = wires.network.hosts or tuple(range(ranks))
         kind = Prices if wires.topology is None else partial(Replayed, topology=wires.topology)
         prices = kind(wires.network, ranks, default_segment(hosts), model.itemsize)
@@ -132,7 +131,7 @@ class Scenario:
             "compute": str(self.source),
             "compute_origin": self.source.origin,
             "update_s_per_element": self.model.update_s,
-            "contention": [asdict(each) for each in self.contention.samples],
+            "contention": [each.row() for each in self.contention.lengths],
             "contention_origin": self.contention.origin,
             "update_origin": "measured" if settings.update_s is None and settings.profile else "given",
             "straggler": settings.straggler,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dear_mpi.simulate.compute import Source, source_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.pace import parse_jitter
+from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.profiles.profile import Profile
 
 __all__ = ["Settings"]
@@ -69,7 +70,7 @@ class Settings:
             ValueError: it is not so.
         """
         for what, values in (("models", self.models), ("ranks", self.ranks), ("fusions", self.fusions)):
-            if len(set(values)) != len(values):
+            if len({in_bytes(str(value)) for value in values}) != len(values):
                 raise ValueError(f"{what} must be different ones, not {', '.join(map(str, values))}")
         if self.counted < 1:
             raise ValueError(f"iterations must be at least 1, not {self.iterations}")

@@ -16,7 +16,7 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.data import Examples
 from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.world import World
-from dear_mpi.training.config import Config
+from dear_mpi.training.runs.config import Config
 
 __all__ = ["available_bytes", "check_batch", "check_model", "make_slab"]
 

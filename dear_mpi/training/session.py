@@ -27,6 +27,8 @@ from dear_mpi.training.costs.wire_cost import WirePrices
 from dear_mpi.training.decisions import Decisions, Start
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fabric.loss_meter import LossMeter
+from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.sharded import ShardedFabric
 from dear_mpi.training.facts import model_of, sha256
@@ -36,8 +38,6 @@ from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.line.shards import Shards
-from dear_mpi.training.loss_meter import LossMeter
-from dear_mpi.training.loss_scale import LossScale
 from dear_mpi.training.memory import make_slab
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse

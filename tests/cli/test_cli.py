@@ -18,7 +18,7 @@ from dear_mpi import __version__
 from dear_mpi.cli.app import COMMANDS, app
 from dear_mpi.cli.flags import CONFIG_FLAGS
 from dear_mpi.collectives import ALGORITHMS
-from dear_mpi.training.config import Config
+from dear_mpi.training.runs.config import Config
 
 
 def run(*arguments):

@@ -15,10 +15,10 @@ from dear_mpi.bench.gloo import gloo_group
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median, ratio
-from dear_mpi.training.compare import turns
-from dear_mpi.training.config import Config
-from dear_mpi.training.contestant import Contestant
-from dear_mpi.training.job import Job
+from dear_mpi.training.runs.compare import turns
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.contestant import Contestant
+from dear_mpi.training.runs.job import Job
 from tests.ddp.loop import DdpLoop
 
 READING = """## Reading

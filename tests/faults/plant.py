@@ -34,8 +34,8 @@ CALLS = {
     "op": "dear_mpi.collectives.plans.message_buffers:combiner",
     "algorithm": "dear_mpi.collectives.plans.runners.messages:write_program",
     "flush": "dear_mpi.training.schedules.dear:Dear.flush",
-    "evaluation": "dear_mpi.training.job:Job.accuracy",
-    "report": "dear_mpi.training.train:describe",
+    "evaluation": "dear_mpi.training.runs.job:Job.accuracy",
+    "report": "dear_mpi.training.runs.train:describe",
 }
 
 

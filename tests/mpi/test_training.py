@@ -5,9 +5,9 @@ import pytest
 from dear_mpi.collectives import MismatchError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.config import Config
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.train import train
 from dear_mpi.training.trainer import TrainingError
 from tests.training_checks import KINDS, SCHEDULE_CASES, schedules_for, settings
 

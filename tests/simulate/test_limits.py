@@ -150,7 +150,7 @@ def test_bad_tables(modules, said, tmp_path):
 
 
 ROW = row_of(Case("all_reduce", 1024), "ring", Samples([[1e-4] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
-ROWS = [asdict(ROW), asdict(replace(ROW, bytes=4096, count=1024, p50_us=400.0))]
+ROWS = [asdict(ROW), asdict(replace(ROW, bytes=4096, count=1024, p50_us=400.0, mean_us=400.0))]
 
 
 @pytest.mark.parametrize(

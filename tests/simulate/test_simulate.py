@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -11,13 +12,14 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.simulate.contention import Beside, Contention, contention_of, parse_stall
+from dear_mpi.simulate.bench_rows import fitted
+from dear_mpi.simulate.contention import Contention, Length, contention_of, parse_stall
 from dear_mpi.simulate.network import PRESETS, read_network
 from dear_mpi.simulate.remedies import remedies
 from dear_mpi.simulate.run import check_schedule
 from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.simulate.table import exposed_parts
-from dear_mpi.training.fabric.virtual import VirtualFabric
+from dear_mpi.training.fabric.virtual import Slowdown, VirtualFabric
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from tests.cli_checks import assert_one_line
 from tests.simulate import testbed
@@ -93,47 +95,66 @@ def test_messages_that_outlast_an_update_are_delayed_by_its_share():
     assert (handle.end_s, fabric.wire_free_s, fabric.now()) == (108.0, 108.0, 6.0)
 
 
-def virtual_fabric(*, price_s, update_s, beside):
+def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own_time():
+    ranks = {"compute": lambda seconds: seconds * np.array([1.0, 3.0])}
+    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=100.0, update_s=4.0, beside=(0.5, 1.5), **ranks)
+    fabric.start("all_reduce", bucket)
+    fabric.update(bucket)
+    assert fabric.now().tolist() == [6.0, 18.0]
+
+
+def virtual_fabric(*, price_s, update_s, beside, **options):
     rules = SimpleNamespace(buckets=(), start=lambda *_: None, update=lambda _: None)
-    return VirtualFabric(rules, price=lambda *_: price_s, update_s=lambda _: update_s, beside=lambda _: beside)
+    options |= {"price": lambda *_: price_s, "update_s": lambda _: update_s, "slowdown": lambda _: Slowdown(*beside)}
+    return VirtualFabric(rules, **options)
 
 
 def rows_beside(*delays):
-    """Rows of bench --beside: collectives of 100 us, and the delays of each."""
-    base = row_of(Case("all_reduce", 8), "ring", Samples([[1e-4] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
+    """Rows of bench --beside: collectives of 1 ms, and the delays of each."""
+    base = row_of(Case("all_reduce", 8), "ring", Samples([[1e-3] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
     names = ("delay_us", "update_us", "update_beside_us")
     return [replace(base, **dict(zip(names, each, strict=True))) for each in delays]
 
 
 def of_us(update_us, stall, stretch):
-    return Beside(pytest.approx(update_us * 1e-6), stall, stretch)
+    return Length(pytest.approx(update_us * 1e-6), Slowdown(stall, stretch))
 
 
 def test_contention_is_that_of_the_rows_with_an_update_beside_them():
-    found = contention_of(rows_beside((10.0, 20.0, 30.0), (30.0, 20.0, 50.0), (0.0, 90.0, 90.0), (None, None, None)))
-    assert found == Contention((of_us(20, 1.0, 2.0),), "measured"), "one that ends before its update does not count"
-    assert contention_of(rows_beside((-5.0, 10.0, 9.0))) == Contention((of_us(10, 0.0, 1.0),), "measured")
+    found = contention_of(rows_beside((100, 200, 300), (300, 200, 500), (0, 900, 900), (30, 1, 2), (None, None, None)))
+    assert found == Contention((of_us(200, 1.0, 2.0),), "measured"), (
+        "of updates that outlast messages, or are tiny, nothing"
+    )
+    assert contention_of(rows_beside((-50.0, 100.0, 90.0))) == Contention((of_us(100, 0.0, 1.0),), "measured")
     assert contention_of(rows_beside((None, None, None))) == Contention(origin="unknown")
 
 
 def test_contention_depends_on_the_length_of_the_update():
-    short, long = rows_beside((6, 4, 8), (20, 40, 50))
+    short, long = rows_beside((90, 60, 120), (200, 400, 500))
     found = contention_of([replace(long, bytes=80), short])
-    assert [found.at(seconds) for seconds in (1e-6, 4e-6, 40e-6, 1.0)] == [(1.5, 2.0)] * 2 + [(0.5, 1.25)] * 2
-    between = found.at((4e-6 * 40e-6) ** 0.5)
+    assert [found.at(seconds) for seconds in (1e-6, 60e-6, 400e-6, 1.0)] == [(1.5, 2.0)] * 2 + [(0.5, 1.25)] * 2
+    between = found.at((60e-6 * 400e-6) ** 0.5)
     assert between == pytest.approx((1.0, 1.625))
-    assert "of updates of 0.004 to 0.04 ms) delays messages by 1.5 to 0.5 s, and takes 2 to 1.2 s" in str(found)
+    assert "of updates of 0.06 to 0.4 ms each delays messages by 0.5 to 1.5 s, and takes 1.2 to 2 s" in str(found)
 
 
 def test_a_file_of_bench_beside_says_how_long_updates_hold_messages_up(tmp_path):
-    rows, file = rows_beside((10.0, 20.0, 30.0)), tmp_path / "rows.json"
-    file.write_text(json.dumps([asdict(rows[0]), asdict(replace(rows[0], bytes=1 << 20, count=1 << 18, p50_us=900.0))]))
-    assert read_network(str(file), 4).contention == Contention((of_us(20, 0.5, 1.5),) * 2, "measured")
+    rows, file = rows_beside((100, 200, 300)), tmp_path / "rows.json"
+    more = replace(rows[0], bytes=1 << 20, count=1 << 18, p50_us=9000.0, mean_us=9000.0)
+    file.write_text(json.dumps([asdict(rows[0]), asdict(more)]))
+    assert read_network(str(file), 4).contention == Contention((of_us(200, 0.5, 1.5),) * 2, "measured")
     settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9, "network": str(file)}
     measured, given = simulated(**settings)[0].row, simulated(**settings, contention=Contention())[0].row
     assert measured["iteration_s"] > given["iteration_s"]
     assert [(each["stall"], each["stretch"]) for each in measured["contention"]] == [(0.5, 1.5)] * 2
     assert measured["contention_origin"] == "measured"
+
+
+def test_a_network_is_fitted_to_means():
+    (row,) = rows_beside((None, None, None))
+    rows = [replace(row, bytes=size, count=size // 4, p50_us=size / 100) for size in (1 << 20, 1 << 24)]
+    plain, slow = (fitted("rows", [replace(each, mean_us=factor * each.p50_us) for each in rows]) for factor in (1, 2))
+    assert slow.beta == pytest.approx(2 * plain.beta)
 
 
 @pytest.mark.parametrize("uneven", [{"jitter": "20%", "iterations": 5}, {"straggler": "3:2"}])

@@ -25,7 +25,7 @@ from tests.simulate.validation_runs import (
 )
 
 PAGE = ROOT / "docs" / "benchmarks" / "simulate.md"
-PEERS_LINKS, PEERS_RANKS = ("hosts:1gbit", "emulated:1gbit"), 4
+PEERS_LINKS, PEERS_RANKS, PEERS_MODEL = ("hosts:1gbit", "emulated:1gbit"), 4, "resnet50"
 BOUNDS = {"hosts": 0.05, "emulated": 0.03}
 TITLES = {
     "hosts": "Hosts of network namespaces, links of {} (TCP in frames of 1514 bytes)",
@@ -38,15 +38,16 @@ HEAD = """# Predictions beside measurements
 `dear-mpi compare` measures. `python -m tests.simulate.validation --ranks 2 --models resnet50 --links hosts:1gbit`
 takes a part of it. All ranks share 2 cores.
 
-- **measured**: ms of an iteration on its slowest rank: of {iterations[resnet50]} iterations the median with its 95 %
-  interval; of bert_base {iterations[bert_base]}, and their range. The layers of the models sleep, as a host does while
-  its GPU computes; gradients, updates and messages are real. Ring; buckets of 25 MB, or, of peers, those of their
-  sources.
+- **measured**: ms of an iteration on its slowest rank: the median of {iterations[resnet50]} iterations, of bert_base
+  {iterations[bert_base]}, with its 95 % interval. The layers of the models sleep, as a host does while its GPU
+  computes; gradients, updates and messages are real. Ring; buckets of 25 MB, or, of peers, those of their sources.
 - **predicted**: ms by `simulate`, from two things alone. The network: alpha, beta and gamma, and how much updates and
-  messages delay each other, as `bench --beside` finds them in rows of 4 to 32 MiB on the same links. The compute: a
-  profile (`train --profile`) of as many ranks on this machine without any link between them. Of a link: alpha is
-  seconds of each message, beta of each byte that is sent, gamma of each byte that is summed.
-  They are fitted to large messages, in which alpha hardly shows: it is not the latency of the link.
+  messages delay each other, as `bench --beside` finds them in collectives of 2 to 32 MiB on the same links. The
+  compute: a profile (`train --profile`, with one bucket) of as many ranks on this machine without any link between
+  them. Of a link: alpha is seconds of each message, beta of each byte that is sent, gamma of each byte that is
+  summed. They are fitted to large messages, in which alpha hardly shows: it is not the latency of the link.
+- **stall** and **stretch**, of an update of some length: by how many seconds each second of it delays the messages
+  beside it, and how many times as long it takes then.
 - **off**: how far the prediction is above the measurement, in bold where that is more than {hosts:.0%}, on the emulated
   link {emulated:.0%}. **free**: the same for a prediction in which updates and messages do not delay each other.
 """
@@ -98,11 +99,10 @@ def fitted(row: Row) -> str:
     gamma = f", 1/gamma {1e-9 / row['gamma_s_per_B']:.1f} GB/s" if row["gamma_s_per_B"] else ""
     network = f"alpha {row['alpha_s'] * 1e6:.0f} us, 1/beta {1e-9 / row['beta_s_per_B']:.4f} GB/s{gamma}"
     updates = f"updates of {row['update_s_per_element'] * 1e9:.1f} ns for each element"
-    samples = [
-        f"{each['update_s'] * 1e3:.1f} ms: {each['stall']:.2f}, {each['stretch']:.2f}" for each in row["contention"]
+    lengths = [
+        f"{each['update_s'] * 1e3:.1f} ms {each['stall']:.2f} and {each['stretch']:.2f}" for each in row["contention"]
     ]
-    beside = f"updates beside messages, their length: stall, stretch: {'; '.join(samples)}"
-    return f"- {row['ranks']} ranks: {network}; {updates}; {beside}."
+    return f"- {row['ranks']} ranks: {network}; {updates}; stall and stretch of one of {', '.join(lengths)}."
 
 
 def page(found: Sequence[Compared]) -> Iterator[str]:
@@ -145,7 +145,8 @@ def main() -> None:
         ]
         found = [each for link in links for each in compared(link, options.models, USUAL)]
         chosen = [link for link in links if f"{link.kind}:{link.rate}" in PEERS_LINKS and link.ranks == PEERS_RANKS]
-        found += [each for link in chosen for each in compared(link, ["resnet50"], PEERS)]
+        if PEERS_MODEL in options.models:
+            found += [each for link in chosen for each in compared(link, [PEERS_MODEL], PEERS)]
     text = "\n".join(page(found))
     print(text)
     PAGE.write_text(text, encoding="utf-8")

@@ -24,7 +24,9 @@ BENCH = "all_reduce,reduce_scatter,all_gather"
 RANKS = {"hosts": (2, 3, 4), "emulated": (3, 4)}
 LINKS = ("hosts:1gbit", "hosts:2gbit", "emulated:1gbit", "emulated:2gbit")
 LATENCY = "50us"  # of the emulated link
-SIZES = "2MiB,4MiB,8MiB,16MiB,32MiB,64MiB"  # about those of buckets
+# About the sizes of buckets. Small ones in a row, as in training: after a pause a link lets a burst through at once, of
+# which they notice more.
+SIZES = {"streaming": "2MiB,4MiB", "isolated": "8MiB,16MiB,32MiB"}
 ALONE = "buckets:1"  # a bucket that is updated has no messages of another one beside it
 LIMIT_S = 1200
 
@@ -130,11 +132,23 @@ def profile_of(folder: Path, ranks: int, name: str) -> Path:
     return Link(folder, "none", ranks).run("train", *compute_of(name, ALONE), *flags, what=name, flag="--profile")
 
 
+def benchmarked(link: Link) -> Path:
+    """A file with all rows of the benchmark."""
+    flags = ["--algorithms", "ring", "--collective", BENCH, "--beside"]
+    parts = [
+        link.run("bench", *flags, "--sizes", sizes, "--cadence", cadence, what=cadence)
+        for cadence, sizes in SIZES.items()
+    ]
+    rows = link.folder / f"rows-{link.kind}-{link.rate}-{link.ranks}.json"
+    rows.write_text(json.dumps([row for part in parts for row in read(part)]), encoding="utf-8")
+    return rows
+
+
 def measured(link: Link, models: list[str], contest: Contest) -> tuple[Path, dict[str, Path]]:
     """The rows of the benchmark, and the iterations of each model."""
     runs = {}
     with link.up():
-        rows = link.run("bench", "--algorithms", "ring", "--collective", BENCH, "--sizes", SIZES, "--beside")
+        rows = benchmarked(link)
         for name in models:
             flags = [*compute_of(name, contest.fusion), "--schedules", contest.schedules]
             what = "-".join(part for part in (name, contest.name) if part)

@@ -11,9 +11,9 @@ from dear_mpi.kernels.optimizers import SGD, Adam
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World
 from dear_mpi.training import Session
-from dear_mpi.training.config import Config
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.train import Saving, train
 from tests.training_checks import settings
 
 WAYS = [

@@ -15,9 +15,9 @@ from dear_mpi.models.layers import synthetic
 from dear_mpi.models.paper_models import Module, load_modules, synthetic_layers
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median, ratio
-from dear_mpi.training.config import PRESETS, Config, kind_of
+from dear_mpi.training.runs.config import PRESETS, Config, kind_of
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.train import train
 from tests.training_checks import settings
 
 

@@ -11,13 +11,13 @@ from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
-from dear_mpi.training.compare import compare
-from dear_mpi.training.config import Config
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
 from dear_mpi.training.fusion.by_time import BY_TIME
-from dear_mpi.training.job import Job
+from dear_mpi.training.runs.compare import compare
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, DearEager
 from tests.training_checks import settings
 

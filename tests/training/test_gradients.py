@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.config import Config
 from dear_mpi.training.fabric.exact import COUNT, root_of, sums_of_squares
-from dear_mpi.training.job import Job
-from dear_mpi.training.loss_scale import LossScale
+from dear_mpi.training.fabric.loss_scale import LossScale
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.job import Job
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.train import train
 from tests.training_checks import KINDS, settings
 
 EXTREMES = [0.0, -0.0, 1.0, 5e-324, 1e-160, 1e-30, -3.5e38, 1e150, 2.0**500]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.training.config import Config
 from dear_mpi.training.learning_rate import DECAYS, Constant, Cosine, Linear, rates_of
+from dear_mpi.training.runs.config import Config
 
 # t: of T iterations after the warm-up
 CLOSED = {

@@ -13,12 +13,12 @@ from dear_mpi.models.layer import in_order
 from dear_mpi.models.layers import Dense, Gelu, LayerNorm, Reshape, SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.config import Config
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.train import train
 from tests.training_checks import KINDS, arena_of, settings
 
 SHAPES = [(), (1,), (3, 5), (32,), (7, 11, 2), (0,), (129,)]

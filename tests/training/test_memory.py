@@ -9,8 +9,8 @@ import pytest
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import memory
-from dear_mpi.training.config import Config
-from dear_mpi.training.job import Job
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.job import Job
 from tests.training_checks import settings
 
 

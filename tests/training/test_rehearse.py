@@ -17,7 +17,6 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.training.config import Config
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Order
@@ -26,8 +25,9 @@ from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.rehearse import LIMIT_S, rehearse
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
-from dear_mpi.training.train import train
 from dear_mpi.training.trainer import Trainer
 from tests import training_checks
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.stats import FEWEST
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.see.comparison import notes, show_comparison
-from dear_mpi.training.compare import compare, compared
-from dear_mpi.training.config import Config
-from dear_mpi.training.job import Job
-from dear_mpi.training.report import Timing, timing
+from dear_mpi.training.runs.compare import compare, compared
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.job import Job
+from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Wfbp
 from dear_mpi.training.trainer import Times
 from tests.training_checks import README, settings
@@ -72,9 +72,9 @@ def test_a_speed_up_has_a_word(word):
 
 
 def test_few_iterations_tell_nothing_apart():
-    fast, slow = figures([0.5] * (FEWEST - 1)), figures([1.0] * 30)
+    fast, slow = figures([0.5] * (FEWEST_SAMPLES - 1)), figures([1.0] * 30)
     assert compared(fast, slow)["verdict"] == compared(slow, fast)["verdict"] == "cannot tell"
-    assert compared(figures([0.5] * FEWEST), slow)["verdict"] == "faster"
+    assert compared(figures([0.5] * FEWEST_SAMPLES), slow)["verdict"] == "faster"
 
 
 def test_noise_is_not_shown_as_a_figure(capsys):
@@ -89,7 +89,7 @@ def test_noise_is_not_shown_as_a_figure(capsys):
 
 def row(**figures):
     given = {"schedule": "dear", "ranks": 4, "buckets": 9, "ideal_speedup": 1.25, "median_s": 1.0, "exposed_s": {}}
-    return given | {"iterations": FEWEST} | figures
+    return given | {"iterations": FEWEST_SAMPLES} | figures
 
 
 def test_it_is_said_where_nothing_can_be_gained():

@@ -12,14 +12,14 @@ from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.config import Config
-from dear_mpi.training.costs.bounds import communication
+from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.job import Job
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.job import Job
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.train import train
 from dear_mpi.training.trainer import TrainingError
 from tests.collective_checks import CountingTransport
 from tests.training_checks import KINDS, README, SCHEDULE_CASES, schedules_for, settings

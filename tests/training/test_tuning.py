@@ -13,11 +13,11 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_bytes, parse_link
 from dear_mpi.training import Adam, Session
-from dear_mpi.training.compare import compare
-from dear_mpi.training.config import Config
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.profiles.profile import read_profile
-from dear_mpi.training.train import train
+from dear_mpi.training.runs.compare import compare
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.tuning.by_trials import FILL, TIMED
 from tests.cli_checks import assert_one_line
 from tests.training_checks import settings

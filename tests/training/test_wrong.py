@@ -11,9 +11,9 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import World
-from dear_mpi.training.compare import compare
-from dear_mpi.training.config import Config
-from dear_mpi.training.train import train
+from dear_mpi.training.runs.compare import compare
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from tests.training_checks import KINDS, arena_of, settings
 
 RANKS = 3

@@ -5,8 +5,8 @@ import pytest
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import World
-from dear_mpi.training.config import Config
-from dear_mpi.training.train import train
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from tests.pages import Page, output_of
 from tests.training_checks import settings
 

@@ -1,1 +1,1 @@
-"""What an iteration needs of the network: bounds, prices of collectives, and what is sent."""
+"""What an iteration needs of the network: seconds of all its collectives, prices of one, and what is sent."""

@@ -15,6 +15,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.fabric import Handle
+from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.order import VERDICT, Key, completed
 from dear_mpi.training.fabric.rules import NoRules, Rules
 from dear_mpi.training.fabric.verdict import Verdict
@@ -22,7 +23,6 @@ from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import Shards
-from dear_mpi.training.loss_scale import LossScale
 from dear_mpi.training.timeline.recorder import Recorder
 
 __all__ = ["LiveFabric"]

@@ -17,7 +17,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.fabric.exact import COUNT, root_of, sums_of_squares
-from dear_mpi.training.loss_scale import LossScale
+from dear_mpi.training.fabric.loss_scale import LossScale
 
 __all__ = ["Verdict"]
 

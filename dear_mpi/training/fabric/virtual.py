@@ -6,8 +6,8 @@
 The trainer and the schedules run on it as they do on the live one. It also keeps the book of ``rules.py``, so that a
 schedule which would train wrongly, or wait for ever, is refused before the first byte moves.
 
-Where messages and updates need the same processors, an update holds up what is on the wire (its ``stall``), and takes
-longer itself (its ``stretch``).
+Where messages and updates need the same processors, an update holds up what is on the wire, and takes longer itself
+(``Slowdown``). Whether messages are beside an update is decided by the clock of the last rank, for all ranks.
 
 The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
 has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,21 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.timeline.recorder import Recorder
 
-__all__ = ["Price", "VirtualFabric", "VirtualHandle", "Wait", "last", "of_rank"]
+__all__ = ["Price", "Slowdown", "VirtualFabric", "VirtualHandle", "Wait", "last", "of_rank"]
 
 Price = Callable[[str, Bucket], float]
-Beside = Callable[[float], tuple[float, float]]
+
+
+class Slowdown(NamedTuple):
+    """What an update and the messages beside it do to each other.
+
+    Attributes:
+        stall: seconds by which each second of the update delays what is on the wire.
+        stretch: how many times as long the update takes.
+    """
+
+    stall: float = 0.0
+    stretch: float = 1.0
 
 
 @dataclass(eq=False)
@@ -66,8 +77,8 @@ class VirtualFabric:
         price: seconds of a collective of a bucket, also of one of ``EXTRAS``.
         loss_s: seconds of the sum of the loss.
         update_s: seconds of the update of a bucket.
-        beside: of an update that alone takes so many seconds: the seconds by which each of them delays what is on the
-            wire meanwhile (stall), and how many times as long the update takes then (stretch). None: they do not meet.
+        slowdown: from the seconds that an update takes alone to what it and messages beside it do to each other; None:
+            nothing.
         compute: from nominal seconds to those on each rank.
 
     Attributes:
@@ -86,12 +97,12 @@ class VirtualFabric:
         price: Price = lambda collective, bucket: 0.0,
         loss_s: float = 0.0,
         update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
-        beside: Beside | None = None,
+        slowdown: Callable[[float], Slowdown] | None = None,
         compute: Callable[[Any], Any] = lambda seconds: seconds,
     ) -> None:
         self.rules, self.buckets = rules, rules.buckets
         self.price, self.loss_s, self.update_s, self.compute = price, loss_s, update_s, compute
-        self.beside, self.moving = beside, list[VirtualHandle]()
+        self.slowdown, self.moving = slowdown, list[VirtualHandle]()
         self.clock_s: Any = 0.0
         self.updated_s: Any = 0.0
         self.wire_free_s = 0.0
@@ -133,7 +144,7 @@ class VirtualFabric:
         for each in self.order.submit(key, handle):
             each.begin_s = max(self.wire_free_s, last(each.submitted_s))
             self.wire_free_s = each.end_s = each.begin_s + each.price_s
-            if self.beside is not None:
+            if self.slowdown is not None:
                 self.moving.append(each)
 
     def wait(self, handle: VirtualHandle) -> None:
@@ -150,11 +161,11 @@ class VirtualFabric:
         """Update a bucket, which takes its time."""
         self.rules.update(bucket)
         taken_s = self.compute(self.update_s(bucket))
-        if self.beside is not None:
-            stall, stretch = self.beside(last(taken_s))
+        if self.slowdown is not None:
+            stall, stretch = self.slowdown(last(taken_s))
             meanwhile_s = self.beside_messages(last(taken_s), stretch - stall)
             self.hold_up(stall * meanwhile_s)
-            taken_s = taken_s + (stretch - 1) * meanwhile_s
+            taken_s = taken_s + (stretch - 1) * sooner(taken_s, meanwhile_s)
         self.updated_s = self.updated_s + taken_s
         self.clock_s = self.clock_s + taken_s
 
@@ -202,6 +213,11 @@ class VirtualFabric:
 def later(times_s: Any, bound_s: float) -> Any:
     """Times that are not before a bound; of a number, NumPy would take many times as long."""
     return max(times_s, bound_s) if isinstance(times_s, float) else np.maximum(times_s, bound_s)
+
+
+def sooner(times_s: Any, bound_s: float) -> Any:
+    """Times that are not behind a bound."""
+    return min(times_s, bound_s) if isinstance(times_s, float) else np.minimum(times_s, bound_s)
 
 
 def last(times_s: Any) -> float:

@@ -21,7 +21,8 @@ CYCLE_S, CYCLE_BYTES = 1e-3, parse_bytes("128MiB")  # HOROVOD_CYCLE_TIME, HOROVO
 
 
 def by_time(policy: str, layout: Layout, itemsize: int, backward_s: Sequence[float], price: Price) -> str:
-    """What a policy of ``BY_TIME`` makes of measured times: a policy of ``borders``, ``at:`` and elements of the line.
+    """What a policy of ``BY_TIME`` makes of measured times: ``at:`` and elements of the line, as ``borders`` reads
+    it. It is a text, so that ranks can compare it, and a user can give it again.
 
     Args:
         itemsize: bytes of an element on the wire.

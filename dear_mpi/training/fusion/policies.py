@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from dear_mpi.reporting.units import parse_bytes, whole_number
+from dear_mpi.training.fusion.by_time import BY_TIME
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["USUAL", "borders", "by_bytes", "by_layers", "equal_buckets", "fuse"]
+__all__ = ["USUAL", "borders", "by_bytes", "by_layers", "equal_buckets", "fuse", "in_bytes"]
 
 Groups = list[list[int]]
 USUAL = "25MB"  # the default of DeAR's published code, and of PyTorch's DDP
-NAMED = ("none", "tensors", "ddp", "own", "mgwfbp", "horovod", "auto")
+NAMED = ("none", "tensors", "ddp", "own", *BY_TIME)
 MOST_BUCKETS = 100_000
 DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
 
@@ -106,11 +107,11 @@ def size_of(policy: str, size: str) -> int:
     """The bytes that a policy names.
 
     Raises:
-        ValueError: they cannot be read, or are none.
+        ValueError: they cannot be read, or are zero.
     """
     name, colon, _ = policy.partition(":")
     if colon and name in NAMED:
-        raise ValueError(f"fusion {policy!r} must be {name} alone, which takes nothing after a colon")
+        raise ValueError(f"fusion {policy!r}: {name} takes nothing behind a colon")
     try:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")
@@ -119,6 +120,19 @@ def size_of(policy: str, size: str) -> int:
         allowed += "; of a schedule also own, mgwfbp and horovod; in training also bo and auto"
         raise ValueError(f"fusion {policy!r}: {error}. Allowed: {allowed}") from None
     return nbytes
+
+
+def in_bytes(policy: str) -> str:
+    """The same policy; a size in it is in bytes, however it was written.
+
+    >>> in_bytes("25mb"), in_bytes("cut:4096KB"), in_bytes("none")
+    ('26214400B', 'cut:4194304B', 'none')
+    """
+    kind, colon, size = policy.rpartition(":")
+    try:
+        return f"{kind}{colon}{parse_bytes(size)}B"
+    except ValueError:
+        return policy
 
 
 def trained(nbytes: Sequence[int]) -> list[int]:

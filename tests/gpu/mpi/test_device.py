@@ -16,8 +16,8 @@ from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
-from dear_mpi.training.config import Config
-from dear_mpi.training.train import train
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
 from tests.collective_checks import MESSAGES, cases, check_case
 from tests.gpu.conftest import watched
 from tests.training_checks import KINDS, settings

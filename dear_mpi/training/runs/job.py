@@ -15,10 +15,10 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.data import Batches
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World
-from dear_mpi.training.config import Config
 from dear_mpi.training.facts import sha256
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.workload import make_workload
 from dear_mpi.training.session import Session
-from dear_mpi.training.workload import make_workload
 
 __all__ = ["Job"]
 

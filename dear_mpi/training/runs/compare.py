@@ -6,18 +6,18 @@ pipeline and is not counted.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import FEWEST, Median, median, ratio
-from dear_mpi.reporting.units import parse_bytes
-from dear_mpi.training.config import Config
-from dear_mpi.training.contestant import Contestant
-from dear_mpi.training.job import Job
-from dear_mpi.training.report import Timing, describe
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
+from dear_mpi.training.fusion.policies import in_bytes
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.contestant import Contestant
+from dear_mpi.training.runs.job import Job
+from dear_mpi.training.runs.report import Timing, describe
 from dear_mpi.training.schedules import find_schedules, own_fusion
 from dear_mpi.training.timeline.live import Show, recording, show_runs
 from dear_mpi.training.timeline.spans import Run
@@ -128,21 +128,10 @@ def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> d
     for name in ("decay", "warmup"):
         if getattr(config, name) != getattr(Config, name):
             raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")
-    if len(set(map(plain_size, fusions))) < len(fusions):
+    if len(set(map(in_bytes, fusions))) < len(fusions):
         raise ValueError(f"fusion must be different ones, not {', '.join(fusions)}")
     find_schedules(schedules)
     return {"fusions": tuple(fusions)}
-
-
-def plain_size(fusion: str) -> str:
-    """A policy; one that is a size in bytes, however it was written.
-
-    >>> plain_size("25mb"), plain_size("none")
-    ('26214400B', 'none')
-    """
-    with suppress(ValueError):
-        return f"{parse_bytes(fusion)}B"
-    return fusion
 
 
 def turns(iterations: int) -> list[int]:
@@ -156,7 +145,7 @@ def verdict(figures: Timing, baseline: Timing, speedup: Median) -> str:
         return "baseline"
     if any(middle.high - middle.low > middle.value for middle in (median(figures.steady_s), median(baseline.steady_s))):
         return "too noisy"
-    if min(len(figures.steady_s), len(baseline.steady_s)) < FEWEST:
+    if min(len(figures.steady_s), len(baseline.steady_s)) < FEWEST_SAMPLES:
         return "cannot tell"
     return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "cannot tell"
 

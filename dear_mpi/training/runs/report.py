@@ -13,7 +13,7 @@ import numpy as np
 
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
-from dear_mpi.training.job import Job
+from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Times
 
@@ -45,7 +45,7 @@ def timing(
     Args:
         blocks: runs of iterations.
         fill: how many at the beginning of each do not count, because they fill the pipeline.
-        network: see ``communication`` in ``costs/bounds.py``.
+        network: see ``communication`` in ``costs/communication.py``.
     """
     slowest = [slowest_of(ranks) for ranks in zip(*transport.gather_values(blocks), strict=True)]
     steady = np.concatenate([block[fill:] if len(block) > fill else block for block in slowest])

@@ -16,8 +16,8 @@ from dear_mpi.models.networks import MODELS
 from dear_mpi.models.paper_models import load_modules, synthetic_layers
 from dear_mpi.models.user_model import build_model, try_out
 from dear_mpi.ranks.world import World
-from dear_mpi.training.config import IN_FILE, Config, kind_of
 from dear_mpi.training.memory import check_batch, check_model
+from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
 
 __all__ = ["Workload", "make_workload"]
 

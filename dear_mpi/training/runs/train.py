@@ -9,11 +9,11 @@ from typing import Any
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable
-from dear_mpi.training.config import Config
-from dear_mpi.training.costs.bounds import communication
-from dear_mpi.training.job import Job
+from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.profiles.profiler import Profiler
-from dear_mpi.training.report import describe, timing
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.job import Job
+from dear_mpi.training.runs.report import describe, timing
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.timeline.live import Show, recording, show_runs
 from dear_mpi.training.timeline.spans import Run

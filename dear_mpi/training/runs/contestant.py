@@ -9,12 +9,12 @@ from statistics import fmean, median
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.training.costs.bounds import communication
+from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.traffic import traffic
 from dear_mpi.training.fabric.foresight import Nominal
-from dear_mpi.training.job import Job
-from dear_mpi.training.report import Timing, timing
+from dear_mpi.training.runs.job import Job
+from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
 from dear_mpi.training.trainer import Times
 from dear_mpi.training.tuning.virtual import VirtualRun
