@@ -550,7 +550,7 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5, np.int64), t, op="average")),
     ("segment", ValueError, "segment_bytes must be a whole number from 8 (one element) to 1073741824, not 7",
      lambda t: all_reduce(np.zeros(5), t, segment_bytes=7)),
-    ("segment, no number", ValueError, "segment_bytes must be a whole number from 8 (one element) to 1073741824, not nan",
+    ("no number", ValueError, "segment_bytes must be a whole number from 8 (one element) to 1073741824, not nan",
      lambda t: all_reduce(np.zeros(5), t, segment_bytes=float("nan"))),
     ("out count", ValueError, "out must have 5 elements on rank 0",
      lambda t: all_reduce(np.zeros(5), t, out=np.zeros(6))),
