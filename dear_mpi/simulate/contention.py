@@ -98,12 +98,12 @@ def contention_of(rows: Sequence[Row]) -> Contention:
         and row.update_beside_us is not None
         and LEAST_US <= row.update_us <= row.p50_us / ROOM
     ]
-    lengths = []
-    for _, same in groupby(sorted(told), lambda each: each[0]):
-        update_us, stall, stretch = map(median, list(zip(*same, strict=True))[1:])
-        lengths.append(Length(update_us * 1e-6, Slowdown(max(0.0, stall), max(1.0, stretch))))
-    lengths.sort(key=lambda each: each.update_s or 0.0)
-    return Contention(tuple(lengths), "measured") if lengths else Contention(origin="unknown")
+    by_size = groupby(sorted(told), lambda each: each[0])
+    medians = sorted(tuple(map(median, list(zip(*same, strict=True))[1:])) for _, same in by_size)
+    lengths = tuple(
+        Length(update_us * 1e-6, Slowdown(max(0.0, stall), max(1.0, stretch))) for update_us, stall, stretch in medians
+    )
+    return Contention(lengths, "measured") if lengths else Contention(origin="unknown")
 
 
 def parse_stall(text: str) -> Contention:

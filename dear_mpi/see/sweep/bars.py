@@ -27,7 +27,7 @@ def draw_bars(sweep: Sweep, heading: str) -> Any:
         inches=(WIDTH_INCHES, PANEL_INCHES + BAR_INCHES * len(sweep.schedules)),
         below=BELOW_INCHES,
         title=f"Where the time of an iteration goes: {where}",
-        notes=f"{heading}\n{HOW_TO_READ}; speed-up: over {label(sweep.over)}",
+        notes=f"{heading}\n{HOW_TO_READ}; speed-up: over {sweep.over}",
     )
     for panel, model in zip(axes, sweep.models, strict=True):
         draw_panel(panel, [sweep.row(model=model, schedule=schedule) for schedule in sweep.schedules])
