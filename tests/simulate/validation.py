@@ -4,6 +4,7 @@ python -m tests.simulate.validation [--ranks 2 3 4] [--models resnet50 ...] [--l
 """
 
 import argparse
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -12,10 +13,12 @@ from statistics import median
 
 from tests.rooms import ROOT
 from tests.simulate.validation_runs import (
+    ATTEMPTS,
     FORWARD_S,
     ITERATIONS,
     LINKS,
     PEERS,
+    QUIET,
     RANKS,
     USUAL,
     Compared,
@@ -106,13 +109,28 @@ def fitted(row: Row) -> str:
     return f"- {row['ranks']} ranks: {network}; {updates}; stall and stretch of one of {', '.join(lengths)}."
 
 
-def page(found: Sequence[Compared]) -> Iterator[str]:
-    """The whole page."""
+def losses(folder: Path) -> str:
+    """How much of the processors was lost while commands ran, and what was repeated for that."""
+    lost = {file.stem: json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("*.lost"))}
+    again = [name for name, each in lost.items() if len(each) > 1]
+    worst = {name: min(each) for name, each in lost.items() if min(each) > QUIET}
+    said = (
+        f"A command ran again if other machines of its host took over {QUIET:.0%} of the processors (steal time) "
+        f"meanwhile, whatever its result; {ATTEMPTS} times in all, and the quietest counts. "
+        f"Of {len(lost)} commands that were {len(again)}{': ' * bool(again)}{', '.join(again)}. "
+    )
+    left = ", ".join(f"{name} ({share:.1%})" for name, share in worst.items())
+    return said + (f"Still above that: {left}.\n" if worst else "None was left above that.\n")
+
+
+def page(found: Sequence[Compared], folder: Path) -> Iterator[str]:
+    """The whole page, from the rows and the folder of their commands."""
     yield HEAD.format(**BOUNDS, iterations=ITERATIONS)
     ranks, models = ({row.measured[key]: None for row in found} for key in ("ranks", "model"))
     links = {f"{row.kind}:{row.rate}": None for row in found}
     names = ", ".join(model.removeprefix("synthetic:") for model in models)
-    yield f"This run had {' and '.join(map(str, ranks))} ranks, {names}, and the links {', '.join(links)}.\n"
+    yield f"This run had {' and '.join(map(str, ranks))} ranks, {names}, and the links {', '.join(links)}."
+    yield losses(folder)
     for (contest, kind, rate), same in groupby(found, lambda each: (each.contest, each.kind, each.rate)):
         rows = list(same)
         peers = "Peers, each with the buckets of its source: " if contest == PEERS else ""
@@ -148,7 +166,7 @@ def main() -> None:
         chosen = [link for link in links if f"{link.kind}:{link.rate}" in PEERS_LINKS and link.ranks == PEERS_RANKS]
         if PEERS_MODEL in options.models:
             found += [each for link in chosen for each in compared(link, [PEERS_MODEL], PEERS)]
-    text = "\n".join(page(found))
+        text = "\n".join(page(found, folder))
     print(text)
     PAGE.write_text(text, encoding="utf-8")
 
