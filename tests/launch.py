@@ -15,8 +15,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMED_OUT = 124  # as timeout(1)
@@ -66,18 +69,26 @@ def launch(mpi: Mpi, ranks: int, arguments: list[str], *, limit_s: int) -> int:
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         environment = mpi.environment(ranks) | {"TMPDIR": folder}
         job = subprocess.Popen(command, env=environment)
-        try:
-            return job.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return TIMED_OUT
-        finally:
-            if job.poll() is None:  # also after Ctrl-C; told to end, a launcher ends its ranks; killed, it leaves them
-                job.terminate()
-                try:
-                    job.wait(60)
-                except subprocess.TimeoutExpired:
-                    job.kill()
-                    job.wait()
+        with ended(job):
+            try:
+                return job.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                return TIMED_OUT
+
+
+@contextmanager
+def ended(job: "subprocess.Popen[Any]") -> Iterator[None]:
+    """End a launcher that still runs behind the block, also after Ctrl-C: told to, it ends its ranks; killed, not."""
+    try:
+        yield
+    finally:
+        if job.poll() is None:
+            job.terminate()
+            try:
+                job.wait(60)
+            except subprocess.TimeoutExpired:
+                job.kill()
+                job.wait()
 
 
 def main() -> int:

@@ -35,6 +35,14 @@ ROOMS = {
 }
 LAYERS = list(ROOMS)
 
+# Folders and modules of training, lowest first: each may import itself and those before it. What takes a session as an
+# argument names its type (below `if TYPE_CHECKING`), and that is no import.
+TRAINING = (
+    *("learning_rate", "facts", "line", "timeline", "fusion", "fabric", "costs", "schedules", "profiles"),
+    *("trainer", "virtual_trainer", "options", "in_time", "rehearse", "tuning", "decisions", "checkpoints"),
+    *("layer_use", "session", "hooked", "torch_session", "recording", "runs"),
+)
+
 
 def sources():
     """{module: path} of every file of the three packages, each once: not again through the links."""
@@ -72,6 +80,13 @@ def may_import(module, name):
     room = inside.partition("/")[0]
     allowed = [room, *rooms[room]] if room in rooms else rooms
     return any(f"{found}/".startswith(f"{entry}/") for entry in allowed)
+
+
+def may_import_in_training(module, name):
+    """The same inside training; its ``__init__`` may import all, and is imported by none of it."""
+    floors = [each.removeprefix("dear_mpi.training").removeprefix(".").partition(".")[0] for each in (module, name)]
+    own, target = (TRAINING.index(floor) if floor in TRAINING else len(TRAINING) for floor in floors)
+    return target <= own
 
 
 def main():

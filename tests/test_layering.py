@@ -6,7 +6,17 @@ import sys
 
 import pytest
 
-from tests.rooms import LAYERS, ROOMS, ROOT, SOURCES, may_import, place, room_of
+from tests.rooms import (
+    LAYERS,
+    ROOMS,
+    ROOT,
+    SOURCES,
+    TRAINING,
+    may_import,
+    may_import_in_training,
+    place,
+    room_of,
+)
 
 STARTS_MPI = {"dear_mpi.collectives.transports.mpi"}  # when it is imported: so it is imported where it is needed
 MPI4PY_FILES = STARTS_MPI | {
@@ -22,6 +32,7 @@ IMPORTLIB_FILES = {
     "dear_mpi.kernels.array",
     "dear_mpi.kernels.dispatch",
 }
+TYPES = "TYPE_CHECKING"
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
 
 
@@ -96,6 +107,50 @@ def test_rooms_have_an_order(layer):
 def test_imports_point_down(module):
     wrong = refused(module, SOURCES[module].read_text(encoding="utf-8"))
     assert not wrong, "\n".join([f"{SOURCES[module]} (see is_allowed, and ROOMS in tests/rooms.py)", *wrong])
+
+
+IN_TRAINING = [module for module in SOURCES if within(module, "dear_mpi.training")]
+
+
+def test_training_is_in_the_table():
+    parts = {module.removeprefix("dear_mpi.training.").partition(".")[0] for module in IN_TRAINING}
+    assert parts - {"__init__"} == set(TRAINING), "see TRAINING in tests/rooms.py"
+
+
+def without_types(source):
+    """A source without what is imported for annotations alone."""
+    tree = ast.parse(source)
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == TYPES)]
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize("module", IN_TRAINING)
+def test_imports_of_training_point_down(module):
+    names = imported_names(without_types(SOURCES[module].read_text(encoding="utf-8")))
+    ours = [name for _, name in names if within(name, "dear_mpi.training")]
+    assert [name for name in ours if not may_import_in_training(module, name)] == [], "see TRAINING in tests/rooms.py"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "allowed"),
+    [
+        ("schedules.dear", "fabric.fabric.Fabric", True),
+        ("fabric.live", "schedules.dear", False),
+        ("fabric.live", "recording.recording", False),
+        ("runs.job", "session.Session", True),
+        ("tuning.by_trials", "session.Session", False),
+        ("__init__", "session.Session", True),
+        ("session", "__init__", False),
+    ],
+)
+def test_order_of_training(module, name, allowed):
+    assert may_import_in_training(f"dear_mpi.training.{module}", f"dear_mpi.training.{name}") == allowed
+
+
+def test_what_is_imported_for_types_alone_is_no_import():
+    for_types = "if TYPE_CHECKING:\n    from dear_mpi.training.session import Session\n"
+    assert not [*imported_names(without_types(for_types))]
+    assert [*imported_names(without_types(for_types.replace("TYPE_CHECKING", "True")))]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.reporting.units import format_bytes
 
 __all__ = ["Report", "Settings", "bench"]
@@ -79,8 +80,7 @@ class Settings:
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         if "" in self.names:
             raise ValueError(f"algorithms must be names with commas between them, not {','.join(self.names)!r}")
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(f"algorithms must be different ones, not {', '.join(self.names)}")
+        check_distinct("algorithms", self.names)
         check_exact(next(self.cases()), world.size)
         for name in self.names:
             if mpi_of(name) in OTHERS:

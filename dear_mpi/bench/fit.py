@@ -64,12 +64,13 @@ def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
     return [(time_s(row, written, Network(*there)) - here) / step for there, step in zip(moved, steps, strict=True)]
 
 
-def fit_network(rows: Sequence[Row], hosts: Sequence[int] = ()) -> Fit | None:
-    """The network of these rows; None where fewer than two sizes have programs, or there are too many ranks."""
+def fit_network(rows: Sequence[Row], hosts: Sequence[int] = (), *, explains: str = "p50_us") -> Fit | None:
+    """The network that explains a figure of these rows; None where fewer than two sizes have programs, or there are too
+    many ranks."""
     known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts))]
     if len({row.bytes for row, _ in known}) < 2:
         return None
-    measured_s = np.array([row.p50_us for row, _ in known]) * 1e-6
+    measured_s = np.array([getattr(row, explains) for row, _ in known]) * 1e-6
     point, told = np.array(FIRST), list[int]()
     for _ in range(ROUNDS):
         relative = np.array([gradient(row, written, point) for row, written in known]) / measured_s[:, None]

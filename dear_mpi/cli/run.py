@@ -16,12 +16,12 @@ from dear_mpi.collectives.program.errors import AgreedError, ProgramError, Trans
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
-from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.reporting.files import check_writable, replacing, set_aside
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_seconds, usable_link
 from dear_mpi.training.runs.config import Config
 
-__all__ = ["check_alone", "complain", "complaining", "old_name", "run_job", "run_ranks", "set_aside", "write_json"]
+__all__ = ["check_alone", "complain", "complaining", "run_job", "run_ranks", "write_json"]
 
 
 @contextmanager
@@ -109,18 +109,6 @@ def run_ranks(
         return run_world(on_each_rank, facts=facts, **how)
     except TransportError:
         raise typer.Exit(1) from None  # the rank that failed has said why
-
-
-def set_aside(path: Path) -> None:
-    """Let an older report be FILE.old."""
-    if path.is_file():
-        path.resolve().rename(old_name(path))
-
-
-def old_name(path: Path) -> Path:
-    """What an older report is called then; of a link, that to which it leads: it stays one."""
-    older = path.resolve()
-    return older.with_name(f"{older.name}.old")
 
 
 def write_json(content: Any, path: Path) -> None:

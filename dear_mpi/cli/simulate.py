@@ -7,11 +7,11 @@ from typing import Annotated
 from typer import Option
 
 from dear_mpi.cli.flags import BETWEEN_FUSIONS, NAMES, JsonFile, TimelineFiles, listed, parsed
-from dear_mpi.cli.run import check_alone, complaining, old_name, set_aside, write_json
+from dear_mpi.cli.run import check_alone, complaining, write_json
 from dear_mpi.cli.timeline import FLAG, timeline_files
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.reporting.files import check_different, check_kept, check_writable
+from dear_mpi.reporting.files import check_different, check_kept, check_writable, older, set_aside
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.reporting.units import check_seconds, parse_rate, whole_number
 from dear_mpi.see.figure import check_figure
@@ -24,7 +24,7 @@ from dear_mpi.simulate.sweep import Settings, Simulated
 from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
 from dear_mpi.simulate.timeline import timeline_of
-from dear_mpi.training.profiles.profile import read_profile
+from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["simulate"]
@@ -115,8 +115,8 @@ def simulate(
             iterations=iterations,
             seed=seed,
         )
-        older = old_name(json_file) if json_file is not None and json_file.is_file() else None
-        check_kept(inputs(settings, profile), [*written, ("the older file of --json as", older)])
+        old = older(json_file) if json_file is not None and json_file.is_file() else None
+        check_kept(inputs(settings, profile), [*written, ("the older file of --json as", old)])
 
         def ready() -> None:
             if json_file is not None:

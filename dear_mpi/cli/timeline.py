@@ -8,7 +8,7 @@ from dear_mpi.cli.flags import listed
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.see.timeline.write import check_endings, check_timeline, write_timeline
-from dear_mpi.training.timeline.live import Show
+from dear_mpi.training.recording import Show
 
 __all__ = ["FLAG", "timeline_files", "timeline_writer"]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Layer", "Loss", "Parameter", "in_order"]
+__all__ = ["Layer", "Loss", "Parameter", "in_order", "layer_name"]
 
 
 @dataclass(eq=False)
@@ -84,3 +84,9 @@ def in_order(layers: Sequence[Layer], uses: Sequence[int] | None = None) -> list
         seen = any(layer is other for other in found)
         found.append(copy.deepcopy(layer, {id(each): each for each in layer.parameters}) if seen else layer)
     return found
+
+
+def layer_name(layer: Layer, number: int) -> str:
+    """What its parameters' names begin with, if they have two parts, such as conv1.weight; else its type and number."""
+    prefix = layer.parameters[0].name.rpartition(".")[0] if layer.parameters else ""
+    return prefix or f"{type(layer).__name__} {number}"

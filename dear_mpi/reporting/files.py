@@ -1,11 +1,12 @@
 """Files that a command writes: tried before the work, and in the end there as a whole or not at all."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["check_different", "check_kept", "check_writable", "replacing"]
+__all__ = ["check_different", "check_kept", "check_writable", "older", "replacing", "set_aside", "tidy"]
 
 TRIAL = bytes(4096)  # one block: on a full disk an empty file can still be made
 
@@ -97,6 +98,27 @@ def unfinished(path: Path) -> Iterator[Path]:
         yield partial
     finally:
         partial.unlink(missing_ok=True)
+
+
+def tidy(path: Path) -> None:
+    """Remove what runs left that were killed while they wrote this file."""
+    whole = path.resolve()
+    left = re.compile(rf"\.\d+-{re.escape(whole.name)}")
+    for each in whole.parent.iterdir():
+        if left.fullmatch(each.name):
+            each.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> None:
+    """Let the file that was there be FILE.old."""
+    if path.is_file():
+        path.resolve().rename(older(path))
+
+
+def older(path: Path) -> Path:
+    """What the file before the last is called; of a link, that to which it leads: it stays one."""
+    whole = path.resolve()
+    return whole.with_name(f"{whole.name}.old")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from itertools import groupby
 from dear_mpi.collectives.transports.emulated import Link
 
 __all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_seconds", "parse_sizes", "plural"]
-__all__ += ["check_seconds", "format_hosts", "parse_rate", "usable_link", "whole_number"]
+__all__ += ["check_seconds", "decimal", "format_hosts", "parse_rate", "parse_share", "usable_link", "whole_number"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
@@ -165,3 +165,26 @@ def usable_link(text: str, what: str = "the") -> Link:
         raise ValueError(f"{what} bandwidth must be at least 0.008kbit, a byte in a second")
     check_seconds(f"{what} latency", link.latency_s)
     return link
+
+
+def parse_share(name: str, text: str, most: float) -> float:
+    """A number, or a percentage, from 0 to ``most``.
+
+    Raises:
+        ValueError: it cannot be read, is below zero, or above ``most``.
+    """
+    number = decimal(text.removesuffix("%"))
+    if number is None:
+        raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
+    found = number / (100 if text.endswith("%") else 1)
+    if not 0 <= found <= most:
+        raise ValueError(f"{name} must be from 0% to {most:.0%}, not {text}")
+    return found
+
+
+def decimal(text: str) -> float | None:
+    """The number that a text of ASCII alone has, or None."""
+    try:
+        return float(text) if text.isascii() else None
+    except ValueError:
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType
 
@@ -64,7 +64,7 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
     Raises:
         ValueError: they are too few.
     """
-    fit = fit_network([replace(row, p50_us=row.mean_us) for row in rows])
+    fit = fit_network(rows, explains="mean_us")
     if fit is None:
         raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
     return fit.network

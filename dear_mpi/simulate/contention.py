@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from dear_mpi.bench.case import Row
-from dear_mpi.simulate.pace import share
+from dear_mpi.reporting.units import parse_share
 from dear_mpi.training.fabric.virtual import Slowdown
 
 __all__ = ["FREE", "Contention", "Length", "contention_of", "parse_stall"]
@@ -112,4 +112,4 @@ def parse_stall(text: str) -> Contention:
     Raises:
         ValueError: it cannot be read, is below zero, or too large.
     """
-    return Contention((Length(slowdown=Slowdown(share("stall", text, MOST_STALL))),))
+    return Contention((Length(slowdown=Slowdown(parse_share("stall", text, MOST_STALL))),))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.reporting.units import whole_number
+from dear_mpi.reporting.units import decimal, parse_share, whole_number
 
-__all__ = ["Jitter", "Pace", "parse_jitter", "parse_straggler", "share"]
+__all__ = ["Jitter", "Pace", "parse_jitter", "parse_straggler"]
 
 MOST_SLOWER = 1000  # times
 MOST_JITTER = 1.0  # a layer then takes e times as long, or longer, in one of six iterations
@@ -94,27 +94,4 @@ def parse_jitter(text: str) -> float:
     >>> parse_jitter("5%"), parse_jitter("0.05")
     (0.05, 0.05)
     """
-    return share("jitter", text, MOST_JITTER)
-
-
-def share(name: str, text: str, most: float) -> float:
-    """A number, or a percentage.
-
-    Raises:
-        ValueError: it cannot be read, is below zero, or above ``most``.
-    """
-    number = decimal(text.removesuffix("%"))
-    if number is None:
-        raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
-    found = number / (100 if text.endswith("%") else 1)
-    if not 0 <= found <= most:
-        raise ValueError(f"{name} must be from 0% to {most:.0%}, not {text}")
-    return found
-
-
-def decimal(text: str) -> float | None:
-    """The number that a text of ASCII alone has, or None."""
-    try:
-        return float(text) if text.isascii() else None
-    except ValueError:
-        return None
+    return parse_share("jitter", text, MOST_JITTER)

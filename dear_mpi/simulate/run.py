@@ -18,8 +18,8 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, VirtualFabric
 from dear_mpi.training.fabric.virtual_use import Noise, steady
 from dear_mpi.training.fusion.by_time import BY_TIME, by_time
-from dear_mpi.training.fusion.policies import borders
-from dear_mpi.training.line.bucket import Cut, cut
+from dear_mpi.training.fusion.policies import fused
+from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.timeline.spans import Run
@@ -132,7 +132,7 @@ def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Call
     if policy in BY_TIME:
         cost = whole_cost(schedule.collectives, layout, itemsize, prices)
         policy = by_time(policy, layout, itemsize, model.backward_s, cost)
-    return cut(layout, borders(policy, layout, itemsize), itemsize)
+    return fused(policy, layout, itemsize)
 
 
 def check_finite(what: str, figures: Mapping[str, object]) -> None:

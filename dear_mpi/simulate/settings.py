@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.simulate.compute import Source, source_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.pace import parse_jitter
@@ -69,9 +70,9 @@ class Settings:
         Raises:
             ValueError: it is not so.
         """
-        for what, values in (("models", self.models), ("ranks", self.ranks), ("fusions", self.fusions)):
-            if len({in_bytes(str(value)) for value in values}) != len(values):
-                raise ValueError(f"{what} must be different ones, not {', '.join(map(str, values))}")
+        check_distinct("models", self.models)
+        check_distinct("ranks", self.ranks)
+        check_distinct("fusions", self.fusions, in_bytes)
         if self.counted < 1:
             raise ValueError(f"iterations must be at least 1, not {self.iterations}")
 

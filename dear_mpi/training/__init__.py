@@ -4,7 +4,7 @@
 
 To read it from the ground up: ``line/``, ``fusion/``, ``fabric/``, ``schedules/``, ``trainer.py``, ``session.py``; then
 what is decided from measured times: ``decisions.py``, ``costs/``, ``profiles/``, ``tuning/``; then what commands need:
-``runs/``, ``checkpoints/``, ``timeline/``.
+``runs/``, ``checkpoints/``, ``timeline/``. Imports point down here, too: ``TRAINING`` in tests/rooms.py is the order.
 """
 
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError

@@ -22,8 +22,9 @@ from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.fusion.by_time import BY_TIME, by_time
 from dear_mpi.training.fusion.policies import USUAL
+from dear_mpi.training.in_time import in_time
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.rehearse import in_time, rehearse
+from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of
 

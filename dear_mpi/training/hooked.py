@@ -23,7 +23,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.training.trainer import Pair, Trainer
+from dear_mpi.training.timeline.recorder import Pair
+from dear_mpi.training.trainer import Trainer
 
 __all__ = ["HookedModel", "HookedTrainer"]
 
@@ -42,7 +43,7 @@ class HookedModel(Protocol):
 
 
 class HookedTrainer(Trainer):
-    """Runs iterations of a model that runs as a whole.
+    """Runs iterations of a model that runs as a whole. It inspects no gradients: the model writes each one by itself.
 
     Args:
         model: with as many uses as the trainer.

@@ -69,7 +69,7 @@ class LayerUse:
         for place in self.places:
             place.parameter.grad = place.grad
         wanted = inspect and bool(self.places)
-        self.filled = wanted and not bool(array_module(dy).isnan(dy).any())  # not where NaN is what comes in
+        self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # what is not makes NaN of itself
         if self.filled:
             for place in self.places:
                 place.grad[...] = math.nan

@@ -39,7 +39,8 @@ class Options:
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
             ``Cosine``; without one it is that of the optimiser. It must depend on that number alone: ranks compare its
             first 1000 values before training. An iteration that was skipped has no update.
-        debug: whether the ranks compare which collective they start, and all gradients are inspected.
+        debug: whether the ranks compare which collective they start, and see that layers write all of their gradients
+            (a module of PyTorch does).
     """
 
     schedule: str = "dear"

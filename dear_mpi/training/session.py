@@ -31,14 +31,14 @@ from dear_mpi.training.fabric.loss_meter import LossMeter
 from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.sharded import ShardedFabric
+from dear_mpi.training.fabric.slab import make_slab
 from dear_mpi.training.facts import model_of, sha256
-from dear_mpi.training.fusion.policies import borders
+from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
-from dear_mpi.training.line.bucket import Cut, cut
+from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.line.shards import Shards
-from dear_mpi.training.memory import make_slab
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse
 from dear_mpi.training.schedules import find_schedules, source_text
@@ -130,7 +130,7 @@ class Session(Checkpointed):
     def plan_cut(self, fusion: str, itemsize: int) -> tuple[Start, Cut]:
         """What a fusion starts with, and its buckets, with which all schedules were rehearsed; not collective."""
         start = self.decisions.start_of(fusion, itemsize)
-        buckets = cut(self.layout, borders(start.fusion, self.layout, itemsize), itemsize)
+        buckets = fused(start.fusion, self.layout, itemsize)
         for name, schedule in self.schedules.items():
             rehearse(schedule, self.rules(name, buckets), len(self.layout.uses), accumulate=self.options.accumulate)
         return start, buckets

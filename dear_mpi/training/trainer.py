@@ -7,7 +7,7 @@ parameters, at the latest in ``schedule.before_forward`` of the layer that needs
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,15 +18,13 @@ from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.timeline.recorder import Pair
 
 __all__ = ["Times", "Trainer", "TrainingError"]
 
 
 class TrainingError(AgreedError):
     """Training cannot go on."""
-
-
-Pair: TypeAlias = tuple[Any, Any]  # marks of the compute stream
 
 
 class Times(NamedTuple):
@@ -54,7 +52,7 @@ class Meter(Protocol):
         """What is wrong with the numbers of targets, the same on all ranks."""
 
 
-class Runs(Protocol):
+class UseOfLayer(Protocol):
     """One use of a layer: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one."""
 
     @property
@@ -78,7 +76,7 @@ class Trainer:
 
     def __init__(
         self,
-        uses: Sequence[Runs],
+        uses: Sequence[UseOfLayer],
         loss: Loss,
         meter: Meter,
         schedule: Schedule,

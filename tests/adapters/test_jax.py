@@ -185,7 +185,7 @@ def test_what_cannot_be_trained_is_refused():
         Session(mine(transport.rank), JaxLoss(cross_entropy), transport)
 
     nothing = on_all(lambda transport: body(transport, lambda rank: [JaxLayer("tanh", lambda p, x: jnp.tanh(x))]), 2)
-    assert nothing == ["session: a model must have a parameter that is trained"] * 2
+    assert nothing == ["session: a model must have a parameter that is trained, with an element"] * 2
     unequal = on_all(
         lambda transport: body(transport, lambda rank: [JaxLayer("a", head, np.ones((4, 4 + rank), "f4"))]), 2
     )

@@ -1,13 +1,12 @@
 """Our schedules beside PyTorch's DDP over gloo, taking turns in one run. On the ranks of a job, as rank 0 prints it:
 
-hostfiles/namespaces.sh with 4 1gbit python -m tests.ddp.beside [--cases resnet50:0.31:9 ...] [--update sharded]
+hostfiles/namespaces.sh with 4 1gbit python -m tests.ddp.beside [--cases resnet50:0.31:9 bert_base:1.32:3:full ...]
 
 `make bench-ddp` makes a page of it.
 """
 
 import argparse
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 
@@ -20,6 +19,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
 from tests.ddp.loop import DdpLoop
+from tests.stolen import stolen_since, ticks
 
 READING = """## Reading
 
@@ -34,7 +34,7 @@ backward. All values must be there before it, and the first gradients come behin
         --schedules dear-eager --fusion cut:4MB --timeline FILE.json
 """
 
-CASES = ("resnet50:0.31:9", "resnet50:0.43:9", "densenet201:0.24:9", "bert_base:1.32:3")
+CASES = ("resnet50:0.31:9", "resnet50:0.31:9:full", "resnet50:0.43:9", "densenet201:0.24:9", "bert_base:1.32:3")
 # Schedules at the fusion of their sources, and dear at others to find its best.
 OURS = (
     ("wfbp", "25MB"),
@@ -49,26 +49,30 @@ OURS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A model, the seconds of its forward pass (backward takes twice as long), and how many iterations count."""
+    """A model, the seconds of its forward pass (backward takes twice as long), how many iterations count, and whether
+    each of our ranks updates a shard, or all parameters as a rank of DDP does."""
 
     model: str
     forward_s: float
     iterations: int
+    update: str = "sharded"
 
     @classmethod
     def of(cls, text):
-        model, forward_s, iterations = text.split(":")
-        return cls(model, float(forward_s), int(iterations))
+        model, forward_s, iterations, *update = text.split(":")
+        return cls(model, float(forward_s), int(iterations), *update)
 
-    def config(self, update):
+    @property
+    def config(self):
         given = {"model": f"synthetic:{self.model}", "forward_time": self.forward_s, "iterations": self.iterations}
-        return Config.of(given | {"fusion": OURS[0][1], "update": update})
+        return Config.of(given | {"fusion": OURS[0][1], "update": self.update})
 
 
-def run(world, case, update):
-    """Collective: seconds of iterations, of torch's loop and of ours, by name; and bounds and predictions of ours."""
+def run(world, case):
+    """Collective: seconds of iterations, of torch's loop and of ours, by name; bounds and predictions of ours; and the
+    share of the processors that was lost to other machines of the host."""
     modules = load_modules(case.model)
-    with gloo_group(world), Job(case.config(update), world, list(dict(OURS))) as job:
+    with gloo_group(world), Job(case.config, world, list(dict(OURS))) as job:
         loop = DdpLoop(modules, forward_s=case.forward_s, backward_s=2 * case.forward_s)
         ours = {f"{name}, {fusion}": Contestant(job, name, fusion) for name, fusion in OURS}
         torch_s: list[float] = []
@@ -76,21 +80,23 @@ def run(world, case, update):
             loop.iterate()
         for each in ours.values():
             each.settle()
+        before = ticks()
         for count in turns(case.iterations):
             world.transport.barrier()
             torch_s += [loop.iterate() for _ in range(1 + count)][1:]
             for each in ours.values():
                 each.turn(count)
-        ranks = world.transport.gather_values(torch_s)
+        stolen, ranks = stolen_since(before), world.transport.gather_values(torch_s)
         found = {name: each.timing() for name, each in ours.items()}
         expected = {name: (each.predicted_s(found[name]), found[name].bound_s) for name, each in ours.items()}
-        return [max(each) for each in zip(*ranks, strict=True)], found, expected
+        return [max(each) for each in zip(*ranks, strict=True)], found, expected, stolen
 
 
-def table(case, update, torch_s, found, expected):
+def table(case, torch_s, found, expected, stolen):
     """The lines of a case, the fastest first."""
     passes = f"forward {case.forward_s:g} s, backward {2 * case.forward_s:g} s"
-    yield f"## {case.model}, {passes}, {update} updates of ours\n"
+    yield f"## {case.model}, {passes}, {case.update} updates of ours\n"
+    yield f"Other machines of the host took {stolen:.1%} of the processors meanwhile.\n"
     yield "| schedule, fusion | ms | predicted | bound | torch DDP / it |"
     yield "|---|---|---|---|---|"
     rows = [("torch DDP, gloo", torch_s, None, None)]
@@ -107,15 +113,14 @@ def table(case, update, torch_s, found, expected):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=Case.of, nargs="+", default=[Case.of(text) for text in CASES])
-    parser.add_argument("--update", choices=("full", "sharded"), nargs="+", default=["sharded"])
     options = parser.parse_args()
     torch.set_num_threads(1)
 
     def body(world):
-        for case, update in product(options.cases, options.update):
-            found = run(world, case, update)
+        for case in options.cases:
+            found = run(world, case)
             if world.rank == 0:
-                print("\n".join(table(case, update, *found)), flush=True)
+                print("\n".join(table(case, *found)), flush=True)
         if world.rank == 0:
             print(READING)
 

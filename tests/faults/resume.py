@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dear_mpi.training.checkpoints.checkpoint import older
+from dear_mpi.reporting.files import older
 from tests.launch import ROOT, mpis_at_hand
 
 RANKS = 3

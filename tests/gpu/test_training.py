@@ -6,7 +6,7 @@ import pytest
 
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.world import World, run_world
-from dear_mpi.training.profiles.profile import read_profile
+from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from tests.gpu.conftest import watched

@@ -4,9 +4,9 @@ import pytest
 
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
+from dear_mpi.training.recording import recording
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from dear_mpi.training.timeline.live import recording
 from tests.training_checks import settings
 
 pytestmark = pytest.mark.mpi

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.reporting.files import check_writable, older, replacing, set_aside
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -53,3 +53,17 @@ def test_a_full_disk_is_found_before_the_work(tmp_path):
 def test_a_name_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot be written: File name too long"):
         check_writable("--json", tmp_path / ("x" * 300))
+
+
+def test_an_older_file_is_set_aside_where_a_link_leads(tmp_path):
+    (tmp_path / "there").mkdir()
+    link, file = tmp_path / "link", tmp_path / "there" / "file"
+    link.symlink_to(file)
+    set_aside(link)
+    assert link.is_symlink(), "there was nothing to set aside"
+    for content in ("one", "two"):
+        file.write_text(content)
+        set_aside(link)
+    assert link.is_symlink()
+    assert older(link) == tmp_path / "there" / "file.old"
+    assert older(link).read_text() == "two"

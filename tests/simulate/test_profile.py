@@ -10,7 +10,8 @@ from dear_mpi.cli.app import app
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.simulate.compute import source_of
 from dear_mpi.simulate.sweep import Settings, simulate
-from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
+from dear_mpi.training.profiles.profile import Profile, Tensor, Use
+from dear_mpi.training.profiles.read import read_profile
 from tests.cli_checks import assert_one_line
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded

@@ -83,8 +83,9 @@ def test_rows_that_wait_equally_long_are_told():
     assert notes([alone], []) == ["No row waits for communication."]
 
 
-def test_each_change_is_told_to_the_progress_bar():
-    usual = {"models": ("synthetic:resnet50",), "network": "1gbit,50us,o=1us", "fusions": ("25MB",)}
+@pytest.mark.parametrize("network", ["1gbit,50us,o=1us", "10gbit,2us/1gbit,50us,o=1us,hosts=2"])
+def test_each_change_is_told_to_the_progress_bar(network):
+    usual = {"models": ("synthetic:resnet50",), "network": network, "fusions": ("25MB",)}
     (found,) = simulate(Settings(**usual, ranks=(4,), schedules=("wfbp",)))
     told = []
     helps = remedies(found, told.append)
@@ -113,7 +114,7 @@ OLD = '{"older": "report"}'
 )
 def test_an_older_report_stays_where_something_is_wrong(flags, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.2)
+    monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.2)
     (tmp_path / "rows.json").write_text(OLD)
     (tmp_path / "mine.py").write_text(ENDLESS)
     done = run("--json", "rows.json", *flags)
@@ -135,7 +136,7 @@ class Endless(Schedule):
 
 
 def test_a_schedule_that_never_ends_is_refused_by_its_hook(tmp_path, monkeypatch):
-    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.3)
     (tmp_path / "mine.py").write_text(ENDLESS)
     done = run("--schedules", f"{tmp_path / 'mine.py'}:Endless")
     assert_one_line(done, "has not come to an end after 0.3 seconds (in before_forward(3) of iteration 0)")

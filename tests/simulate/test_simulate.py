@@ -258,7 +258,7 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
             while True:
                 pass
 
-    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.3)
     model = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario.model
     with pytest.raises(ValueError, match=r"schedule 'mine' has not come to an end after 0.3 seconds"):
         check_schedule(model, "mine", Endless, "25MB", lambda buckets: lambda collective, bucket: 0.0)

@@ -248,9 +248,9 @@ Neither is used here.
 
 - **ByteScheduler.** Its rows are slow on one host already: ResNet-50 has 658 examples in a second on 4 GPUs, where
   compute alone would give 1012. That is no communication: it is its own overhead on the compute, which grows with the
-  layers, and which `simulate` leaves out. Where communication is long, as on 10 Gbit/s from 8 GPUs on, the rows are
-  met.
-- **Horovod.** On 64 GPUs it is slower than its schedule allows, by 20 and 45 %; BERT, where communication is nearly
+  layers, and which `simulate` leaves out. Where communication is long, as for both BERT models on 10 Gbit/s from 8 GPUs
+  on, the rows are met within 8 %.
+- **Horovod.** On 64 GPUs it is slower than its schedule allows, by 21 and 45 %; BERT, where communication is nearly
   all, is met. On Inception-v4 even messages that are all overlapped slow the compute down by 15 % (above).
 - **BERT-Base, WFBP and MG-WFBP.** There was less overlap than there could be. On one host, by the row of BSP, the
   all-reduce takes 160 ms; the backward pass takes 200 ms; and overlapping the two gained only 57 ms. On InfiniBand at

@@ -116,7 +116,7 @@ def losses(folder: Path) -> str:
     worst = {name: min(each) for name, each in lost.items() if min(each) > QUIET}
     said = (
         f"A command ran again if other machines of its host took over {QUIET:.0%} of the processors (steal time) "
-        f"meanwhile, whatever its result; {ATTEMPTS} times in all, and the quietest counts. "
+        f"meanwhile, whatever its result: up to {ATTEMPTS} times in a row, and the quietest counts. "
         f"Of {len(lost)} commands that were {len(again)}{': ' * bool(again)}{', '.join(again)}. "
     )
     left = ", ".join(f"{name} ({share:.1%})" for name, share in worst.items())

@@ -1,8 +1,8 @@
 """Iterations that dear-mpi compare measures, and what dear-mpi simulate predicts for them.
 
 No figure of an iteration goes into its prediction. The network is fitted to rows of `bench` on the same links, and the
-compute is profiled in jobs of as many ranks that have no such links between them. What is in the folder already is not
-measured again, and a command is repeated that lost too much of the processors to other machines of the same host.
+compute is profiled in jobs of as many ranks that have no such links between them. A command is repeated, a few times,
+when other machines of the same host took too much of the processors meanwhile; what was quiet is not measured again.
 """
 
 import json
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.launch import mpis_at_hand
+from tests.launch import ended, mpis_at_hand
 from tests.rooms import ROOT
+from tests.stolen import stolen_since, ticks
 
 FORWARD_S = {"resnet50": 0.31, "densenet201": 0.24, "bert_base": 1.32}
 ITERATIONS = {"resnet50": 12, "densenet201": 12, "bert_base": 6}
@@ -31,7 +32,6 @@ ALONE = "buckets:1"  # a bucket that is updated has no messages of another one b
 LIMIT_S = 1200
 QUIET = 0.03  # of the processors, lost while a command ran: what is above that runs again
 ATTEMPTS = 3
-STEAL = 7  # of the figures in a line of /proc/stat
 
 Row = dict[str, Any]
 
@@ -103,47 +103,38 @@ class Link:
                 subprocess.run([script, "down", str(self.ranks)], cwd=ROOT, check=True)
 
     def run(self, command: str, *arguments: str, what: str = "", flag: str = "--json") -> Path:
-        """Run a command of dear-mpi, unless its file is there; return the file of its quietest run."""
+        """Run a command of dear-mpi, unless a quiet run of it is there; return the file of its quietest run."""
         name = "-".join(part for part in (command, self.kind, self.rate, str(self.ranks), what) if part)
-        found = self.folder / f"{name}.json"
-        if not found.exists():
-            given = [*self.launcher, sys.executable, "-m", "dear_mpi", command, *arguments, *self.flags]
-            lost = []
-            for attempt in range(ATTEMPTS):
-                file = self.folder / f"{name}.{attempt}"
-                lost.append(lost_during([*given, flag, str(file)], self.environment))
-                print(f"{name}: {lost[-1]:.1%} of the processors lost", flush=True)
-                if lost[-1] <= QUIET:
-                    break
-            (self.folder / f"{name}.lost").write_text(json.dumps(lost), encoding="utf-8")
-            (self.folder / f"{name}.{lost.index(min(lost))}").rename(found)
-        return found
-
-
-def lost_during(given: list[str], environment: dict[str, str]) -> float:
-    """Run a command to its end; return the share of the processors that other machines of the host had meanwhile."""
-    before = processor_ticks()
-    finished(given, environment)
-    spent = [after - at_start for after, at_start in zip(processor_ticks(), before, strict=True)]
-    return spent[STEAL] / sum(spent)
-
-
-def processor_ticks() -> list[int]:
-    """What all processors did since this machine started: see proc_stat(5)."""
-    head, *_ = Path("/proc/stat").read_text("utf-8").splitlines()
-    return [int(each) for each in head.split()[1 : STEAL + 2]]
+        log, lost = self.folder / f"{name}.lost", list[float]()
+        if log.exists():
+            lost = json.loads(log.read_text("utf-8"))
+        given = [*self.launcher, sys.executable, "-m", "dear_mpi", command, *arguments, *self.flags]
+        for number in range(len(lost), len(lost) + ATTEMPTS):
+            if lost and min(lost) <= QUIET:
+                break
+            before = ticks()
+            finished([*given, flag, str(self.folder / f"{name}.{number}.json")], self.environment)
+            lost.append(stolen_since(before))
+            log.write_text(json.dumps(lost), encoding="utf-8")
+            print(f"{name}: {lost[-1]:.1%} of the processors lost", flush=True)
+        return self.folder / f"{name}.{lost.index(min(lost))}.json"
 
 
 def finished(given: list[str], environment: dict[str, str]) -> None:
     """Run a command to its end.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: it failed, or took too long.
     """
-    limit_s = 2 * LIMIT_S
-    job = subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+    kept: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    job = subprocess.Popen(given, cwd=ROOT, env=environment, **kept)
+    with ended(job):
+        try:
+            said, _ = job.communicate(timeout=2 * LIMIT_S)
+        except subprocess.TimeoutExpired:
+            said = f"it took more than {2 * LIMIT_S} s"
     if job.returncode:
-        raise SystemExit(f"{' '.join(given)}\n{job.stdout}{job.stderr}")
+        raise SystemExit(f"{' '.join(given)}\n{said}")
 
 
 def compute_of(name: str, fusion: str) -> list[str]:

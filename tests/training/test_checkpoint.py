@@ -9,9 +9,10 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import SGD, Adam
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
-from dear_mpi.ranks.world import World
+from dear_mpi.ranks.world import World, run_world
 from dear_mpi.training import Session
 from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
 from tests.training_checks import settings
@@ -212,7 +213,31 @@ def test_notes_that_json_cannot_hold_on_one_rank_are_refused_on_all():
 
 
 def test_what_a_killed_run_was_writing_is_gone_behind_the_next_checkpoint(tmp_path):
+    """But not what another run writes, whose name ends alike."""
+    others = {".4711-my-run.npz", ".old-run.npz"}
+    for name in (".4711-run.npz", *others):
+        (tmp_path / name).write_bytes(b"a part of it")
+    run(2, 2, Saving(tmp_path / "run.npz"))
+    assert {path.name for path in tmp_path.iterdir()} == {"run.npz", *others}
+
+
+def test_a_link_stays_one(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    file, kept = tmp_path / "run.npz", tmp_path / "elsewhere" / "kept.npz"
+    file.symlink_to(kept)
+    run(1, 3, Saving(file, every=1))
+    assert file.is_symlink()
+    assert {path.name for path in kept.parent.iterdir()} == {"kept.npz", "kept.npz.old"}
+    kept.unlink()
+    assert len(run(1, 4, Saving(file, resume=True))["loss"]) == 4, "it goes on from FILE.old"
+
+
+def test_that_of_a_script_is_refused_by_a_run(tmp_path):
     file = tmp_path / "run.npz"
-    (tmp_path / ".4711-run.npz").write_bytes(b"a part of it")
-    run(2, 2, Saving(file))
-    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+
+    def body(world):
+        with Job(Config.of(settings()), world, ["dear"]) as job:
+            job.save(file)
+
+    run_world(body, threads=2)
+    assert "the checkpoint is of a script" in run(2, 6, Saving(file, resume=True))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.kernels.optimizers import Adam
 from dear_mpi.models.layer import in_order
-from dear_mpi.models.layers import Dense, Gelu, LayerNorm, Reshape, SoftmaxCrossEntropy
+from dear_mpi.models.layers import Dense, Gelu, LayerNorm, Reshape, Residual, SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.line.bound import BoundBucket
@@ -107,6 +107,20 @@ def test_gradients_of_tied_parameters_add_up():
     wanted = apart[1].weight.grad + apart[4].weight.grad
     assert (together.view(together.grads, 0) == wanted).all()
     assert (together.view(together.grads, 2) == each.view(each.grads, 2)).all()
+
+
+@pytest.mark.parametrize("ties", [2, 3])
+def test_gradients_of_parameters_that_are_tied_within_a_layer_add_up(ties):
+    rng = np.random.default_rng(1)
+    x, targets = rng.standard_normal((6, 8)), rng.integers(0, 8, 6)
+    weight = rng.standard_normal((8, 8)) / 8
+    tied, apart = (
+        [Dense(f"dense{number}", weight if share else weight.copy()) for number in range(ties)]
+        for share in (True, False)
+    )
+    together, _ = (gradients([Residual(dense)], x, targets) for dense in (tied, apart))
+    wanted = sum(layer.weight.grad for layer in apart)
+    assert together.view(together.grads, 0) == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

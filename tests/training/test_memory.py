@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.models.layers import Dense, Reshape
+from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training import memory
+from dear_mpi.training.runs import memory
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.training_checks import settings
@@ -64,3 +66,33 @@ def test_what_is_available(meminfo, group, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(memory, "GROUP", tmp_path)
     assert memory.available_bytes() == expected
+
+
+def test_a_batch_in_parts_needs_room_for_one_of_them(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 200e6)
+    with pytest.raises(ArgumentError, match="batch 400000 needs at least"):
+        built(batch=400000)
+    assert built(batch=400000, accumulate=50) == 3
+
+
+def test_what_is_frozen_or_tied_needs_no_second_room(monkeypatch):
+    def build(shape, classes, rng, dtype):
+        weight, head = np.zeros((64, 64), dtype), np.zeros((64, classes), dtype)
+        large = Dense("large", np.zeros((64, 100_000), dtype))
+        large.weight.trained = large.bias.trained = False
+        layers = [Reshape((64,)), Dense("one", weight), Dense("two", weight), Dense("head", head), large]
+        return [Reshape((64,)), *layers[1:4], Frozen(large)]
+
+    class Frozen:
+        def __init__(self, layer):
+            self.parameters = layer.parameters
+
+        def forward(self, x):
+            return x
+
+        def backward(self, dy):
+            return dy
+
+    monkeypatch.setitem(MODELS, "mlp", build)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 20e6)
+    assert built()

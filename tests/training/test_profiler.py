@@ -13,8 +13,8 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.model import measured_model
 from dear_mpi.training import Session
-from dear_mpi.training.profiles.profile import read_profile
 from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
@@ -258,3 +258,17 @@ def test_one_that_would_never_begin_is_refused_before_training(choice, tmp_path)
     with pytest.raises(AgreedError, match=said):
         run_loopback(2, lambda transport: train(config, World(transport), profile=file))
     assert not file.exists()
+
+
+def test_auto_leaves_room_for_a_profile_under_a_schedule_that_foresees(tmp_path):
+    """It decides an order for the first buckets, times layers, cuts, and decides one for the last buckets."""
+    file = tmp_path / "profile.json"
+
+    def run(iterations):
+        config = Config.of(settings(schedule="dear-eager", fusion="auto", iterations=iterations))
+        run_loopback(2, lambda transport: train(config, World(transport), profile=file))
+
+    with pytest.raises(AgreedError, match="iterations must be more than 12, not 12: tuning takes 12 iterations"):
+        run(12)
+    run(13)
+    assert len(read_profile(file).uses) == 6

@@ -13,10 +13,10 @@ from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training import Session
 from dear_mpi.training.fabric.virtual import Slowdown
+from dear_mpi.training.recording import recording
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.timeline.live import recording
 from dear_mpi.training.timeline.recorder import Recorder
 from dear_mpi.training.timeline.spans import COMPUTE, LANES, WIRE, Iteration, Span
 from tests.training_checks import settings

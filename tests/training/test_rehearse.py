@@ -23,8 +23,9 @@ from dear_mpi.training.fabric.order import Order
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
+from dear_mpi.training.in_time import LIMIT_S
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.rehearse import LIMIT_S, rehearse
+from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
@@ -212,7 +213,7 @@ def test_one_that_never_ends_is_refused(monkeypatch):
         def end_backward(self):
             threading.Event().wait()
 
-    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.3)
     for schedule, where in ((Endless, r"after_backward\(1\)"), (Asleep, r"end_backward\(\)")):
         with pytest.raises(ScheduleError, match=rf"'mine' has not come to an end after 0.3 seconds \(in {where}"):
             rehearsed("mine", schedule, BUCKETS, USES)
@@ -229,7 +230,7 @@ def test_one_that_stays_asleep_leaves_nothing_to_trip_over(monkeypatch):
         sys.setprofile(lambda *event: None)
         calls.append((lambda: 2)())
 
-    monkeypatch.setattr("dear_mpi.training.rehearse.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.3)
     with pytest.raises(ScheduleError, match="has not come to an end"):
         rehearsed("mine", Asleep, BUCKETS, USES)
     calls = []
@@ -252,8 +253,8 @@ def test_one_that_gets_on_from_hook_to_hook_is_not_refused(monkeypatch):
             if self.fabric.rules.iteration == 0:
                 looks.acquire()
 
-    monkeypatch.setattr("dear_mpi.training.rehearse.LOOK_S", 0.3)
-    monkeypatch.setattr("dear_mpi.training.rehearse.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("dear_mpi.training.in_time.LOOK_S", 0.3)
+    monkeypatch.setattr("dear_mpi.training.in_time.time", SimpleNamespace(monotonic=monotonic))
     rehearsed("mine", Slow, BUCKETS, USES)
     assert next(times_s) > LIMIT_S
 

@@ -187,6 +187,59 @@ def test_a_tie_of_another_shape_is_refused(other):
     assert "share a part of their memory" in said
 
 
+def test_parts_of_memory_that_are_shared_are_found_past_others_between_them():
+    """A column of the first lies between what the first and the last have in common."""
+    weight = np.zeros((6, 9))
+    model = [Dense("a", weight[:, :6]), Dense("b", weight[:, 6:]), Dense("c", weight[1:4, :2])]
+    (said,) = on_all(lambda transport: Session(model, SoftmaxCrossEntropy(), transport), 1)
+    assert "a.weight of layer 0 (Dense) and c.weight of layer 2 (Dense) share a part of their memory" in said
+
+
+def test_a_model_whose_trained_parameters_are_empty_is_refused():
+    model = [Dense("a", np.zeros((6, 0)))]
+    model[0].bias.trained = False
+    (said,) = on_all(lambda transport: Session(model, SoftmaxCrossEntropy(), transport), 1)
+    assert "a model must have a parameter that is trained, with an element" in said
+
+
+def test_an_overflow_of_the_first_loss_scale_skips_an_iteration_of_half_floats():
+    """What comes in is infinite, so gradients are NaN: no layer is to blame."""
+
+    def body(transport):
+        rng = np.random.default_rng(1)
+        weights = (factor * rng.standard_normal((6, 6)) for factor in (0.01, 100))
+        model = [Dense(f"dense{number}", each.astype(np.float16)) for number, each in enumerate(weights)]
+        with Session(model, SoftmaxCrossEntropy(), transport, optimizer=SGD(1e-9), loss_scale="dynamic") as session:
+            with np.errstate(all="ignore"):
+                for _ in range(3):
+                    session.step(rng.standard_normal((4, 6)).astype(np.float16), np.zeros(4, int))
+                session.flush()
+            return session.loss_scale.skipped > 0
+
+    assert on_all(body) == [True] * 3
+
+
+def test_large_numbers_of_targets_are_compared_exactly():
+    """95 million and one: its square is no number of float64."""
+
+    def body(transport, more):
+        with Session([Dense("a", np.eye(6))], Summed(), transport, optimizer=SGD(1e-9)) as session:
+            session.step(np.ones((1, 6)), np.zeros(95_000_001, bool), total=3 * 95_000_001 + more * transport.rank)
+        return "trained"
+
+    assert on_all(lambda transport: body(transport, 0)) == ["trained"] * 3
+    assert all("ranks expect different numbers of targets" in said for said in on_all(lambda each: body(each, 1)))
+
+
+class Summed:
+    def forward(self, y, targets):
+        self.y = y
+        return y.sum()
+
+    def backward(self, scale):
+        return np.full_like(self.y, scale)
+
+
 def test_what_the_last_iteration_did_wrong_is_said_by_the_flush():
     def body(transport, scale):
         with Session(layers(), SoftmaxCrossEntropy(), transport, wire="fp16", optimizer=SGD(1e-9)) as session:

@@ -14,11 +14,14 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_bytes, parse_link
 from dear_mpi.training import Adam, Session
 from dear_mpi.training.costs.plan_cost import plan_s
-from dear_mpi.training.profiles.profile import read_profile
+from dear_mpi.training.fusion.policies import borders
+from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.tuning.by_trials import FILL, TIMED
+from dear_mpi.training.tuning.virtual_run import candidates
 from tests.cli_checks import assert_one_line
 from tests.training_checks import settings
 from tests.tuning_checks import LAYERS, RANGE, Clock, Loss, Spends, check_trials, tuned
@@ -194,3 +197,10 @@ def test_the_command_says_what_repeats_the_run(tmp_path, monkeypatch):
 )
 def test_bad_input_is_one_line(flags, said):
     assert_one_line(CliRunner().invoke(app, ["train", "--threads", "2", *flags]), said)
+
+
+def test_auto_looks_at_no_more_buckets_of_a_huge_line_than_it_has_time_for():
+    layout = Layout.of([[(number, (75_000, 10_000))] for number in range(10)], itemsize=4, ranks=4)
+    found = candidates(layout, 4)
+    assert "cut:32MB" in found
+    assert max(len(borders(policy, layout, 4)) for policy in found) <= 10_000

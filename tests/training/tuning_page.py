@@ -19,7 +19,7 @@ from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.tuning import TUNERS
 from dear_mpi.training.tuning.asked import Asked
 from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, size_text
-from dear_mpi.training.tuning.virtual import VirtualRun, candidates
+from dear_mpi.training.tuning.virtual_run import VirtualRun, candidates
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that

@@ -24,7 +24,7 @@ import numpy as np
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.kernels.array import Array, to_host
-from dear_mpi.reporting.files import replacing
+from dear_mpi.reporting.files import older, replacing, set_aside, tidy
 from dear_mpi.training.facts import sha256
 from dear_mpi.training.line.arena import Arena
 
@@ -191,15 +191,13 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
     Raises:
         ValueError: it cannot be written.
     """
-    for stale in path.resolve().parent.glob(f".*-{path.resolve().name}"):  # of a run that was killed while it wrote
-        stale.unlink(missing_ok=True)
+    tidy(path)
     with replacing("checkpoint", path) as partial:
         with partial.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
-        if path.is_file():
-            path.replace(older(path))
+        set_aside(path)
 
 
 def read(path: Path) -> dict[str, Array]:
@@ -218,8 +216,3 @@ def read(path: Path) -> dict[str, Array]:
         hint = f": the one before it is {str(older(path))!r}" if found == path and older(path).exists() else ""
         what = "it is no npz file" if "pickled" in str(error) else error
         raise ValueError(f"checkpoint {str(found)!r} is damaged ({what}){hint}") from None
-
-
-def older(path: Path) -> Path:
-    """Where the checkpoint before the last is."""
-    return path.with_name(f"{path.name}.old")

@@ -9,6 +9,7 @@ from dear_mpi.training.fabric.order import LOSS
 
 __all__ = ["LossMeter"]
 
+HALF = 1 << 20  # totals are compared in two halves: squares of small numbers are exact
 GIVE = "where ranks have unequal parts, give total="
 
 
@@ -19,14 +20,15 @@ class LossMeter:
     """
 
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
-        self.fabric, self.value = fabric, slab.zeros(4, DTYPES["fp64"])
+        self.fabric, self.value = fabric, slab.zeros(6, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
         self.plan.name = "all_reduce of the loss"
 
     def start(self, loss: Array | float, targets: int, total: int) -> None:
         self.value[0] = loss
         self.value[0] *= 1 / max(1, total)
-        for place, number in enumerate((targets, total, total**2), start=1):
+        high, low = divmod(total, HALF)
+        for place, number in enumerate((targets, high, high**2, low, low**2), start=1):
             self.value[place] = number
         self.handle = self.fabric.engine.start(self.plan, self.plan.name, LOSS)
 
@@ -36,9 +38,9 @@ class LossMeter:
 
     def complaint(self) -> str | None:
         """What is wrong with the number of targets that ranks expected in all, the same on all ranks."""
-        targets, totals, squares = map(round, self.value[1:].tolist())
-        size = self.fabric.world.size
-        if totals**2 != size * squares:  # of numbers that are all equal, these two are
+        targets, high, high_squares, low, low_squares = map(round, self.value[1:].tolist())
+        size, totals = self.fabric.world.size, high * HALF + low
+        if (high**2, low**2) != (size * high_squares, size * low_squares):  # of numbers that are all equal, they are
             return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
         if targets * size != totals:
             return f"the whole batch has {targets} targets, not {totals // size} as expected: {GIVE}"

@@ -7,15 +7,16 @@ together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from math import ceil
 
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["BY_TIME", "by_time"]
+__all__ = ["BY_TIME", "Groups", "by_time"]
 
 Price = Callable[[float], float]  # seconds of an all-reduce of so many bytes
-Groups = list[list[int]]
+Groups = list[list[int]]  # of layers
 
 CYCLE_S, CYCLE_BYTES = 1e-3, parse_bytes("128MiB")  # HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD since 0.21
 
@@ -29,10 +30,7 @@ def by_time(policy: str, layout: Layout, itemsize: int, backward_s: Sequence[flo
         backward_s: of each use of a layer.
     """
     nbytes = [owned * itemsize for owned in layout.owned]
-    ready_s, clock_s = [0.0] * len(backward_s), 0.0
-    for use in reversed(range(len(backward_s))):
-        clock_s += backward_s[use]
-        ready_s[use] = clock_s
+    ready_s = list(accumulate(reversed(backward_s)))[::-1]
     groups = BY_TIME[policy](nbytes, ready_s, price)
     return "at:" + ",".join(str(layout.begin(group[0])) for group in groups)
 

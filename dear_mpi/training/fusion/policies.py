@@ -8,16 +8,25 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from dear_mpi.reporting.units import parse_bytes, whole_number
-from dear_mpi.training.fusion.by_time import BY_TIME
+from dear_mpi.training.fusion.by_time import BY_TIME, Groups
+from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["USUAL", "borders", "by_bytes", "by_layers", "equal_buckets", "fuse", "in_bytes"]
+__all__ = ["USUAL", "borders", "by_bytes", "by_layers", "equal_buckets", "fuse", "fused", "in_bytes"]
 
-Groups = list[list[int]]
 USUAL = "25MB"  # the default of DeAR's published code, and of PyTorch's DDP
 NAMED = ("none", "tensors", "ddp", "own", *BY_TIME)
 MOST_BUCKETS = 100_000
 DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
+
+
+def fused(policy: str, layout: Layout, itemsize: int) -> Cut:
+    """The buckets of a policy; an element has ``itemsize`` bytes on the wire.
+
+    Raises:
+        ValueError: as ``borders``.
+    """
+    return cut(layout, borders(policy, layout, itemsize), itemsize)
 
 
 def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:

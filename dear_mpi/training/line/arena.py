@@ -151,7 +151,7 @@ class Arena:
 
     def add_tied(self, use: int) -> None:
         """Add what later uses have contributed to the gradients that a use owns; backward ends with the owner."""
-        for tensor in self.layout.uses[use]:
+        for tensor in dict.fromkeys(self.layout.uses[use]):  # one may be tied within a layer
             if self.layout.first_uses[tensor] == use:
                 for grad in self.further[tensor]:
                     self.view(self.grads, tensor)[...] += grad

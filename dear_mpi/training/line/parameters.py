@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,19 @@ from dear_mpi.kernels.launch_tables import address
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["layout_of", "line_dtype", "trained"]
+__all__ = ["key_of", "layout_of", "line_dtype", "trained"]
 
 
 def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
     """The type of the line's values: the widest of the trained parameters'.
 
     Raises:
-        ValueError: no parameter is trained.
+        ValueError: no parameter is trained, or all of them are empty.
     """
-    found = {parameter.value.dtype: parameter.name for layer in layers for parameter in trained(layer)}
-    if not found:
-        raise ValueError("a model must have a parameter that is trained")
+    parameters = [parameter for layer in layers for parameter in trained(layer)]
+    if not any(parameter.value.size for parameter in parameters):
+        raise ValueError("a model must have a parameter that is trained, with an element")
+    found = {parameter.value.dtype: parameter.name for parameter in parameters}
     for dtype, name in found.items():
         if dtype not in DTYPES.values():
             raise ValueError(f"parameter {name} must have one of the types {', '.join(DTYPES)}, not {dtype}")
@@ -79,11 +79,14 @@ def check_overlaps(layers: Sequence[Layer]) -> None:
         for value, kind in ((parameter.value, type(layer).__name__),)
         if value.size
     }
-    ordered = [(key, *spans[key]) for key in sorted(spans)]
-    for ((_, end, *_), array, owner), ((start, *_), other, name) in pairwise(ordered):
-        if start < end and shares_memory(array, other):
-            what = "tied parameters must share all of it, in the same shape, and be trained, both or neither"
-            raise ValueError(f"{owner} and {name} share a part of their memory: {what}")
+    reaching: list[tuple[int, Array, str]] = []  # those before, as far as they end behind the start of this one
+    for (start, end, *_), (other, name) in sorted(spans.items(), key=lambda item: item[0]):
+        reaching = [each for each in reaching if each[0] > start]
+        for _, array, owner in reaching:
+            if shares_memory(array, other):
+                what = "tied parameters must share all of it, in the same shape, and be trained, both or neither"
+                raise ValueError(f"{owner} and {name} share a part of their memory: {what}")
+        reaching.append((end, other, name))
 
 
 def bounds(array: Array) -> tuple[int, int]:

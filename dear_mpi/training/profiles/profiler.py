@@ -24,7 +24,7 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.models.layer import Layer
+from dear_mpi.models.layer import layer_name
 from dear_mpi.ranks.streams import Stream
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
@@ -158,12 +158,6 @@ def middle_half(samples: Array) -> Array:
     ordered, quarter = samples[samples[:, -1].argsort(kind="stable")], len(samples) // 4
     half: Array = ordered[quarter : len(samples) - quarter]
     return half
-
-
-def layer_name(layer: Layer, number: int) -> str:
-    """What its parameters' names begin with, if they have two parts, such as conv1.weight; else its type and number."""
-    prefix = layer.parameters[0].name.rpartition(".")[0] if layer.parameters else ""
-    return prefix or f"{type(layer).__name__} {number}"
 
 
 def name_of(dtype: np.dtype[Any]) -> str:

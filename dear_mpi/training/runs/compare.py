@@ -12,14 +12,15 @@ from typing import Any
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
 from dear_mpi.training.fusion.policies import in_bytes
+from dear_mpi.training.recording import Show, recording, show_runs
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, describe
 from dear_mpi.training.schedules import find_schedules, own_fusion
-from dear_mpi.training.timeline.live import Show, recording, show_runs
 from dear_mpi.training.timeline.spans import Run
 
 __all__ = ["compare", "turns"]
@@ -128,8 +129,7 @@ def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> d
     for name in ("decay", "warmup"):
         if getattr(config, name) != getattr(Config, name):
             raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")
-    if len(set(map(in_bytes, fusions))) < len(fusions):
-        raise ValueError(f"fusion must be different ones, not {', '.join(fusions)}")
+    check_distinct("fusion", fusions, in_bytes)
     find_schedules(schedules)
     return {"fusions": tuple(fusions)}
 

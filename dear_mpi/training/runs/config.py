@@ -41,18 +41,18 @@ OF_OTHERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One training run.
+    """One training run. What is not explained here is as in ``Options``.
 
-    ``batch`` is the number of examples per iteration of the whole job. It is split into ``accumulate`` parts; gradients
-    are sent after the last. ``clip`` is the largest norm of all gradients together. With the
-    ``loss_scale`` ``dynamic``, gradients are scaled while they travel, and an iteration in which they overflow is
-    skipped. ``forward_time`` and ``backward_time`` are
-    the seconds that a synthetic model takes; backward takes twice the time of forward unless it is given.
-    With the ``update`` ``sharded`` each rank updates its shard of every bucket, and keeps the state for it alone.
-    ``debug`` lets the ranks compare before every collective which one it is, and inspects all gradients.
-    ``wire`` is the type in which gradients travel, that of the model unless it is given.
-    ``lr`` to ``epsilon`` are settings of the optimiser; None is its own default. ``warmup`` iterations lead up to
-    ``lr``, and a ``decay`` leads down from it to the last of ``iterations``.
+    Attributes:
+        model, data: one of ours, or a file of the user; see ``runs/workload.py``.
+        dtype: the type of the parameters, by name.
+        optimizer: by name; ``lr`` to ``epsilon`` are its settings, of which None is its own default.
+        warmup: iterations that lead up to ``lr``, from which a ``decay`` leads down until the last of ``iterations``.
+        batch: examples per iteration of the whole job.
+        context: characters that gpt sees at a time.
+        forward_time, backward_time: seconds of a synthetic model; None for backward is twice forward.
+        compute: whether a synthetic model sleeps, or keeps a core busy.
+        seed: of the first values, and of the order of the examples.
     """
 
     model: str = "mlp"

@@ -17,7 +17,7 @@ from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
 from dear_mpi.training.trainer import Times
-from dear_mpi.training.tuning.virtual import VirtualRun
+from dear_mpi.training.tuning.virtual_run import VirtualRun
 
 __all__ = ["Contestant"]
 

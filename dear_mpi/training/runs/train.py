@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable
 from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.recording import Show, recording, show_runs
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import describe, timing
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.timeline.live import Show, recording, show_runs
 from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.trainer import Times, TrainingError
 
@@ -74,47 +74,66 @@ def train(
     if profile is not None:
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
     with Job(config, world, [config.schedule]) as job:
-        schedule = job.schedules[config.schedule]
+        schedule, tuning = job.schedules[config.schedule], job.decisions.tuning
         network = communication(job.fabric, schedule.collectives)
-        trainer = job.trainers[config.schedule]
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
-        decisions, tuning, room = job.decisions, job.decisions.tuning, config.iterations - len(losses)
-        agree(world.transport, "train", lambda: decisions.check_room(room, profiled=profile is not None))
-        profiler: Profiler | None = None
-        fill = FILL
-        times: list[Times] = []
+        room = config.iterations - len(losses)
+        agree(world.transport, "train", lambda: job.decisions.check_room(room, profiled=profile is not None))
+
+        def behind(iterations: int) -> None:
+            if progress is not None:
+                progress(iterations, losses[-1])
+            if saving is not None and saving.is_due(iterations, config.iterations):
+                job.save(saving.path, {"loss": losses, **order_of(config)})
+
         runs: list[Run] = []
         with nullcontext() if timeline is None else recording(job, config.schedule, runs):
-            for iteration in range(len(losses), config.iterations):
-                if profile is not None and profiler is None and decisions.settled:
-                    profiler = Profiler(job)
-                settled = decisions.settled
-                loss, spent = job.iterate(config.schedule, *job.batch(iteration))
-                losses.append(loss)
-                times.append(spent)
-                fill = fill if settled else len(times) + FILL
-                if profiler is not None:
-                    profiler.note()
-                if progress is not None:
-                    progress(iteration + 1, loss)
-                if saving is not None and saving.is_due(iteration + 1, config.iterations):
-                    job.save(saving.path, {"loss": losses, **order_of(config)})
-            trainer.flush()
-        if profile is not None and profiler is not None:
-            write_profile(job, profiler, profile)
+            done = iterated(job, losses, behind, profiled=profile is not None)
+            job.trainers[config.schedule].flush()
+        if profile is not None and done.profiler is not None:
+            write_profile(job, done.profiler, profile)
         fusion = own_fusion(job.options.fusion, schedule)
         if fusion != config.fusion:
             network = communication(job.fabric, schedule.collectives)
-        figures = timing(world.transport, schedule, [times], network, fill=fill)
+        figures = timing(world.transport, schedule, [done.times], network, fill=done.fill)
         report = describe(job, config.schedule, figures) | tuning.report(config.fusion)
         if not tuning.trials:
             report["fusion"] = fusion
-        report |= {"uncounted": fill, "loss": losses} | job.outcome()
+        report |= {"uncounted": done.fill, "loss": losses} | job.outcome()
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report
+
+
+@dataclass
+class Iterated:
+    """What iterations took, how many of them do not count, and what looked on."""
+
+    times: list[Times] = field(default_factory=list)
+    fill: int = FILL
+    profiler: Profiler | None = None
+
+
+def iterated(job: Job, losses: list[float], behind: Callable[[int], None], *, profiled: bool) -> Iterated:
+    """Collective: the iterations that are left; each adds its loss to ``losses``, and ``behind`` is told their number.
+
+    A profile begins when nothing is to be decided any more.
+    """
+    name, decisions, done = job.config.schedule, job.decisions, Iterated()
+    for iteration in range(len(losses), job.config.iterations):
+        settled = decisions.settled
+        if profiled and settled and done.profiler is None:
+            done.profiler = Profiler(job)
+        loss, spent = job.iterate(name, *job.batch(iteration))
+        losses.append(loss)
+        done.times.append(spent)
+        done.fill = done.fill if settled else len(done.times) + FILL
+        if done.profiler is not None:
+            done.profiler.note()
+        behind(iteration + 1)
+    return done
 
 
 def order_of(config: Config) -> dict[str, Any]:
@@ -126,10 +145,14 @@ def gone_on(job: Job, path: Path) -> list[float]:
     """Collective: go on from a checkpoint; the losses before it.
 
     Raises:
-        TrainingError: it is of a run that had its examples in another order.
+        TrainingError: it is of a run that had its examples in another order, or of a script's session.
     """
-    notes = job.resume(path)
-    for name, value in order_of(job.config).items():
+    notes, order = job.resume(path), order_of(job.config)
+    if not isinstance(notes, dict) or not {"loss", *order} <= notes.keys():
+        raise TrainingError(
+            f"the checkpoint is of a script: it must say what a run has, its {', '.join(order)} and loss"
+        )
+    for name, value in order.items():
         if notes[name] != value:
             raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {value}")
     return list(notes["loss"])

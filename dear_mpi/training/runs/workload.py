@@ -16,8 +16,9 @@ from dear_mpi.models.networks import MODELS
 from dear_mpi.models.paper_models import load_modules, synthetic_layers
 from dear_mpi.models.user_model import build_model, try_out
 from dear_mpi.ranks.world import World
-from dear_mpi.training.memory import check_batch, check_model
+from dear_mpi.training.line.parameters import key_of, trained
 from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
+from dear_mpi.training.runs.memory import check_batch, check_model
 
 __all__ = ["Workload", "make_workload"]
 
@@ -76,7 +77,7 @@ def data_of(config: Config) -> tuple[np.dtype[Any], Dataset]:
 
 def check_room(layers: Sequence[Layer], dataset: Dataset, config: Config, world: World) -> None:
     """See that the model and a batch find room in memory."""
-    sizes = {id(parameter): parameter.value.size for layer in layers for parameter in layer.parameters}  # tied: once
+    sizes = {key_of(parameter): parameter.value.size for layer in layers for parameter in trained(layer)}  # tied: once
     check_model(sum(sizes.values()), config, world)
     check_batch(layers, dataset.train, config, world)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.schedules.byte_scheduler import ByteScheduler
 from dear_mpi.training.schedules.ddp import Ddp
@@ -47,8 +48,7 @@ def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
     Raises:
         ValueError: a name is there twice, or has no schedule (see ``find_schedule``).
     """
-    if len(set(names)) != len(names):
-        raise ValueError(f"schedules must be different ones, not {', '.join(names)}")
+    check_distinct("schedules", names)
     return {name: find_schedule(name) for name in names}
 
 

@@ -1,4 +1,5 @@
-"""What each rank did, and when: ``recorder.py`` collects it, ``live.py`` brings that of all ranks together.
+"""What a rank did, and when: ``recorder.py`` collects it, ``spans.py`` is what comes out.
 
-``dear_mpi/see/timeline/`` writes it into files; a simulated one is of ``dear_mpi/simulate/recorded_fabric.py``.
+``dear_mpi/training/recording.py`` brings that of all ranks together, ``dear_mpi/simulate/recorded_fabric.py`` has a
+simulated one, and ``dear_mpi/see/timeline/`` writes it into files.
 """

@@ -18,7 +18,7 @@ from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.tuning.sizes import START, size_text
 from dear_mpi.training.tuning.tuning import Tuning, said_by_rank_0
-from dear_mpi.training.tuning.virtual import VirtualRun, candidates
+from dear_mpi.training.tuning.virtual_run import VirtualRun, candidates
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
@@ -46,7 +46,7 @@ class ByPrediction(Tuning):
         super().__init__(size_text(START))
         self.session, self.itemsize, self.over = session, itemsize, False
         foresees = any(schedule.foresees for schedule in session.schedules.values())
-        self.needs = 1 + WARM + TIMED + before * foresees
+        self.needs = 1 + WARM + TIMED + 2 * before * foresees  # an order for the first buckets, and one for the last
         self.profiler: Profiler | None = None
 
     def note(self, name: str) -> None:

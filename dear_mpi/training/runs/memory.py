@@ -7,20 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dear_mpi.collectives.plans.reach import wants_shared
-from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.data import Examples
 from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.world import World
 from dear_mpi.training.runs.config import Config
 
-__all__ = ["available_bytes", "check_batch", "check_model", "make_slab"]
-
-PLANS_BYTES = 16 << 20  # side buffers: two segments per plan and peer
+__all__ = ["available_bytes", "check_batch", "check_model"]
 
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
@@ -57,28 +51,18 @@ def check_model(elements: int, config: Config, world: World) -> None:
 
 
 def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:
-    """See that what the layers hand to each other finds room, by the outputs for one example.
+    """See that the inputs of a batch, and what layers hand to each other of a part of it, find room: by one example.
 
     Raises:
         ValueError: it does not.
     """
     x, _ = examples.take(np.zeros(1, np.intp))
-    nbytes = x.nbytes
+    rows = -(-config.batch // world.size)
+    nbytes, part = x.nbytes * rows, -(-rows // config.accumulate)
     for layer in layers:
         x = layer.forward(x)
-        nbytes += x.nbytes
-    check(f"batch {config.batch}", nbytes * config.batch // world.size, config, world)
-
-
-def make_slab(nbytes: int, beside: Array, algorithm: str, transport: Transport) -> Slab:
-    """Memory for the arena and the plans: one allocation for any fusion, unless plans need more than usual.
-
-    The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because MPI
-    libraries are slower in shared memory, and on the device of the array ``beside``.
-    """
-    if library_of(beside) == "numpy" and wants_shared(algorithm, transport.hosts):
-        return Slab(transport.memory.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
-    return Slab.beside(beside, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
+        nbytes += x.nbytes * part
+    check(f"batch {config.batch}", nbytes, config, world)
 
 
 def check(what: str, nbytes: int, config: Config, world: World) -> None:

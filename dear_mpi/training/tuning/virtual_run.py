@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.fusion.policies import borders
-from dear_mpi.training.line.bucket import Cut, cut
+from dear_mpi.training.fusion.policies import fused
+from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, readable, size_text
@@ -21,6 +21,7 @@ __all__ = ["VirtualRun", "candidates"]
 TOLD_APART = 0.02  # predictions that differ by less are alike
 LOW, HIGH, PARTS = 1 << 20, 256 << 20, 64  # bytes; of small models, as a part of all parameters
 PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
+MOST_PARTS = 10_000  # more buckets take rank 0 too long to look at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class VirtualRun:
 
     def buckets(self, fusion: str) -> Cut:
         """Those of a policy."""
-        return cut(self.layout, borders(fusion, self.layout, self.itemsize), self.itemsize)
+        return fused(fusion, self.layout, self.itemsize)
 
     def choice(self, trials: Sequence[Tried]) -> str:
         """Of the policies that are as good as the best one, as far as can be told, that with the fewest buckets: what
@@ -94,4 +95,4 @@ def candidates(layout: Layout, itemsize: int) -> list[str]:
     octaves = (MOST_CUT // LEAST_CUT).bit_length() - 1
     cuts = [readable(round(LEAST_CUT * 2 ** (step / CUTS_PER_OCTAVE))) for step in range(octaves * CUTS_PER_OCTAVE + 1)]
     texts = [size_text(START), *(size_text(size) for size in sizes if size != START)]
-    return texts + [f"cut:{size_text(size)}" for size in cuts if size < whole]
+    return texts + [f"cut:{size_text(size)}" for size in cuts if size < whole <= MOST_PARTS * size]

@@ -1,9 +1,9 @@
 """Record what a session does, on all ranks, and put their clocks together.
 
-Each rank has its own clock. Behind what was recorded, with nothing under way, all meet in a few barriers, and what lies
-between the times at which two ranks leave the same one is taken for the distance of their clocks: the median over the
-barriers, for out of one of them a rank that has lost its core comes milliseconds late. So clocks agree to some tens of
-microseconds on one host, and to about the latency of a message between hosts.
+Each rank has its own clock. Behind what was recorded, with nothing under way, all meet in a few barriers. Two ranks
+leave a barrier at almost the same moment, so the difference of their times is taken for that of their clocks: the
+median over the barriers, because a rank that has lost its core leaves one of them milliseconds late. So clocks agree to
+some tens of microseconds on one host, and to about the latency of a message between hosts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from dear_mpi.collectives.transports.agree import by_rank_0
-from dear_mpi.training.profiles.profiler import layer_name
+from dear_mpi.models.layer import layer_name
 from dear_mpi.training.session import Session
 from dear_mpi.training.timeline.recorder import KEPT, Recorder
 from dear_mpi.training.timeline.spans import COMPUTE, Rank, Run, Timeline, common
@@ -30,7 +30,7 @@ FACTS = (
 
 @contextmanager
 def recording(session: Session, name: str, runs: list[Run], *, kept: int = KEPT) -> Iterator[None]:
-    """Collective: record the last iterations within the block, then flush, and add them to ``runs``.
+    """Collective: flush, record the last iterations within the block, flush again, and add them to ``runs``.
 
     Args:
         name: of the run.
@@ -39,6 +39,7 @@ def recording(session: Session, name: str, runs: list[Run], *, kept: int = KEPT)
     Raises:
         ValueError: there was no iteration.
     """
+    session.flush()  # the engine's recorder may change only while nothing is under way
     recorder = Recorder([layer_name(use.layer, number) for number, use in enumerate(session.uses)], kept)
     session.fabric.recorder = session.engine.recorder = recorder
     try:

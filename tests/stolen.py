@@ -1,0 +1,19 @@
+"""How much of the processors other machines of the same host took meanwhile: steal time, see proc_stat(5)."""
+
+from pathlib import Path
+
+__all__ = ["stolen_since", "ticks"]
+
+STEAL = 7
+
+
+def ticks() -> list[int]:
+    """What all processors did since this machine started, as /proc/stat counts it, without what it counts twice."""
+    head, *_ = Path("/proc/stat").read_text("utf-8").splitlines()
+    return [int(each) for each in head.split()[1 : STEAL + 2]]
+
+
+def stolen_since(before: list[int]) -> float:
+    """The share of all ticks since then that others had."""
+    spent = [now - then for now, then in zip(ticks(), before, strict=True)]
+    return spent[STEAL] / max(1, sum(spent))
