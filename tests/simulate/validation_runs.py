@@ -66,12 +66,6 @@ class Compared:
         return self.predicted["iteration_s"] / self.measured["median_s"] - 1
 
     @property
-    def is_within(self) -> bool:
-        """Whether the prediction is within the interval of the measurement."""
-        low, high = self.measured["median_low_s"], self.measured["median_high_s"]
-        return bool(low <= self.predicted["iteration_s"] <= high)
-
-    @property
     def free(self) -> float:
         """The same for the prediction without contention."""
         return self.uncontended["iteration_s"] / self.measured["median_s"] - 1

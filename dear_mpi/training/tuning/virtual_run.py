@@ -21,7 +21,7 @@ __all__ = ["VirtualRun", "candidates"]
 TOLD_APART = 0.02  # predictions that differ by less are alike
 LOW, HIGH, PARTS = 1 << 20, 256 << 20, 64  # bytes; of small models, as a part of all parameters
 PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
-MOST_PARTS = 10_000  # more buckets take rank 0 too long to look at
+MOST_TRIED = 10_000  # more buckets take rank 0 too long to look at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,4 +95,4 @@ def candidates(layout: Layout, itemsize: int) -> list[str]:
     octaves = (MOST_CUT // LEAST_CUT).bit_length() - 1
     cuts = [readable(round(LEAST_CUT * 2 ** (step / CUTS_PER_OCTAVE))) for step in range(octaves * CUTS_PER_OCTAVE + 1)]
     texts = [size_text(START), *(size_text(size) for size in sizes if size != START)]
-    return texts + [f"cut:{size_text(size)}" for size in cuts if size < whole <= MOST_PARTS * size]
+    return texts + [f"cut:{size_text(size)}" for size in cuts if size < whole <= MOST_TRIED * size]
