@@ -9,7 +9,8 @@
 #
 # MPIRUN is Open MPI's (default: mpirun), RANKS_PER_HOST its ranks on each host (1), LIMIT the seconds that a run may
 # take (600), BURST what a link that was idle sends at once (256kb; links with 64kb do not reach 1gbit: it is one frame
-# of TCP before it is cut).
+# of TCP before it is cut), CONGESTION TCP's congestion control (reno, which every kernel allows in namespaces: with bbr,
+# which some machines have, one message in a hundred takes 50 to 150 ms longer).
 set -eu
 fail() { echo "$0: $*" >&2; exit 2; }
 usage='with N RATE COMMAND... | up N RATE | run N COMMAND... | down N'
@@ -62,6 +63,7 @@ up() {
         ip -n "dear$i" addr add "$net.$i/24" dev eth0
         ip -n "dear$i" link set eth0 up
         ip -n "dear$i" link set lo up
+        ip netns exec "dear$i" sh -c 'echo "$1" > /proc/sys/net/ipv4/tcp_congestion_control' sh "${CONGESTION:-reno}"
         tc -n "dear$i" qdisc add dev eth0 root tbf rate "$rate" burst "${BURST:-256kb}" latency 50ms
     done
 }

@@ -4,12 +4,14 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launch.launcher import Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, queries
 from dear_mpi.doctor.huge_pages import shared_huge_pages
 from dear_mpi.doctor.in_use import in_use
+from dear_mpi.doctor.settings import read
 from dear_mpi.kernels.gpu import Gpu
 from dear_mpi.ranks.world import World
 
@@ -23,6 +25,7 @@ SETTINGS = (
     *("MPIR_CVAR_CH4_NETMOD", "I_MPI_FABRICS", "I_MPI_OFFLOAD", "CUDA_VISIBLE_DEVICES"),
 )
 BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class RankFacts:
     huge_pages_text: str  # and how that is known
     gpu: Gpu | None = None
     gpu_problem: str | None = None
+    congestion: str = ""  # TCP's congestion control, if the kernel says it
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,7 @@ def rank_facts(rank: int, launch: Launch, mpi: MpiFacts | None, gpu: Gpu | str |
         huge_pages_text=huge_pages_text,
         gpu=gpu if isinstance(gpu, Gpu) else None,
         gpu_problem=gpu if isinstance(gpu, str) else None,
+        congestion=read(CONGESTION),
     )
 
 

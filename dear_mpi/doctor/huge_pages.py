@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, file_in_memory
+from dear_mpi.doctor.settings import chosen
 
 __all__ = ["shared_huge_pages"]
 
@@ -19,18 +20,6 @@ def shared_huge_pages(folder: Path = SETTINGS) -> tuple[bool, str]:
     said = ", ".join(f"{name} {value}" for name, value in settings.items() if value)
     problem = trial()
     return not problem, f"{problem or 'collapsed on demand'} ({said or 'no such kernel settings'})"
-
-
-def chosen(file: Path) -> str:
-    """The word in brackets.
-
-    >>> chosen(Path("/no/such/file"))
-    ''
-    """
-    try:
-        return file.read_text().partition("[")[2].partition("]")[0]
-    except OSError:
-        return ""
 
 
 def trial() -> str:

@@ -59,6 +59,7 @@ def job_rows(facts: Facts) -> dict[str, str]:
         "carries messages": f"{facts.in_use} (in use)" if facts.in_use else "",
         "built with": f"UCX, {facts.ucx}, its CUDA module {cuda}loaded" if facts.ucx else "",
         "shared huge pages": facts.ranks[0].huge_pages_text,
+        "TCP controlled by": facts.ranks[0].congestion,
         "settings": "\n".join(f"{name}={value}" for name, value in facts.settings.items()) or "the library's defaults",
         "CUDA-aware, MPI says": "\n".join(f"{name}: {said(answer)}" for name, answer in facts.queries.items()),
         "CUDA-aware, tried out": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",

@@ -19,7 +19,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
 from tests.ddp.loop import DdpLoop
-from tests.stolen import stolen_since, ticks
+from tests.stolen import ATTEMPTS, QUIET, stolen_since, ticks
 
 READING = """## Reading
 
@@ -90,10 +90,19 @@ def run(world, case):
             torch_s += [loop.iterate() for _ in range(1 + count)][1:]
             for each in ours.values():
                 each.turn(count)
-        stolen, ranks = stolen_since(before), world.transport.gather_values(torch_s)
+        stolen, *_ = world.transport.gather_values(stolen_since(before))
+        ranks = world.transport.gather_values(torch_s)
         found = {name: each.timing() for name, each in ours.items()}
         expected = {name: (each.predicted_s(found[name]), found[name].bound_s) for name, each in ours.items()}
         return [max(each) for each in zip(*ranks, strict=True)], found, expected, stolen
+
+
+def quietest(world, case):
+    """Collective: of a few runs that of which least was lost; there is one alone if that was quiet."""
+    found = []
+    while len(found) < ATTEMPTS and not any(stolen <= QUIET for *_, stolen in found):
+        found.append(run(world, case))
+    return min(found, key=lambda each: each[-1])
 
 
 def table(case, torch_s, found, expected, stolen):
@@ -122,7 +131,7 @@ def main():
 
     def body(world):
         for case in options.cases:
-            found = run(world, case)
+            found = quietest(world, case)
             if world.rank == 0:
                 print("\n".join(table(case, *found)), flush=True)
         if world.rank == 0:

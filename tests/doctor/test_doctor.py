@@ -113,6 +113,11 @@ CASES = {
         job(*(rank(number, huge_pages=False, huge_pages_text="none: MADV_COLLAPSE says no") for number in range(2))),
         ["note: memory that the ranks of a share has small pages: none: MADV_COLLAPSE says no"],
     ),
+    "a TCP that pauses": (
+        job(rank(0, congestion="bbr"), rank(1, host="b", local_rank=0, launched_local_rank=0, congestion="bbr")),
+        ["note: TCP of ranks 0-1 is controlled by bbr"],
+    ),
+    "a TCP that nobody uses": (job(rank(0, congestion="bbr"), rank(1, congestion="bbr")), []),
     "local ranks that collide": (
         job(rank(0), rank(1, launched_local_rank=0)),
         ["warning: the launcher's local rank is not the one counted by shared memory for rank 1 (rank 1: 0"],
@@ -137,7 +142,7 @@ def test_findings(name, capsys):
     shown = capsys.readouterr().out
     assert all(finding.text in shown for finding in found)
     assert ("nothing wrong was found" in shown) == all(finding.severity == "note" for finding in found)
-    assert json.loads(json.dumps(examine.as_object(facts, found)))["hosts"] == [len(facts.ranks)]
+    assert json.loads(json.dumps(examine.as_object(facts, found)))["hosts"] == facts.ranks_per_host
 
 
 def test_what_is_in_use_is_told_apart_from_what_the_library_was_built_with(capsys):

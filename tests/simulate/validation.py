@@ -14,12 +14,10 @@ from textwrap import fill
 
 from tests.rooms import ROOT
 from tests.simulate.validation_runs import (
-    ATTEMPTS,
     FORWARD_S,
     ITERATIONS,
     LINKS,
     PEERS,
-    QUIET,
     RANKS,
     USUAL,
     Compared,
@@ -27,6 +25,7 @@ from tests.simulate.validation_runs import (
     Row,
     compared,
 )
+from tests.stolen import ATTEMPTS, QUIET
 
 WIDTH = 120  # of a line
 PAGE = ROOT / "docs" / "benchmarks" / "simulate.md"
@@ -65,12 +64,14 @@ less. Where that is left out (`free`) nearly all predictions are too fast, most 
 update while messages are under way. We expect a smaller difference where updates and messages use different
 processors; that was not measured.
 
-Between hosts a collective takes 50 to 140 ms longer now and then, probably because TCP sends again what the short
-queue of a link has dropped. An iteration has many collectives, and so its share of these: networks are fitted to the
-means of rows. What is left: the benchmark lets all ranks begin an update at once. In training each begins when it hears
-of the end of the collective, and a timeline of three hosts (bert_base, sequential) has delays of 10 to 50 ms by updates
-that take 20 ms alone. So most predictions between hosts are a little too fast. On the emulated link most are a little
-too slow; why is not known.
+With bbr as TCP's congestion control, one collective in ten or twenty takes 50 to 140 ms longer; so these hosts have
+reno (`hostfiles/namespaces.sh`). Some slow ones are left everywhere. An iteration has many collectives, and so its
+share of these: networks are fitted to the means of rows.
+
+The benchmark lets all ranks begin an update at once. In training each begins when it hears of the end of the
+collective, and a timeline of three hosts (bert_base, sequential) has delays of 10 to 50 ms by updates that take 20 ms
+alone. So most predictions between hosts are a little too fast. On the emulated link most are a little too slow; why is
+not known.
 
 What misses is taken apart below its table. Under `dear` updates run in the forward pass, each when its all-gather is
 there, while TCP carries the next one: between four hosts they take longer than `bench --beside` says.

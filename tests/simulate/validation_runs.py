@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.launch import ended, mpis_at_hand
 from tests.rooms import ROOT
-from tests.stolen import stolen_since, ticks
+from tests.stolen import ATTEMPTS, QUIET, stolen_since, ticks
 
 FORWARD_S = {"resnet50": 0.31, "densenet201": 0.24, "bert_base": 1.32}
 ITERATIONS = {"resnet50": 12, "densenet201": 12, "bert_base": 6}
@@ -30,8 +30,6 @@ LATENCY = "50us"  # of the emulated link
 SIZES = {"streaming": "2MiB,4MiB", "isolated": "8MiB,16MiB,32MiB"}
 ALONE = "buckets:1"  # a bucket that is updated has no messages of another one beside it
 LIMIT_S = 1200
-QUIET = 0.03  # of the processors, lost while a command ran: what is above that runs again
-ATTEMPTS = 3
 
 Row = dict[str, Any]
 

@@ -15,13 +15,13 @@ from dear_mpi.training.line.layout import Layout
 
 __all__ = ["BY_TIME", "Groups", "by_time"]
 
-Price = Callable[[float], float]  # seconds of an all-reduce of so many bytes
+Cost = Callable[[float], float]  # seconds of an all-reduce of so many bytes
 Groups = list[list[int]]  # of layers
 
 CYCLE_S, CYCLE_BYTES = 1e-3, parse_bytes("128MiB")  # HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD since 0.21
 
 
-def by_time(policy: str, layout: Layout, itemsize: int, backward_s: Sequence[float], price: Price) -> str:
+def by_time(policy: str, layout: Layout, itemsize: int, backward_s: Sequence[float], cost: Cost) -> str:
     """What a policy of ``BY_TIME`` makes of measured times: ``at:`` and elements of the line, as ``borders`` reads
     it. It is a text, so that ranks can compare it, and a user can give it again.
 
@@ -31,15 +31,15 @@ def by_time(policy: str, layout: Layout, itemsize: int, backward_s: Sequence[flo
     """
     nbytes = [owned * itemsize for owned in layout.owned]
     ready_s = list(accumulate(reversed(backward_s)))[::-1]
-    groups = BY_TIME[policy](nbytes, ready_s, price)
+    groups = BY_TIME[policy](nbytes, ready_s, cost)
     return "at:" + ",".join(str(layout.begin(group[0])) for group in groups)
 
 
-def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> Groups:
+def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
     """Layers that follow each other, merged where waiting costs less than another start-up.
 
     A layer joins the group before it if it is ready before that group's all-reduce would be over, and either that has
-    not begun by then, or it would wait for less than the start-up latency, ``price(0)``.
+    not begun by then, or it would wait for less than the start-up latency, ``cost(0)``.
 
     Source: MG-WFBP, algorithm 1.
 
@@ -52,8 +52,8 @@ def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> Gr
     for layer in (layer for layer in reversed(range(len(nbytes))) if nbytes[layer]):
         if groups:
             begin_s = max(free_s, ready_s[groups[0][0]])
-            end_s = begin_s + price(size)
-            if ready_s[layer] < end_s and ready_s[layer] - begin_s < price(0):
+            end_s = begin_s + cost(size)
+            if ready_s[layer] < end_s and ready_s[layer] - begin_s < cost(0):
                 groups[0].insert(0, layer)
                 size += nbytes[layer]
                 continue
@@ -63,7 +63,7 @@ def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> Gr
     return groups
 
 
-def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> Groups:
+def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
     """What is ready when a cycle begins goes in one buffer, or in several that are full.
 
     A cycle begins on a beat of a millisecond, or at once when the one before it took longer.
@@ -82,7 +82,7 @@ def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], price: Price) -> 
         del layers[: len(ready)]
         buffers = filled(ready, nbytes)
         groups = [group[::-1] for group in reversed(buffers)] + groups
-        now_s += max(CYCLE_S, sum(price(sum(nbytes[layer] for layer in group)) for group in buffers))
+        now_s += max(CYCLE_S, sum(cost(sum(nbytes[layer] for layer in group)) for group in buffers))
     return groups
 
 
@@ -99,7 +99,7 @@ def filled(layers: Sequence[int], nbytes: Sequence[int]) -> Groups:
     return groups
 
 
-BY_TIME: Mapping[str, Callable[[Sequence[int], Sequence[float], Price], Groups]] = {
+BY_TIME: Mapping[str, Callable[[Sequence[int], Sequence[float], Cost], Groups]] = {
     "mgwfbp": mg_wfbp,
     "horovod": in_cycles,
 }

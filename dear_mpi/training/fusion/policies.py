@@ -144,14 +144,14 @@ def in_bytes(policy: str) -> str:
         return policy
 
 
-def trained(nbytes: Sequence[int]) -> list[int]:
+def with_parameters(nbytes: Sequence[int]) -> list[int]:
     """The layers that have parameters."""
     return [layer for layer, size in enumerate(nbytes) if size]
 
 
 def by_layers(count: int, nbytes: Sequence[int]) -> Groups:
     """``count`` layers per bucket; the last bucket may have fewer."""
-    layers = trained(nbytes)
+    layers = with_parameters(nbytes)
     return [layers[start : start + count] for start in range(0, len(layers), count)]
 
 
@@ -162,7 +162,7 @@ def by_bytes(limit: int, nbytes: Sequence[int]) -> Groups:
     """
     groups: Groups = []
     filled = limit
-    for layer in trained(nbytes):
+    for layer in with_parameters(nbytes):
         if filled + nbytes[layer] >= limit:
             groups.append([])
             filled = 0
@@ -173,7 +173,7 @@ def by_bytes(limit: int, nbytes: Sequence[int]) -> Groups:
 
 def equal_buckets(count: int, nbytes: Sequence[int]) -> Groups:
     """Exactly ``count`` buckets; each border is put where the bytes before it are nearest to their equal share."""
-    layers = trained(nbytes)
+    layers = with_parameters(nbytes)
     if count > len(layers):
         raise ValueError(f"fusion buckets:{count} asks for more buckets than the {len(layers)} layers with parameters")
     ends = list(accumulate(nbytes[layer] for layer in layers))

@@ -112,9 +112,9 @@ def shortened(label: str) -> str:
     >>> shortened("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), shortened("fc1 (512 bytes)")
     ('all_reduce of bucket 3 (layers 8..12, 4.2 MiB)', 'fc1 (0.5 KiB)')
     """
-    return re.sub(r"(\d+) bytes", lambda found: size_text(int(found[1])), label)
+    return re.sub(r"(\d+) bytes", lambda found: rounded_size(int(found[1])), label)
 
 
-def size_text(nbytes: int) -> str:
+def rounded_size(nbytes: int) -> str:
     """Bytes with one digit behind the point."""
     return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"
