@@ -127,7 +127,7 @@ bench-ddp: install    ## our schedules and torch DDP between 4 hosts with 1 Gbit
 	echo 'gradients views of its buckets, ours with `ring`. ms of an iteration on its slowest rank: medians of 9 with 95 %'; \
 	echo 'intervals; of bert_base of 3, with their range. Bound: the least time that the schedule allows. Predicted: by the'; \
 	echo 'virtual fabric. Both are from the compute measured here and from what collectives cost alone, at their best of three.'; echo; \
-	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=5400 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.beside; \
+	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=10800 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.beside; \
 	} > build-ddp.md && mv build-ddp.md docs/benchmarks/ddp.md
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -27,8 +27,10 @@ from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.program.errors import ArgumentError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.adapters.torch_parameter import array_of
+from dear_mpi.reporting.units import check_seconds
 
 __all__ = ["DearGroup", "init_process_group"]
 
@@ -36,12 +38,13 @@ NAME = "dear"
 OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}  # PyTorch's names and ours
 
 
-def init_process_group(comm: Any, *, algorithm: str = "ring", **options: Any) -> None:
+def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: float = 0.0, **options: Any) -> None:
     """Collective: make torch.distributed's default group of all ranks of a communicator.
 
     Args:
         comm: an mpi4py communicator, or a ``Transport``.
         algorithm: of all-reduce, reduce-scatter and all-gather; a broadcast goes by a binomial tree.
+        stall_after_s: say so when a rank has waited for so long (``docs/faults.md``); 0 for never.
         options: more of ``make_plan``, such as ``segment_bytes``.
 
     Raises:
@@ -52,31 +55,45 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", **options: Any) ->
 
     def facts() -> dict[str, object]:
         check_algorithm(algorithm, transport, "all_reduce")
-        return chosen
+        return {**chosen, "stall_after_s": check_seconds("stall_after_s", stall_after_s)}
 
     agree(transport, "init_process_group", facts)
-    dist.Backend.register_backend(NAME, partial(group_of, transport, chosen), extended_api=True, devices=["cpu"])
+    make = partial(group_of, transport, chosen, stall_after_s)
+    dist.Backend.register_backend(NAME, make, extended_api=True, devices=["cpu"])
     dist.init_process_group(NAME, store=dist.HashStore(), rank=transport.rank, world_size=transport.size)
 
 
-def group_of(transport: Transport, chosen: dict[str, Any], asked: Any, _: Any) -> DearGroup:
+def group_of(transport: Transport, chosen: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> DearGroup:
     """The group that torch.distributed asks for: of all ranks, or of those that it names.
+
+    Each has a communicator of its own, also where several have all ranks: their threads start collectives in no common
+    order. It stays until the program ends, because a thread may still wait on it.
 
     Raises:
         ValueError: it names some, and the ranks are no processes of MPI.
     """
     ranks = list(asked.global_ranks_in_group)
-    if ranks in ([], list(range(transport.size))):
-        own = transport if transport.native is None else transport_of(transport.native)
-        return DearGroup(own, chosen, asked.group_id)
+    if ranks not in ([], list(range(transport.size))):
+        own = transport_of(among(transport, ranks))
+    else:
+        own = transport if transport.native is None else transport_of(transport.native.Dup())
+    return DearGroup(own, chosen, asked.group_id, stall_after_s)
+
+
+def among(transport: Transport, ranks: Sequence[int]) -> Any:
+    """A communicator of some ranks, made by them alone.
+
+    Raises:
+        ValueError: the ranks are no processes of MPI.
+    """
     if transport.native is None:
         raise ValueError(f"a group of ranks {ranks} alone needs MPI, and these ranks are {transport.name}")
     everyone = transport.native.Get_group()
     some = everyone.Incl(ranks)
-    among = transport.native.Create_group(some)  # it stays until the program ends: a thread may still wait on it
+    found = transport.native.Create_group(some)
     for group in (everyone, some):
         group.Free()
-    return DearGroup(transport_of(among), chosen, asked.group_id)
+    return found
 
 
 class Work(dist.Work):  # type: ignore[misc]
@@ -104,30 +121,20 @@ class DearGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     group_name: str = ""
 
-    def __init__(self, transport: Transport, chosen: dict[str, Any], name: str) -> None:
+    def __init__(self, transport: Transport, chosen: dict[str, Any], name: str, stall_after_s: float = 0.0) -> None:
         super().__init__(transport.rank, transport.size)
         self.group_name = name  # that of the base class is one of C++'s backends, which this group has not
         self.transport, self.chosen = transport, chosen
         self.queue: SimpleQueue[tuple[Any, Any, Callable[[], object]] | None] = SimpleQueue()
         # A daemon: a rank that failed elsewhere ends, and the job with it, though the thread still waits.
-        threading.Thread(target=self.serve, name="torch_backend", daemon=True).start()
+        threading.Thread(target=self.serve, args=[stall_after_s], name="torch_backend", daemon=True).start()
 
-    def serve(self) -> None:
-        """Run what was started. An argument that all ranks refuse leaves the group as it is; after any other failure
-        nothing on the wire can be relied on, and nothing more is run."""
-        failure: BaseException | None = None
-        while (item := self.queue.get()) is not None:
-            future, result, call = item
-            try:
-                if failure is not None:
-                    raise CollectiveError(f"the collective was not run, because one before it failed: {failure}")
-                call()
-            except BaseException as error:
-                if not isinstance(error, ArgumentError):
-                    failure = failure or error
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+    def serve(self, stall_after_s: float) -> None:
+        """Run what was started; after a failure nothing on the wire can be relied on, and nothing more is run."""
+        with Watchdog(self.transport, stall_after_s) if stall_after_s else nullcontext():
+            failure: BaseException | None = None
+            while (item := self.queue.get()) is not None:
+                failure = carried_out(*item, failure) or failure
 
     def start(self, result: Any, call: Callable[[], object]) -> Work:
         future: Any = torch.futures.Future()
@@ -201,6 +208,19 @@ class DearGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, opts: Any = None) -> Work:
         return self.start(None, partial(barrier, self.transport))
+
+
+def carried_out(future: Any, result: Any, call: Callable[[], object], before: BaseException | None) -> Any:
+    """Make a call, and tell its future; what went wrong, unless it is an argument that all ranks refuse."""
+    try:
+        if before is not None:
+            raise CollectiveError(f"the collective was not run, because one before it failed: {before}")
+        call()
+    except BaseException as error:
+        future.set_exception(error)
+        return None if isinstance(error, ArgumentError) else error
+    future.set_result(result)
+    return None
 
 
 def op_of(opts: Any) -> str:

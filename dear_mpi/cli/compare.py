@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from dear_mpi.cli.files import check_files, read_by
 from dear_mpi.cli.flags import BETWEEN_FUSIONS, JOB_FLAGS, Flags, listed, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.files import check_different
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.comparison import as_sweep, heading, show_comparison
-from dear_mpi.see.figure import check_figure
+from dear_mpi.see.figure import check_ending, check_figure
 from dear_mpi.see.sweep.draw import draw_sweep
 from dear_mpi.training.runs.compare import compare as run_comparison
 from dear_mpi.training.runs.compare import turns
@@ -43,9 +43,9 @@ def compare(flags: Flags) -> None:
         fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
         files, plot = timeline_files(flags.get("timeline")), flags.get("plot")
         written = [("--json", flags.get("json_file")), ("--plot", plot), *((FLAG, path) for path in files)]
-        check_different(written)
+        check_files(read_by(flags) | {"--schedules": schedules}, written)
         if plot is not None:
-            check_figure("--plot", plot)
+            check_ending("--plot", plot)
 
     def run(world: World, config: Config) -> list[dict[str, Any]]:
         return compare_and_show(world, config, schedules, fusions, timeline=files, plot=plot)
@@ -63,6 +63,8 @@ def compare_and_show(
     plot: Path | None = None,
 ) -> list[dict[str, Any]]:
     fusions, show = fusions or (config.fusion,), timeline_writer(world, timeline)
+    if plot is not None:
+        by_rank_0(world.transport, "plot", lambda: check_figure("--plot", plot))
     with bar(world, (1 + len(turns(config.iterations))) * len(schedules) * len(fusions), config.model) as advance:
 
         def progress(name: str) -> None:

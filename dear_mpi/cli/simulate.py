@@ -6,12 +6,12 @@ from typing import Annotated
 
 from typer import Option
 
+from dear_mpi.cli.files import check_files
 from dear_mpi.cli.flags import BETWEEN_FUSIONS, NAMES, JsonFile, TimelineFiles, listed, parsed
 from dear_mpi.cli.run import check_alone, complaining, write_json
 from dear_mpi.cli.timeline import FLAG, timeline_files
-from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.reporting.files import check_different, check_kept, check_writable, older, set_aside
+from dear_mpi.reporting.files import check_writable, set_aside
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.reporting.units import check_seconds, parse_rate, whole_number
 from dear_mpi.see.figure import check_figure
@@ -89,7 +89,6 @@ def simulate(
             check_figure("--plot", plot)
         files = timeline_files(timeline)
         written = [("--json", json_file), ("--plot", plot), *((FLAG, path) for path in files)]
-        check_different(written)
         check_timeline(FLAG, files)
         if update_time is not None:
             check_seconds("update_time", update_time)
@@ -115,8 +114,9 @@ def simulate(
             iterations=iterations,
             seed=seed,
         )
-        old = older(json_file) if json_file is not None and json_file.is_file() else None
-        check_kept(inputs(settings, profile), [*written, ("the older file of --json as", old)])
+        read = {"--model": settings.models, "--schedules": settings.schedules, "--algorithm": (algorithm,)}
+        read |= {"--network": (network,), "--profile": () if profile is None else (str(profile),)}
+        check_files(read, written)
 
         def ready() -> None:
             if json_file is not None:
@@ -147,14 +147,3 @@ def whole(text: str) -> int:
     if not number:
         raise ValueError(f"--ranks must be whole numbers of at least 1, not {text!r}")
     return number
-
-
-def inputs(settings: Settings, profile: Path | None) -> list[tuple[str, Path]]:
-    """The files that are read, each with the flag that names it."""
-    tables = [model.removeprefix("synthetic:") for model in settings.models if model.endswith(".json")]
-    networks = [settings.network] * settings.network.endswith(".json")
-    code = {"--schedules": settings.schedules, "--algorithm": (settings.algorithm,)}
-    found = [("--profile", str(profile))] * (profile is not None)
-    found += [("--model", table) for table in tables] + [("--network", network) for network in networks]
-    found += [(flag, name.rpartition(":")[0]) for flag, names in code.items() for name in names if is_in_file(name)]
-    return [(flag, Path(path)) for flag, path in found]

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from dear_mpi.cli.files import check_files, read_by
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.files import check_different
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.figure import check_figure
+from dear_mpi.see.figure import check_ending, check_figure
 from dear_mpi.see.tables import show_training
 from dear_mpi.see.trials import draw_report
 from dear_mpi.training.runs.config import Config
@@ -48,7 +48,8 @@ def train(flags: Flags) -> None:
     with complaining(mpi="threads" not in flags):
         files = timeline_files(flags.get("timeline"))
         own = (("--save", "save"), ("--profile", "profile"), ("--plot", "plot"), ("--json", "json_file"))
-        check_different([*((flag, flags.get(name)) for flag, name in own), *((FLAG, path) for path in files)])
+        written = [(flag, flags.get(name)) for flag, name in own] + [(FLAG, path) for path in files]
+        check_files(read_by(flags), written)
         saving = saving_of(flags)
         check_plot(flags)
     how: dict[str, Any] = {"timeline": files, "plot": flags.get("plot")}
@@ -56,15 +57,15 @@ def train(flags: Flags) -> None:
 
 
 def check_plot(flags: Flags) -> None:
-    """See that there are trials to draw, and a file for them.
+    """See that there are trials to draw, in a format that there is.
 
     Raises:
-        ValueError: there are none, or there is no file.
+        ValueError: there are none, or no format.
     """
     if "plot" in flags:
         if str(flags.get("fusion")).partition(":")[0] not in TUNINGS:
             raise ValueError(f"--plot draws the trials of a tuned fusion: it needs --fusion {' or '.join(TUNINGS)}")
-        check_figure("--plot", flags["plot"])
+        check_ending("--plot", flags["plot"])
 
 
 def saving_of(flags: Flags) -> Saving | None:
@@ -91,6 +92,8 @@ def train_and_show(
     plot: Path | None = None,
 ) -> dict[str, Any]:
     show = timeline_writer(world, timeline)
+    if plot is not None:
+        by_rank_0(world.transport, "plot", lambda: check_figure("--plot", plot))
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
         report = run_training(

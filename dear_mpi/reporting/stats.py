@@ -21,6 +21,11 @@ class Median:
     low: float
     high: float
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the interval is as wide as what it is of."""
+        return self.high - self.low > self.value
+
 
 def median(samples: Sequence[float]) -> Median:
     """The median and its distribution-free interval, by ranks (Hoefler and Belli, SC 2015, section 3.1.3).

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import FEWEST_SAMPLES
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
 from dear_mpi.reporting.units import format_hosts
 from dear_mpi.see.tables import MEDIANS, algorithm, buckets, sharded
@@ -17,6 +17,7 @@ __all__ = ["as_sweep", "heading", "show_comparison"]
 
 Row = dict[str, Any]
 LEFT = ("schedule", "")
+CLEAR = ("faster", "slower")
 
 
 def show_comparison(world: World, rows: Sequence[Row]) -> None:
@@ -59,7 +60,7 @@ def table_of(rows: Sequence[Row], fused: str) -> Table:
             interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, digits),
             f"{row['compute_s'] * 1e3:.{digits}f}",
             f"{row['exposed_comm_s'] * 1e3:.{digits}f}",
-            f"{row['hidden']:.0%}",
+            "-" if row["hidden"] is None else f"{row['hidden']:.0%}",
             f"{row['predicted_s'] * 1e3:.{digits}f}",
             f"{row['bound_s'] * 1e3:.{digits}f}",
             "-" if row["verdict"] == "too noisy" else interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3),
@@ -88,20 +89,21 @@ def best_table(rows: Sequence[Row]) -> Table:
     for head in ("schedule", "fusion", "buckets", "iteration", f"/ {names[0]}"):
         table.add_column(head, justify="left" if head in ("schedule", "fusion") else "right")
     digits = 0 if best[0]["median_s"] >= 0.1 else 2
-    for row in best:
+    medians = [Median(row["median_s"], row["median_low_s"], row["median_high_s"]) for row in best]
+    for row, middle in zip(best, medians, strict=True):
         asked = row["asked_fusion"]
         table.add_row(
             row["schedule"],
             asked if asked == row["fusion"] else f"{asked}: {row['fusion']:.20}",
             str(row["buckets"]),
-            interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, digits),
-            f"{best[0]['median_s'] / row['median_s']:.3f}",
+            interval(middle.value, middle.low, middle.high, 1e3, digits),
+            "-" if medians[0].is_noisy or middle.is_noisy else f"{medians[0].value / middle.value:.3f}",
         )
     return table
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What was waited for; and what theory says: where nothing can be gained, and why."""
+    """What was waited for; and what theory says: which bounds are equal, and why."""
     first, digits = rows[0], 0 if rows[0]["median_s"] >= 0.1 else 2
     few = f"Fewer than {FEWEST_SAMPLES} iterations have no 95 % interval: ± spans them all, and none is called faster."
     waited = [text for text in (waits(row, digits) for row in rows) if text]
@@ -112,9 +114,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
         why = "it is complete when backward ends, and needed when forward begins: try a finer --fusion"
         return [*waited, f"With one bucket no schedule can overlap anything, for {why}."]
     return waited + [
-        f"{row['schedule']} can gain nothing over {first['schedule']} here: their bounds are equal."
+        f"{row['schedule']} and {first['schedule']} have equal bounds here: with perfect pipelines neither is faster."
         for row in rows[1:]
-        if 0.99 <= row["ideal_speedup"] <= 1.01
+        if 0.99 <= row["ideal_speedup"] <= 1.01 and row["verdict"] not in CLEAR
     ]
 
 

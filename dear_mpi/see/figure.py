@@ -5,7 +5,7 @@ from typing import Any
 
 from dear_mpi.reporting.files import check_writable, replacing
 
-__all__ = ["check_figure", "write_figure"]
+__all__ = ["check_ending", "check_figure", "write_figure"]
 
 DOTS_PER_INCH = 150  # of a PNG
 FORMATS = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
@@ -22,6 +22,15 @@ def check_figure(flag: str, path: Path) -> None:
         import matplotlib.backend_bases  # noqa: F401
     except ImportError:
         raise ValueError(f"{flag} needs matplotlib: pip install matplotlib (our extra 'plot')") from None
+    check_ending(flag, path)
+
+
+def check_ending(flag: str, path: Path) -> None:
+    """See that the name of a picture tells its format, which every rank can do.
+
+    Raises:
+        ValueError: it does not.
+    """
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{flag} {str(path)!r} must end in .png, .pdf or .svg")
 

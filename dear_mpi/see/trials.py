@@ -107,8 +107,9 @@ def draw_sizes(axes: Any, search: Search) -> None:
     axes.plot(*points([search.choice]), color=BEST, label="taken", **ring)
     sizes, _ = points([*search.trials, *search.curve])
     axes.set_xscale("log", base=2)
-    ticks = [2**power for power in range(-12, 12) if min(sizes) <= 2**power <= max(sizes)]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ends = min(sizes), max(sizes)
+    ticks = [2**power for power in range(-12, 12) if ends[0] <= 2**power <= ends[1]] or list(ends)
+    axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
     axes.minorticks_off()
     axes.set(title=f"{search.title}: {search.choice[0]} taken", xlabel="MB of a bucket", ylabel="ms of an iteration")
 

@@ -100,7 +100,7 @@ def predict(
         schedule=name,
         fusion=fusion,
         buckets=buckets,
-        bound_s=float(schedule.bound(parts.forward_s, parts.backward_s, network_s)),
+        bound_s=float(schedule.least(parts.forward_s, parts.backward_s, network_s, model.parts)),
         network_s=network_s,
         run=fabric.run(name, traced) if isinstance(fabric, RecordedFabric) and traced else None,
     )

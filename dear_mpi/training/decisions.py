@@ -91,13 +91,14 @@ class Decisions:
                 self.waiting[name] = []
 
     def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
-        """See that so many iterations are enough for what is to be decided, and for a profile behind that.
+        """See that so many iterations are enough for what is to be decided, and that one is left behind that.
 
         Raises:
             ValueError: they are not.
         """
-        if profiled and self.waiting and iterations <= 1 + TIMED:
-            said = f"the first {1 + TIMED} decide an order or a fusion, and a profile is of those behind them"
+        if self.waiting and (profiled or self.by_time) and iterations <= 1 + TIMED:
+            what = "a profile is of those behind them" if profiled else "at least one has to follow"
+            said = f"the first {1 + TIMED} decide an order or a fusion, and {what}"
             raise ValueError(f"iterations must be more than {1 + TIMED}, not {iterations}: {said}")
         return self.tuning.check_room(iterations)
 

@@ -80,7 +80,10 @@ class LayerUse:
         Behind the last part of a batch, add those of the parts before it, and then those of tied parameters.
         """
         for place in self.places:
-            if place.parameter.value is not place.value:
+            if not place.parameter.trained:
+                place.grad[...] = math.nan
+                self.complain(place, "it was frozen (trained = False) during the session; begin a new one for that")
+            elif place.parameter.value is not place.value:
                 place.grad[...] = math.nan
                 self.complain(place, "its value was bound to another array; change it in place (value[...] = v)")
             elif place.parameter.grad is not place.grad:

@@ -11,9 +11,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
+from dear_mpi.kernels.array import Array
 from dear_mpi.models.adapters.torch_layers import TorchLoss
 from dear_mpi.models.adapters.torch_module import TorchModule
+from dear_mpi.models.adapters.torch_parameter import array_of
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.hooked import HookedTrainer
 from dear_mpi.training.session import Session
@@ -41,12 +44,32 @@ class TorchSession(Session):
         if self.options.device != "cpu":
             raise ValueError(f"device must be 'cpu' for modules of PyTorch, not {self.options.device!r}")
         self.loss = TorchLoss(self.function)
-        self.model = TorchModule(self.module, np.asarray(self.example))
+        self.model = TorchModule(self.module, given("example", self.example))
         self.layers = tuple(self.model.layers)
         self.trainer_kind = partial(HookedTrainer, self.model)
         return super().build(None)
+
+    def step(self, x: Any, targets: Any, *, total: int | None = None) -> float:
+        """See ``Session.step``; tensors may be of bf16, too.
+
+        Raises:
+            ValueError: a tensor is not in the host's memory.
+        """
+        return super().step(given("x", x), given("targets", targets), total=total)
 
     def open(self, engine: Engine) -> None:
         self.model.attach()
         self.plans.callback(self.model.detach)
         super().open(engine)
+
+
+def given(name: str, value: Any) -> Array:
+    """An argument as an array, over the memory of a tensor.
+
+    Raises:
+        ValueError: it is a tensor that has none in the host.
+    """
+    try:
+        return array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

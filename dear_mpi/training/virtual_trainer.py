@@ -47,7 +47,7 @@ class VirtualTrainer(Trainer):
     def foreseen(cls, fabric: VirtualFabric, kind: type[Schedule], nominal: Nominal, **options: Any) -> VirtualTrainer:
         """One whose layers take their nominal times, and whose schedule orders its iteration by them."""
         schedule = kind(fabric)
-        schedule.order = schedule.ordered(nominal)
+        schedule.order = tuple(schedule.ordered(nominal) or ()) or None
         return cls(fabric, schedule, zip(nominal.forward_s, nominal.backward_s, strict=True), **options)
 
     def warm_up(self) -> None:

@@ -11,9 +11,11 @@ from torch import nn  # noqa: E402
 
 from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
+from dear_mpi.kernels.optimizers import SGD  # noqa: E402
 from dear_mpi.models.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
 from dear_mpi.models.adapters.torch_parameter import array_of, tensor_of  # noqa: E402
 from dear_mpi.training.torch_session import TorchSession  # noqa: E402
+from tests.adapters.test_torch_session import layered, whole  # noqa: E402
 from tests.adapters.torch_models import LOSS, batch, new  # noqa: E402
 
 
@@ -92,6 +94,9 @@ def test_compiled_modules_are_refused():
     module = nn.Sequential(nn.Linear(6, 4).double())
     module[0]._orig_mod = None  # as torch.compile marks what it returns; compiling itself takes a compiler
     assert "module Sequential has a compiled one in it (Linear): give it as it was before" in said(module)
+    module = nn.Sequential(nn.Linear(6, 4).double())
+    module[0]._compiled_call_impl = print  # as module.compile() does
+    assert "module Sequential has a compiled one in it (Linear)" in said(module)
 
 
 def test_what_is_no_sequential_is_trained_as_a_whole():
@@ -103,6 +108,36 @@ def test_a_loss_must_be_one_number():
     loss = TorchLoss(lambda outputs, targets: outputs - targets)
     with pytest.raises(ValueError, match=r"loss must be one number, the sum over its examples, not tensor\(\["):
         loss.forward(np.ones(3), np.ones(3))
+
+
+def test_a_loss_that_needs_more_than_outputs_is_refused():
+    """The gradient of a penalty on weights was lost, and the loss was said with it."""
+    module = new("sequential")
+
+    def penalised(outputs, targets):
+        return LOSS(outputs, targets) + 0.1 * sum(each.square().sum() for each in module.parameters())
+
+    for loss in (penalised, lambda outputs, targets: LOSS(module(outputs.new_zeros(len(targets), 6)), targets)):
+        with pytest.raises(ValueError, match="loss depends on parameters, or on other tensors with gradients, whose"):
+            TorchLoss(loss).forward(np.zeros((2, 4)), np.zeros(2, "i8"))
+    assert TorchLoss(LOSS).forward(np.zeros((2, 4)), np.zeros(2, "i8")) == pytest.approx(2 * np.log(4))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("way", [layered, whole])
+def test_what_is_frozen_stays_so_during_a_session(way, frozen):
+    """A momentum went on moving what was frozen, and what was to be trained again never was."""
+
+    def body(transport):
+        module = new("sequential")
+        module[0].weight.requires_grad_(not frozen)
+        with way(module, transport, optimizer=SGD(0.1, momentum=0.9)) as session:
+            session.step(*batch(0, 0))
+            module[0].weight.requires_grad_(frozen)
+            with pytest.raises(ValueError, match=r"parameter 0\.weight is (frozen|to be trained) since"):
+                session.step(*batch(1, 0))
+
+    run_loopback(1, body)
 
 
 @pytest.mark.parametrize("change", [lambda module: module.float(), lambda module: module.load_state_dict(

@@ -253,6 +253,43 @@ def test_the_example_leaves_no_trace():
     assert not any(each._post_accumulate_grad_hooks for each in module.parameters())
 
 
+def test_the_example_and_buffers_that_are_replaced_are_as_before():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(6, 4)
+            self.register_buffer("mean", torch.zeros(6))
+
+        def forward(self, x):
+            x.sub_(1)
+            self.mean = 0.5 * self.mean + x.mean(0)
+            return self.last(x)
+
+    module, example = Scaled().double(), np.ones((2, 6))
+    mean = module.mean
+
+    def body(transport):
+        with TorchSession(module, LOSS, transport, example=example):
+            return bool((example == 1).all()) and module.mean is mean and not mean.any().item()
+
+    assert on_all(body, 1) == [True]
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch has a newer weight_norm
+def test_hooks_that_were_there_before_see_new_values():
+    """A weight was computed by the old weight_norm before the last update was there."""
+    start = nn.Linear(6, 4).double()
+
+    def body(transport, schedule):
+        linear = nn.Linear(6, 4).double()
+        linear.load_state_dict(start.state_dict())  # all ranks draw from one generator
+        module = torch.nn.utils.weight_norm(linear)
+        return trained(whole(module, transport, schedule=schedule, algorithm="ordered"), module, rank=0)[:2]
+
+    ways = [on_all(lambda transport, s=schedule: body(transport, s), 2) for schedule in ("wfbp", "dear")]
+    assert ways[0] == ways[1]
+
+
 def test_checkpoints_of_activations_work_unless_they_are_reentrant():
     class Checkpointed(Branches):
         reentrant = False
@@ -277,14 +314,14 @@ def test_checkpoints_of_activations_work_unless_they_are_reentrant():
 
 
 class Half(nn.Module):
-    """A layer in bf16, and one that may be in fp32."""
+    """A layer in bf16, as its input is, and one that may be in fp32."""
 
     def __init__(self, last):
         super().__init__()
         self.first, self.last = nn.Linear(6, 8, dtype=torch.bfloat16), nn.Linear(8, 4, dtype=last)
 
     def forward(self, x):
-        x = self.first(x.to(torch.bfloat16))
+        x = self.first(x)
         return self.last(x.to(self.last.weight.dtype)).float()
 
 
@@ -294,7 +331,7 @@ def test_bf16_and_mixed_types_are_trained(last, line):
 
     def body(transport, schedule):
         torch.manual_seed(1)
-        module, inputs = Half(last), np.random.default_rng(0).standard_normal((8, 6)).astype("f4")
+        module, inputs = Half(last), torch.from_numpy(np.random.default_rng(0).standard_normal((8, 6))).bfloat16()
         with TorchSession(module, LOSS, transport, example=inputs, schedule=schedule, optimizer=SGD(0.1)) as session:
             losses = [session.step(inputs, np.arange(8) % 4) for _ in range(30)]
             assert session.arena.values.dtype.name == line

@@ -90,6 +90,19 @@ def test_groups_of_some_ranks_communicate_by_themselves(comm, agree, group):
     agree(tensor[0].item() == (comm.size - len(first) if number else len(first)))
 
 
+def test_groups_of_all_ranks_do_not_meet(comm, agree, group):
+    """Both had one communicator: their calls met, where two threads of a rank were under way at once."""
+    other = dist.new_group()
+    here, there = (torch.full((1000,), float(number)) for number in (1, 2))
+    works = [
+        dist.all_reduce(tensor, group=each, async_op=True)
+        for each, tensor in ((None, here), (other, there))[:: 1 if comm.rank % 2 else -1]
+    ]
+    for work in works:
+        work.wait()
+    agree(bool((here == comm.size).all()) and bool((there == 2 * comm.size).all()))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_ddp_has_the_bits_of_our_algorithm(comm, agree, group):
     """A gradient of DDP is the all-reduce of the ranks' own ones, each over the number of ranks."""

@@ -278,6 +278,33 @@ def test_the_file_of_another_flag_is_refused(command, tmp_path):
     assert_one_line(run(*command, "--json", file, "--timeline", file), said)
 
 
+@pytest.mark.parametrize(
+    ("command", "flags", "said"),
+    [
+        ("train", ["--model", "synthetic:mine.json", "--json", "mine.json"], "--json 'mine.json' {} --model"),
+        ("train", ["--schedule", "s.py:Lazy", "--profile", "s.py"], "--profile 's.py' {} --schedule"),
+        ("train", ["--data", "d.npz", "--timeline", "d.json,d.png", "--save", "d.npz"], "--save 'd.npz' {} --data"),
+        ("compare", ["--model", "synthetic:mine.json", "--timeline", "mine.json"], "--timeline 'mine.json' {} --model"),
+        ("compare", ["--schedules", "wfbp,s.py:Lazy", "--json", "s.py"], "--json 's.py' {} --schedules"),
+        ("compare", ["--algorithm", "auto:mine.json", "--json", "mine.json"], "--json 'mine.json' {} --algorithm"),
+    ],
+)
+def test_what_a_run_reads_is_not_written_over(command, flags, said, tmp_path, monkeypatch):
+    """The table of a model was moved to mine.json.old, and then it was not there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.json", "s.py", "d.npz"):
+        (tmp_path / name).write_text("{}")
+    assert_one_line(run(command, "--threads", 1, *flags), said.format("would write over the file of"))
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.json", "s.py", "d.npz"}
+
+
+def test_iterations_that_take_no_time_have_a_picture(tmp_path):
+    file = tmp_path / "x.png"
+    done = run("simulate", "--ranks", 1, "--forward-time", 0, "--timeline", file)
+    assert done.exit_code == 0, done.output
+    assert file.stat().st_size > 0
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_matplotlib(command, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)

@@ -260,6 +260,13 @@ def test_one_that_would_never_begin_is_refused_before_training(choice, tmp_path)
     assert not file.exists()
 
 
+def test_a_fusion_by_time_needs_an_iteration_behind_it():
+    """The report named buckets with which no iteration had run."""
+    config = Config.of(settings(model="mlp", iterations=3, fusion="mgwfbp"))
+    with pytest.raises(AgreedError, match="the first 3 decide an order or a fusion, and at least one has to follow"):
+        run_loopback(2, lambda transport: train(config, World(transport)))
+
+
 def test_auto_leaves_room_for_a_profile_under_a_schedule_that_foresees(tmp_path):
     """It decides an order for the first buckets, times layers, cuts, and decides one for the last buckets."""
     file = tmp_path / "profile.json"

@@ -15,7 +15,7 @@ from dear_mpi.training.runs.compare import compare, compared
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
-from dear_mpi.training.schedules import Wfbp
+from dear_mpi.training.schedules import SCHEDULES, Wfbp
 from dear_mpi.training.trainer import Times
 from tests.training_checks import README, settings
 
@@ -89,13 +89,16 @@ def test_noise_is_not_shown_as_a_figure(capsys):
 
 def row(**figures):
     given = {"schedule": "dear", "ranks": 4, "buckets": 9, "ideal_speedup": 1.25, "median_s": 1.0, "exposed_s": {}}
+    given["verdict"] = "cannot tell"
     return given | {"iterations": FEWEST_SAMPLES} | figures
 
 
-def test_it_is_said_where_nothing_can_be_gained():
+def test_it_is_said_where_bounds_are_equal():
     first = row(schedule="wfbp", ideal_speedup=1.0)
+    equal = "dear and wfbp have equal bounds here: with perfect pipelines neither is faster."
     assert notes([first, row()]) == []
-    assert notes([first, row(ideal_speedup=1.0)]) == ["dear can gain nothing over wfbp here: their bounds are equal."]
+    assert notes([first, row(ideal_speedup=1.0)]) == [equal]
+    assert notes([first, row(ideal_speedup=1.0, verdict="faster")]) == []
     (said,) = notes([first | {"buckets": 1}, row(buckets=1)])
     assert said.startswith("With one bucket no schedule can overlap anything")
 
@@ -108,6 +111,21 @@ def test_the_ideal_gain_is_that_of_the_bounds():
     rows = run_world(lambda world: compare(Config.of(settings(**model)), world, ["dear", "wfbp"]), threads=1)
     assert rows[0]["ideal_speedup"] == 1.0
     assert rows[1]["ideal_speedup"] > 0
+
+
+@pytest.mark.parametrize(("name", "least"), [("wfbp", 0.81), ("dear", 0.76), ("sequential", 0.91), ("fsdp", 0.915)])
+def test_of_a_batch_that_is_split_only_one_part_hides_anything(name, least):
+    """By hand: of four parts, each of 0.05 s and 0.1 s, one hides what takes 0.31 s; the bound was that of a whole."""
+    network = {"all_reduce": 0.31, "reduce_scatter": 0.155, "all_gather": 0.155}
+    assert SCHEDULES[name].least(0.2, 0.4, network, 4) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("count", [1, 2, 51, 60])
+def test_iterations_before_the_last_cut_never_count(count):
+    """A run barely longer than its tuning reported the times of its trials."""
+    blocks = [[Times(float(number), 0.0, 0.0, 0.0) for number in range(count)]]
+    figures = timing(gathering([blocks]), Wfbp, blocks, NETWORK, fill=52)
+    assert figures.steady_s == list(map(float, range(min(52, count - 1), count)))
 
 
 @pytest.mark.parametrize("model", MODELS)

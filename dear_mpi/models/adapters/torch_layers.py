@@ -21,6 +21,8 @@ from dear_mpi.models.adapters.torch_parameter import (
     TorchParameter,
     array_of,
     check_module,
+    check_trained,
+    leaves_of,
     parameters_of,
     tensor_of,
 )
@@ -40,6 +42,12 @@ class TorchLayer:
         self.module, self.parameters = module, tuple(parameters)
 
     def forward(self, x: Array) -> Array:
+        """The module's output.
+
+        Raises:
+            ValueError: it is not one tensor, or ``requires_grad`` of a parameter has changed.
+        """
+        check_trained(self.parameters)
         self.x = tensor_of(x)
         if self.x.is_floating_point():
             self.x.requires_grad_()
@@ -101,13 +109,16 @@ class TorchLoss:
         """The sum.
 
         Raises:
-            ValueError: the loss is not one number.
+            ValueError: the loss is not one number, or depends on more than the outputs.
         """
         self.outputs = tensor_of(outputs).requires_grad_()
         with torch.enable_grad():
             self.total = self.function(self.outputs, tensor_of(targets))
         if not isinstance(self.total, torch.Tensor) or self.total.ndim:
             raise ValueError(f"loss must be one number, the sum over its examples, not {self.total!r:.99}")
+        if any(leaf is not self.outputs for leaf in leaves_of(self.total)):
+            advice = "whose gradients would be lost: let the module return what the loss needs, or take decay"
+            raise ValueError(f"loss depends on parameters, or on other tensors with gradients, {advice}")
         return float(self.total.detach())
 
     def backward(self, scale: float) -> Array:

@@ -33,6 +33,8 @@ from dear_mpi.models.adapters.torch_parameter import (
     TorchParameter,
     array_of,
     check_module,
+    check_trained,
+    leaves_of,
     parameters_of,
     tensor_of,
 )
@@ -59,9 +61,9 @@ class TorchModule:
     def __init__(self, module: Any, example: Array) -> None:
         check_module(module)
         self.module = module
-        parameters = parameters_of(module)
+        self.parameters = parameters = parameters_of(module)
         watch = Watch(module)
-        watch.run(tensor_of(example))
+        watch.run(tensor_of(example.copy()))  # a module may change what it is given
         needs = {id(each): watch.need(each.tensor) if each.trained else 0 for each in parameters}
         starts = sorted({needs[id(each)] for each in parameters if each.trained})
         groups = [[each for each in parameters if needs[id(each)] == start and each.trained] for start in starts]
@@ -78,7 +80,8 @@ class TorchModule:
         """Set the hooks. They do nothing while neither ``forward`` nor ``backward`` runs."""
         known = {id(each): each for each in self.module.modules()}
         for number in dict.fromkeys(number for number, _ in self.places):
-            self.handles.append(known[number].register_forward_pre_hook(self.started))
+            # In front of hooks that are there: they may need parameters (weight_norm).
+            self.handles.append(known[number].register_forward_pre_hook(self.started, prepend=True))
         for use, group in enumerate(self.uses):
             for parameter in group:
                 call = partial(self.accumulated, use, parameter)
@@ -91,7 +94,12 @@ class TorchModule:
         self.handles.clear()
 
     def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
-        """The module's output; ``begun(use)`` is called before a use begins, which waits in there for its values."""
+        """The module's output; ``begun(use)`` is called before a use begins, which waits in there for its values.
+
+        Raises:
+            ValueError: it is not one tensor, or ``requires_grad`` of a parameter has changed.
+        """
+        check_trained(self.parameters)
         self.begun, self.calls = begun, Counter[int]()
         try:
             with torch.enable_grad():
@@ -170,20 +178,14 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
     def run(self, example: Any) -> None:
         """One pass, with gradients as in training; buffers and the generator of random numbers are as before."""
-        hooks = [each.register_forward_pre_hook(self.started) for each in self.module.modules()]
+        hooks = [each.register_forward_pre_hook(self.started, prepend=True) for each in self.module.modules()]
         try:
             with torch.random.fork_rng(devices=[]), kept(self.module), torch.enable_grad(), self:
                 y = self.module(example)
         finally:
             for hook in hooks:
                 hook.remove()
-        nodes, seen = [one_tensor(self.module, y).grad_fn], set[Any]()
-        while nodes:
-            node = nodes.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                self.reached.add(id(getattr(node, "variable", None)))
-                nodes += [before for before, _ in node.next_functions]
+        self.reached.update(map(id, leaves_of(one_tensor(self.module, y))))
 
     def started(self, module: Any, _: Any) -> None:
         self.starts.append(module)
@@ -220,11 +222,13 @@ def holds(module: Any, tensor: Any) -> bool:
 
 @contextmanager
 def kept(module: Any) -> Iterator[None]:
-    """Behind the block buffers, such as running means, are what they were before."""
-    before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    """Behind the block buffers, such as running means, are what they were before, be they changed or replaced."""
+    owners = [(each, key, buffer) for each in module.modules() for key, buffer in each.named_buffers(recurse=False)]
+    before = [(each, key, buffer, buffer.detach().clone()) for each, key, buffer in owners]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, values in before:
+            for each, key, buffer, values in before:
                 buffer.copy_(values)
+                setattr(each, key, buffer)

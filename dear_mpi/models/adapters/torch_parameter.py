@@ -8,7 +8,7 @@ So an update of the line is one of the module's parameters, and nothing is copie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["TorchParameter", "array_of", "check_module", "parameters_of", "tensor_of"]
+__all__ = ["TorchParameter", "array_of", "check_module", "check_trained", "leaves_of", "parameters_of", "tensor_of"]
 
 COMPILED = "_orig_mod"  # where torch.compile keeps the module that it wraps
+COMPILED_IN_PLACE = "_compiled_call_impl"  # where module.compile() puts what it makes
 
 
 def array_of(tensor: Any) -> Array:
@@ -124,6 +125,31 @@ def parameters_of(
     return list(found.values())
 
 
+def leaves_of(tensor: Any) -> Iterator[Any]:
+    """The leaves of a tensor's graph: those whose gradients autograd would come to."""
+    nodes, seen = [tensor.grad_fn], set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                yield leaf
+            nodes += [before for before, _ in node.next_functions]
+
+
+def check_trained(parameters: Iterable[TorchParameter]) -> None:
+    """See that what was frozen still is, and nothing else.
+
+    Raises:
+        ValueError: ``requires_grad`` of one has changed.
+    """
+    for each in parameters:
+        if each.tensor.requires_grad != each.trained:
+            change = "frozen" if each.trained else "to be trained"
+            raise ValueError(f"parameter {each.name} is {change} since the session began: begin a new session for that")
+
+
 def check_module(module: Any) -> None:
     """See that it is a module which can be trained here.
 
@@ -140,7 +166,8 @@ def check_module(module: Any) -> None:
         raise ValueError(f"module {name} has no parameter that is trained (requires_grad)")
     parallel = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
     for each in module.modules():
-        if hasattr(each, COMPILED) or isinstance(each, torch.jit.ScriptModule):
+        in_place = getattr(each, COMPILED_IN_PLACE, None) is not None
+        if in_place or hasattr(each, COMPILED) or isinstance(each, torch.jit.ScriptModule):
             raise ValueError(
                 f"module {name} has a compiled one in it ({type(each).__name__}): give it as it was before"
             )

@@ -16,6 +16,7 @@ WIDTH_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
 ROOM = 1.36  # of the axis, for the numbers behind the bars
 NUMBERED = 0.09  # of the longest bar: shorter parts have no room for a number
 ROUNDING = 1e-9  # of an iteration
+UNCLEAR = ("too noisy", "cannot tell")
 
 
 def draw_bars(sweep: Sweep, heading: str) -> Any:
@@ -53,6 +54,16 @@ def parts(row: Row) -> dict[str, float]:
     return dict(zip(COLORS, (row["compute_s"], row["exposed_comm_s"], max(0.0, rest_s)), strict=True))
 
 
+def gain(row: Row) -> str:
+    """What is known of the speed-up: of a measurement that is not clear, only that.
+
+    >>> gain({"speedup_vs_wfbp": 1.25}), gain({"speedup_vs_wfbp": 0.8, "verdict": "too noisy"})
+    ('speed-up 1.25', 'too noisy')
+    """
+    verdict = row.get("verdict", "faster")
+    return verdict if verdict in UNCLEAR else f"speed-up {row['speedup_vs_wfbp']:.2f}"
+
+
 def draw_panel(axes: Any, rows: list[Row]) -> None:
     """A bar for each schedule."""
     lines, longest_s = range(len(rows)), max(row["iteration_s"] for row in rows) or 1e-3
@@ -65,7 +76,7 @@ def draw_panel(axes: Any, rows: list[Row]) -> None:
         axes.bar_label(bars, numbers, label_type="center", fontsize="small", bbox=over_bounds, zorder=4)
         ends = [end + seconds * 1e3 for end, seconds in zip(ends, widths, strict=True)]
     for line, row in zip(lines, rows, strict=True):
-        text = f" {milliseconds(row['iteration_s'])} ms, speed-up {row['speedup_vs_wfbp']:.2f}"
+        text = f" {milliseconds(row['iteration_s'])} ms, {gain(row)}"
         axes.text(ends[line], line, text, va="center", fontsize="small")
     bounds = [row["bound_s"] * 1e3 for row in rows]
     axes.vlines(bounds, [line - 0.42 for line in lines], [line + 0.42 for line in lines], color="black")

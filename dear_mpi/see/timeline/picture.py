@@ -31,10 +31,12 @@ SHOWN = 2  # iterations
 MOST_RANKS = 8  # in all panels together
 MOST_RUNS = 6
 WIDTH_INCHES, ROW_INCHES, PANEL_INCHES = 11.0, 0.24, 0.95
+LONG = 80  # characters of a fact
 GAP = 0.5  # of a row, between ranks
 BAR = 0.86  # of a row
 LINED_INCHES = 0.06  # bars that are narrower on average have no lines around them, which would hide them
 LETTER_INCHES = 0.075
+INSTANT_S = 1e-3  # what is shown of iterations that take no time
 TOLD = ("fusion", "algorithm", "device", "transport")
 HOW_TO_READ = "numbers on the wire are those of buckets"
 
@@ -91,12 +93,22 @@ def listed(value: Any) -> Iterable[Any]:
     return dict.fromkeys(value) if isinstance(value, list | tuple) else [value]
 
 
+def shortened(value: object) -> str:
+    """A fact, without the tail of a long one, such as a fusion by places.
+
+    >>> shortened("at:" + ",".join(map(str, range(100))))
+    'at:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27...'
+    """
+    text = str(value)
+    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
+
+
 def notes(timeline: Timeline, few: int) -> Iterable[str]:
     """Where times come from, and what is left out."""
     facts = timeline.facts
     if "origin" in facts:
         yield facts["origin"]
-    told = [f"{name} {', '.join(map(str, listed(facts[name])))}" for name in TOLD if facts.get(name)]
+    told = [f"{name} {', '.join(map(shortened, listed(facts[name])))}" for name in TOLD if facts.get(name)]
     shown = told[:1] if "origin" in facts else told  # which has the others
     left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
     most = max(len(run.ranks) for run in timeline.runs)
@@ -107,7 +119,8 @@ def notes(timeline: Timeline, few: int) -> Iterable[str]:
 def window_of(run: Run) -> Window:
     """The last iterations, from the first rank that begins them to the last one that ends them."""
     shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
-    return Window(min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown))
+    begin_s, end_s = min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
+    return Window(begin_s, end_s if end_s > begin_s else begin_s + INSTANT_S)
 
 
 def draw_run(axes: Any, run: Run, few: int, window: Window) -> None:

@@ -49,10 +49,10 @@ def compare(
         For each fusion and schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95
         % interval), ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is that of
         the bounds at the first schedule's compute; ``network_s`` and ``exposed_s`` are seconds of each collective, in
-        all and waited for; ``hidden`` is the share that was hidden of what could be; ``sent_messages`` and
-        ``sent_bytes`` are those of the rank that sends most in an iteration, None where plans are no programs of
-        messages; ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own iterations;
-        ``accuracy`` and ``params_sha256`` are of the one model that all have trained in turn.
+        all and waited for; ``hidden`` is the share that was hidden of what compute could hide, None if that is nothing;
+        ``sent_messages`` and ``sent_bytes`` are those of the rank that sends most in an iteration, None where plans are
+        no programs of messages; ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own
+        iterations; ``accuracy`` and ``params_sha256`` are of the one model that all have trained in turn.
 
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
@@ -93,7 +93,7 @@ def compare(
 def row_of(job: Job, contestant: Contestant, figures: Timing) -> dict[str, Any]:
     """Collective: what is reported of one contestant, without the others."""
     network_s = sum(contestant.network.values())
-    hideable_s = min(network_s, figures.forward_s + figures.backward_s)
+    hideable_s = min(network_s, (figures.forward_s + figures.backward_s) / job.options.accumulate)
     messages, nbytes = contestant.traffic or (None, None)
     return describe(job, contestant.name, figures) | {
         "iterations": len(figures.steady_s),
@@ -108,15 +108,23 @@ def row_of(job: Job, contestant: Contestant, figures: Timing) -> dict[str, Any]:
         "network_s": dict(contestant.network),
         "exposed_s": contestant.exposed_s(),
         "predicted_s": contestant.predicted_s(figures),
-        "hidden": max(0.0, network_s - figures.exposed_comm_s) / hideable_s if hideable_s else 1.0,
+        "hidden": hidden(network_s - figures.exposed_comm_s, hideable_s),
     }
+
+
+def hidden(seconds: float, hideable_s: float) -> float | None:
+    """The share that was hidden of what compute could hide, None if that is nothing; 1 if updates have hidden more.
+
+    >>> hidden(0.5, 2.0), hidden(2.5, 2.0), hidden(-0.1, 2.0), hidden(0.0, 0.0)
+    (0.25, 1.0, 0.0, None)
+    """
+    return min(1.0, max(0.0, seconds) / hideable_s) if hideable_s else None
 
 
 def ideal(own: Contestant, first: Contestant, baseline: Timing) -> dict[str, float]:
     """How many times a schedule's bound is better than the first one's, for equal compute."""
-    first_s, own_s = (
-        each.schedule.bound(baseline.forward_s, baseline.backward_s, each.network) for each in (first, own)
-    )
+    compute_s, parts = (baseline.forward_s, baseline.backward_s), own.job.options.accumulate
+    first_s, own_s = (each.schedule.least(*compute_s, each.network, parts) for each in (first, own))
     return {"ideal_speedup": first_s / own_s if own_s else 1.0}
 
 
@@ -135,15 +143,19 @@ def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> d
 
 
 def turns(iterations: int) -> list[int]:
-    """Counted iterations of each turn."""
-    return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)]
+    """Counted iterations of each turn; a short one comes first, since a timeline shows the last.
+
+    >>> turns(7)
+    [1, 3, 3]
+    """
+    return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)][::-1]
 
 
 def verdict(figures: Timing, baseline: Timing, speedup: Median) -> str:
     """What may be said of a speed-up."""
     if figures is baseline:
         return "baseline"
-    if any(middle.high - middle.low > middle.value for middle in (median(figures.steady_s), median(baseline.steady_s))):
+    if any(median(each.steady_s).is_noisy for each in (figures, baseline)):
         return "too noisy"
     if min(len(figures.steady_s), len(baseline.steady_s)) < FEWEST_SAMPLES:
         return "cannot tell"

@@ -112,7 +112,8 @@ class Config:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.accumulate > self.batch:
-            raise ValueError(f"accumulate must be at most batch, {self.batch}, not {self.accumulate}")
+            what = "for synthetic models" if kind_of(self.model) == "synthetic" else "the batch"
+            raise ValueError(f"accumulate must be at most {self.batch}, {what}, not {self.accumulate}")
         if self.seed < 0:
             raise ValueError(f"seed must not be negative, not {self.seed}")
         for name in ("forward_time", "backward_time"):

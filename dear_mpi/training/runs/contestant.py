@@ -88,7 +88,8 @@ class Contestant:
 
     def timing(self) -> Timing:
         """The figures of all turns."""
-        return timing(self.job.world.transport, self.schedule, self.blocks, self.network)
+        parts = self.job.options.accumulate
+        return timing(self.job.world.transport, self.schedule, self.blocks, self.network, parts=parts)
 
     def predicted_s(self, figures: Timing) -> float:
         """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.

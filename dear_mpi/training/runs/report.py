@@ -39,23 +39,25 @@ def timing(
     network: Mapping[str, float],
     *,
     fill: int = 1,
+    parts: int = 1,
 ) -> Timing:
     """Collective: put together what the ranks measured.
 
     Args:
         blocks: runs of iterations.
-        fill: how many at the beginning of each do not count, because they fill the pipeline.
+        fill: how many at the beginning of each do not count, because they fill the pipeline; the last always counts.
+        parts: into how many a batch is split.
         network: see ``communication`` in ``costs/communication.py``.
     """
     slowest = [slowest_of(ranks) for ranks in zip(*transport.gather_values(blocks), strict=True)]
-    steady = np.concatenate([block[fill:] if len(block) > fill else block for block in slowest])
+    steady = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest])
     _, forward_s, backward_s, exposed_s = middle(steady).tolist()
     return Timing(
         iteration_s=np.concatenate(slowest)[:, 0].tolist(),
         forward_s=forward_s,
         backward_s=backward_s,
         exposed_comm_s=exposed_s,
-        bound_s=schedule.bound(forward_s, backward_s, network),
+        bound_s=schedule.least(forward_s, backward_s, network, parts),
         steady_s=steady[:, 0].tolist(),
     )
 

@@ -97,11 +97,11 @@ def train(
         fusion = own_fusion(job.options.fusion, schedule)
         if fusion != config.fusion:
             network = communication(job.fabric, schedule.collectives)
-        figures = timing(world.transport, schedule, [done.times], network, fill=done.fill)
+        figures = timing(world.transport, schedule, [done.times], network, fill=done.fill, parts=config.accumulate)
         report = describe(job, config.schedule, figures) | tuning.report(config.fusion)
         if not tuning.trials:
             report["fusion"] = fusion
-        report |= {"uncounted": done.fill, "loss": losses} | job.outcome()
+        report |= {"uncounted": min(done.fill, len(done.times) - 1), "loss": losses} | job.outcome()
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report
