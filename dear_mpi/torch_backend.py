@@ -218,7 +218,7 @@ def carried_out(future: Any, result: Any, call: Callable[[], object], before: Ba
         call()
     except BaseException as error:
         future.set_exception(error)
-        return None if isinstance(error, ArgumentError) else error
+        return None if isinstance(error, ArgumentError) else before or error
     future.set_result(result)
     return None
 
