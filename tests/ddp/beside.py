@@ -25,8 +25,8 @@ READING = """## Reading
 
 Four ranks share two processors here, so that TCP, packing, updates and Python of all of them take turns. A prediction
 takes compute and collectives as each was measured alone; nearly all are below the measurement, because here they slow
-each other down. What the ranks of a case need varies with what others take of the processors, which stands above its
-table; a case that lost more than 3 % ran up to three times, and the quietest counts.
+each other down. Other machines of the host take processors, too; how much stands above each table. A case that lost
+more than 3 % may run up to three times, and the quietest run counts.
 
 TCP of these hosts has reno as its congestion control. With bbr, which slows down now and then to measure its path,
 BERT-Base took 6917 ms under `dear-eager`, 1.13 times as fast as DDP, on another day.
