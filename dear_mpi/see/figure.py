@@ -38,8 +38,14 @@ def check_ending(flag: str, path: Path) -> None:
 def write_figure(flag: str, path: Path, figure: Any) -> None:
     """Write a figure of matplotlib into a file, whose ending decides the format.
 
+    An SVG has no date and no random names: the same figure gives the same file, which a repository can keep.
+
     Raises:
         ValueError: the file cannot be written.
     """
-    with replacing(flag, path) as file:
-        figure.savefig(file, dpi=DOTS_PER_INCH, format=path.suffix.lower().removeprefix("."))
+    import matplotlib
+
+    kind = path.suffix.lower().removeprefix(".")
+    undated = {"metadata": {"Date": None}} if kind == "svg" else {}
+    with replacing(flag, path) as file, matplotlib.rc_context({"svg.hashsalt": "dear-mpi"}):
+        figure.savefig(file, dpi=DOTS_PER_INCH, format=kind, **undated)

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
+from dear_mpi.see.figure import write_figure
 from dear_mpi.see.timeline.picture import draw_timeline, shown_ranks
 from dear_mpi.see.timeline.trace import trace
 from dear_mpi.training.timeline.spans import COMPUTE, WIRE, Iteration, Rank, Run, Span, Timeline
@@ -169,6 +170,21 @@ def test_a_picture_of_several_runs_has_a_panel_for_each_on_one_scale():
     assert [axes.get_title() for axes in panels] == [f"wfbp: {taken}", f"dear: {taken}"]
     assert len({axes.get_xlim() for axes in panels}) == 1
     assert "under" not in said(figure)
+
+
+def test_the_title_of_predicted_runs_is_their_result():
+    """Live ones show single iterations, which tell nothing about which schedule is faster."""
+    runs = run_of("wfbp"), run_of("dear", iterations=1)
+    assert "An iteration takes 4000 ms under dear, 4000 under wfbp" not in said(drawn(timeline_of(*runs))[0])
+    figure, _ = drawn(timeline_of(*runs, live=False))
+    assert "An iteration takes 4000 ms under dear, 4000 under wfbp" in said(figure)
+    assert "resnet50 on 2 ranks" in said(figure)
+
+
+def test_an_svg_is_the_same_file_each_time(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        write_figure("--plot", tmp_path / name, draw_timeline(timeline_of()))
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_a_picture_ends_where_the_last_iteration_does():

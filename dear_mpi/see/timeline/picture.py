@@ -30,6 +30,7 @@ SAID = {"wait": "compute waits: exposed", "other": "loss and other small ones"}
 SHOWN = 2  # iterations
 MOST_RANKS = 8  # in all panels together
 MOST_RUNS = 6
+MOST_IN_TITLE = 3  # schedules, whose result the title tells
 WIDTH_INCHES, ROW_INCHES, PANEL_INCHES = 11.0, 0.24, 0.95
 LONG = 80  # characters of a fact
 GAP = 0.5  # of a row, between ranks
@@ -57,14 +58,15 @@ def draw_timeline(timeline: Timeline) -> Any:
     """The figure."""
     runs = timeline.runs[:MOST_RUNS]
     few = shown_ranks(runs)
+    said, found = title(timeline), result(timeline)
     most = max(min(few, len(run.ranks)) for run in runs)
     figure, axes = panels(
         len(runs),
         columns=1,
         inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (len(LANES) + GAP)),
         below=2 * BELOW_INCHES,
-        title=title(timeline),
-        notes="\n".join(notes(timeline, few)),
+        title=found or said,
+        notes="\n".join([*([said.removeprefix("Predicted: ")] if found else []), *notes(timeline, few)]),
     )
     longest_s = max(window.end_s - window.begin_s for window in map(window_of, runs))
     for panel, run in zip(axes, runs, strict=True):
@@ -77,6 +79,15 @@ def draw_timeline(timeline: Timeline) -> Any:
 def shown_ranks(runs: Sequence[Run]) -> int:
     """How many ranks of each run there is room for."""
     return max(1, MOST_RANKS // len(runs))
+
+
+def result(timeline: Timeline) -> str:
+    """Which of several schedules is the fastest; nothing for live ones, which one iteration cannot tell apart."""
+    if timeline.live or not 2 <= len(timeline.runs) <= MOST_IN_TITLE:
+        return ""
+    taken = sorted((last_iteration(run)[0], label(run.name)) for run in timeline.runs)
+    first, *others = [f"{milliseconds(taken_s)} ms under {name}" for taken_s, name in taken]
+    return f"An iteration takes {', '.join([first, *(other.replace(' ms', '', 1) for other in others)])}"
 
 
 def title(timeline: Timeline) -> str:
@@ -140,12 +151,16 @@ def draw_run(axes: Any, run: Run, few: int, window: Window) -> None:
 
 
 def told_of(run: Run) -> str:
-    """What the last iteration takes on the rank where it takes longest, and what is exposed there."""
+    """What the last iteration takes, and what is exposed in it."""
+    taken_s, exposed_s = last_iteration(run)
+    return f"the last iteration takes {milliseconds(taken_s)} ms, of which {milliseconds(exposed_s)} are exposed"
+
+
+def last_iteration(run: Run) -> tuple[float, float]:
+    """Its seconds, and the exposed ones, on the rank where it takes longest."""
     longest = max(run.ranks, key=lambda rank: rank.iterations[-1].end_s - rank.iterations[-1].begin_s)
     last = longest.iterations[-1]
-    exposed_s = sum(span.seconds for span in longest.within(last, "wait"))
-    taken_s = last.end_s - last.begin_s
-    return f"the last iteration takes {milliseconds(taken_s)} ms, of which {milliseconds(exposed_s)} are exposed"
+    return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
 
 
 def draw_rank(axes: Any, rank: Rank, top: float, window: Window) -> None:
