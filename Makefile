@@ -31,9 +31,6 @@ endif
 # What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
 MPIRUN_GPU ?= $(MPIRUN)
 
-# A run that came to its end becomes a page.
-page = tail -n 1 $(1) | grep -qx '```' && mv $(1) docs/benchmarks/$(2) || { rm $(1); echo 'failed: see above'; exit 1; }
-
 .PHONY: help install demo test proofs test-quick test-standin frameworks test-frameworks test-gpu check format docs clean
 .PHONY: bench bench-hosts bench-cadence bench-ddp bench-gpu numerics topology testbed validation terminal faults
 
@@ -98,54 +95,26 @@ format: install       ## let ruff rewrite what it can
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m ruff check --fix .
 
+# KEEP=FOLDER keeps what was measured: what was quiet is not measured again, and so a page may be made in parts.
+KEPT = $(if $(KEEP),--keep $(KEEP))
+
 bench: install        ## ours, MPI libraries and gloo on 2 and 4 ranks of this machine: docs/benchmarks/collectives.md
-	@export COLUMNS=120; \
-	peers=native-best; test ! -d $(VENV)/mpich || test $(MPI) = system || peers=$$peers,mpich-best; \
-	$(PYTHON) -c 'import torch' 2>/dev/null && peers=$$peers,gloo; { \
-	echo '# Collectives on one machine'; echo; \
-	echo '`make bench`: fp32, sum, in place, on 2 ranks, then 4. Of each MPI library the fastest of its calls is shown'; \
-	echo 'at each size (`--json` has all of them); `/ peer` is over the fastest call of all. `ring` sends messages;'; \
-	echo '`auto` names what the built-in table picked. `README.md` says how this is measured.'; echo; \
-	echo '```'; set -x; for ranks in 2 4; do \
-	$(MPIRUN) -n $$ranks $(PYTHON) -m dear_mpi bench --collective all_reduce,reduce_scatter,all_gather \
-	    --algorithms $$peers,ring,auto --sizes 4B:64MiB --seconds 1 || exit 1; done && echo '```'; } 2>&1 \
-	| sed 's/\x1b\[[0-9;]*m//g' | tee build-bench.md
-	@$(call page,build-bench.md,collectives.md)
+	$(PYTHON) -m tests.bench_pages collectives $(KEPT)
 
 bench-cadence: install ## MPI_Allreduce by OSU's loop and by both cadences of ours: docs/benchmarks/cadence.md
 	$(PYTHON) -m tests.cadence
 
-bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links, out of network namespaces (Linux, root)
-	@peers=native; $(PYTHON) -c 'import torch' 2>/dev/null && peers=native,gloo; set -x; \
-	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m dear_mpi bench \
-	    --algorithms $$peers,ring --segment 60KiB,256KiB --sizes 1MiB,4MiB,16MiB,64MiB
+bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/hosts.md
+	$(PYTHON) -m tests.bench_pages hosts $(KEPT)
 
-bench-ddp: install    ## our schedules and torch DDP between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/ddp.md
-	@{ echo '# Beside torch DDP'; echo; \
-	echo '`make bench-ddp`: synthetic models between 4 hosts out of network namespaces, with 1 Gbit/s links (TCP in frames of'; \
-	echo '1514 bytes); all ranks share the processors of one machine. DDP and ours take turns in one run: DDP with gloo, its'; \
-	echo 'gradients views of its buckets, ours with `ring`. ms of an iteration on its slowest rank: medians of 9 with 95 %'; \
-	echo 'intervals; of bert_base of 3, with their range. Bound: the least time that the schedule allows. Predicted: by the'; \
-	echo 'virtual fabric. Both are from the compute measured here and from what collectives cost alone, at their best of three.'; echo; \
-	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=10800 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.beside; \
-	} > build-ddp.md && mv build-ddp.md docs/benchmarks/ddp.md
+bench-ddp: install    ## our schedules and torch's between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/ddp.md
+	$(PYTHON) -m tests.ddp.beside $(KEPT)
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
-	@export COLUMNS=120; { \
-	echo '# On a GPU'; echo; echo '`make bench-gpu`: what the doctor says, kernels beside plain copies, rings on device'; \
-	echo 'memory beside explicit host copies, and the schedules on the device with the compute asleep.'; echo; \
-	echo '```'; set -x; \
-	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi doctor --device cuda && \
-	$(PYTHON) -m dear_mpi bench-kernels --device cuda && \
-	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi bench --device cuda --segment 1MiB && \
-	$(MPIRUN_GPU) -n 4 $(PYTHON) -m dear_mpi bench --device cuda --segment 1MiB && \
-	$(MPIRUN_GPU) -n 2 $(PYTHON) -m dear_mpi compare --device cuda --model synthetic:resnet50 --forward-time 0.01 \
-	    --schedules wfbp,sequential,dear --fusion 25MB --iterations 30 --segment 1MiB && \
-	echo '```'; } 2>&1 | tee build-gpu.md
-	@$(call page,build-gpu.md,gpu.md)
+	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m tests.bench_pages gpu
 
 numerics: install     ## the error of sums by type, algorithm and number of ranks: docs/benchmarks/numerics.md
-	$(PYTHON) tests/numerics.py
+	$(PYTHON) -m tests.numerics
 
 topology: install     ## all-reduces replayed by SimGrid on four networks: docs/benchmarks/topology.md
 	$(PYTHON) -m tests.simulate.topology
@@ -154,10 +123,10 @@ testbed: install      ## predictions for the testbed of the DeAR paper beside wh
 	$(PYTHON) -m tests.simulate.testbed
 
 validation: install   ## predictions beside measurements, on network namespaces (Linux, root) and emulated links
-	$(PYTHON) -m tests.simulate.validation
+	$(PYTHON) -m tests.simulate.validation $(KEPT)
 
 terminal: install     ## what the commands look like at a terminal of 80 columns: docs/terminal.md
-	$(PYTHON) tests/terminal.py
+	$(PYTHON) -m tests.terminal
 
 faults: install       ## plant 200 faults into training jobs, and judge how they end: docs/faults.md; takes 15 minutes
 	$(PYTHON) -m tests.faults.campaign --count 200 --seed 1 --json faults.json

@@ -6,6 +6,7 @@
     host copies   of device memory: out, the ring of the host, in
     staged        the ring, through pinned host memory
     direct        the ring, where MPI takes device memory
+    function      a user's call of ours, such as all_reduce(x, comm), on a private array
 
 These are in ``BACKENDS``. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm; ``openmpi`` and
 ``mpich`` run in a job of their own (other_mpi.py).
@@ -21,6 +22,7 @@ from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
 from dear_mpi.bench.native import FORMS, native_call
 from dear_mpi.bench.prepared import Prepared, Setup, of_plan
 from dear_mpi.bench.prototype import PrototypeRing
+from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.transport import StagedTransport
@@ -31,7 +33,10 @@ from dear_mpi.ranks.world import World
 
 __all__ = ["BACKENDS", "DEFAULTS", "Backend", "has_segments", "open_backend"]
 
-DEFAULTS = {"cpu": ("native-best", "ring", "auto", "prototype"), "cuda": ("host copies", "staged", "direct", "native")}
+DEFAULTS = {
+    "cpu": ("native-best", "ring", "auto", "function", "prototype"),
+    "cuda": ("host copies", "staged", "direct", "native"),
+}
 
 
 def host_copies(setup: Setup) -> Prepared:
@@ -59,6 +64,13 @@ def prototype(setup: Setup) -> Prepared:
         raise CannotRun("needs equal chunks")
     ring = PrototypeRing(setup.x, transport.native, tag=transport.next_tag(), segment_bytes=setup.segment_bytes)
     return Prepared(ring, ring.free)
+
+
+def function(setup: Setup) -> Prepared:
+    """What a program has that calls a function on an array of its own: it looks for its plan each time."""
+    case, options = setup.case, {"op": setup.case.op} if setup.case.reduces else {}
+    call = getattr(functions, case.collective)
+    return Prepared(lambda: call(setup.x, setup.transport, out=setup.out, **options))
 
 
 def gloo(setup: Setup) -> Prepared:
@@ -100,6 +112,7 @@ BACKENDS = {
     "host copies": Backend(host_copies, maker="others"),
     "staged": Backend(staged),
     "direct": Backend(direct),
+    "function": Backend(function, segments=False),
 }
 
 

@@ -47,8 +47,9 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     """For each of ours, and for the best of them: the geometric mean of its times over those of its peers, per class.
 
-    Rows are of one collective. A row whose interval is wider than its median tells nothing: it is left out, and so are
-    the rows that have it as their peer. None where a class has no size that is left.
+    Rows are of one collective. A row whose interval is wider than its median tells nothing, nor does one whose peer has
+    such an interval. A class counts the sizes alone that tell something of each one that has a mean there. None where a
+    class has no such size.
     """
     noisy = {(row.algorithm, row.bytes) for row in rows if row.ci_high_us - row.ci_low_us > row.p50_us}
     ratios: dict[str, dict[int, float]] = {}
@@ -61,9 +62,12 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     names = sorted(ratios, key=lambda name: name == OURS)
     if len(names) == 2:  # the only one of ours is the best of them
         names.remove(OURS)
-    return {name: [mean(ratios[name], *sizes) for sizes in CLASSES.values()] for name in names}
+    columns = [column([ratios[name] for name in names], *sizes) for sizes in CLASSES.values()]
+    return {name: list(means) for name, *means in zip(names, *columns, strict=True)}
 
 
-def mean(ratios: dict[int, float], low: int, high: int) -> float | None:
-    chosen = [ratio for size, ratio in ratios.items() if low <= size <= high]
-    return statistics.geometric_mean(chosen) if chosen else None
+def column(ratios: Sequence[dict[int, float]], low: int, high: int) -> list[float | None]:
+    """The means of all over the same sizes."""
+    chosen = [{size: ratio for size, ratio in each.items() if low <= size <= high} for each in ratios]
+    common = set[int]().union(*chosen).intersection(*filter(None, chosen))
+    return [statistics.geometric_mean([each[size] for size in common]) if each and common else None for each in chosen]

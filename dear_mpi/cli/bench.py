@@ -34,7 +34,8 @@ from dear_mpi.reporting.units import parse_bytes, parse_sizes, usable_link
 
 __all__ = ["bench"]
 
-OURS = f"What to compare, with commas, the baseline first. Ours: {NAMES}, auto, FILE.py:FUNCTION. "
+OURS = f"What to compare, with commas, the baseline first. Ours: {NAMES}, auto, FILE.py:FUNCTION, and function: a "
+CALLED = "call such as all_reduce(x, comm), on a private array. "
 OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py); "
 CALLS = "native-best, mpich-best: the fastest of all calls of a library, e.g. native-persistent, native-nonblocking."
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
@@ -52,7 +53,7 @@ def bench(
     sizes: Annotated[
         str, Option(help="Sizes of the buffer, with commas; 4B:64MiB means 4B, 16B, ... 64MiB.")
     ] = "256KiB:64MiB",
-    algorithms: Annotated[str | None, Option(help=OURS + OTHERS + CALLS, show_default=BY_DEVICE)] = None,
+    algorithms: Annotated[str | None, Option(help=OURS + CALLED + OTHERS + CALLS, show_default=BY_DEVICE)] = None,
     placement: Annotated[str, Option(help="Where results go: in (place) or out (into a second buffer).")] = "in",
     dtype: Annotated[str, Option(help=f"Type of the elements: {', '.join(DTYPES)}.")] = "fp32",
     op: Annotated[str, Option(help="How elements are combined: sum, prod, min, max or average.")] = "sum",

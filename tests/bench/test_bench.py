@@ -310,6 +310,26 @@ def test_means_of_ratios_are_to_the_better_library():
     assert against_mpi(against_peers([row("ring", 4)])) == {}
 
 
+def test_means_of_a_class_are_over_the_same_sizes():
+    noisy = {"ci_low_us": 0.4, "ci_high_us": 99.5}
+    rows = [
+        *(row("native", 4), row("ring", 4, 2.0), row("bruck", 4, 3.0)),
+        *(row("native", 8), row("ring", 8, 8.0), row("bruck", 8, 9.0, **noisy)),
+    ]
+    means = against_mpi(against_peers(rows))
+    assert {name: round(found[0], 3) for name, found in means.items()} == {"ring": 2, "bruck": 3, OURS: 2}
+
+
+def test_a_call_by_function_is_a_backend_of_ours_in_private_memory():
+    settings = Settings((64, 1 << 17), collectives=tuple(BUS_FACTORS), algorithms=("auto", "function"), seconds=0.01)
+    rows = run_world(lambda world: bench(settings, world), threads=3).rows
+    assert not any(row.wrong for row in rows)
+    found = [row for row in rows if row.algorithm == "function"]
+    assert len(found) == 2 * len(BUS_FACTORS)
+    assert {row.memory for row in found} == {"private"}
+    assert {label(row, cuts=False) for row in found} == {"function"}
+
+
 def test_a_median_with_an_interval_wider_than_itself_is_left_out_of_the_means():
     noisy = {"ci_low_us": 0.4, "ci_high_us": 9.5}
     rows = [row("native", 4), row("ring", 4, 2.0), row("native", 8), row("ring", 8, 9.0, **noisy)]

@@ -1,151 +1,133 @@
-"""Our schedules beside PyTorch's DDP over gloo, taking turns in one run. On the ranks of a job, as rank 0 prints it:
+"""Our schedules beside PyTorch's ways to train, between hosts of namespaces; writes docs/benchmarks/ddp.md.
 
-hostfiles/namespaces.sh with 4 1gbit python -m tests.ddp.beside [--cases resnet50:0.31:9 bert_base:1.32:3:full ...]
+python -m tests.ddp.beside [--cases resnet50:0.31:9 ...] [--keep FOLDER]
 
-`make bench-ddp` makes a page of it.
+Linux, as root. With --keep what was measured stays in a folder, and a quiet run of a case is not made again: so cases
+may be measured one by one, and the page has all of those that are named.
 """
 
 import argparse
-from dataclasses import dataclass
+import json
+import sys
+import tempfile
+from pathlib import Path
 
-import torch
-
-from dear_mpi.bench.gloo import gloo_group
-from dear_mpi.models.paper_models import load_modules
-from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median, ratio
-from dear_mpi.training.runs.compare import turns
-from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contestant import Contestant
-from dear_mpi.training.runs.job import Job
-from tests.ddp.loop import DdpLoop
-from tests.stolen import ATTEMPTS, QUIET, await_quiet, stolen_since, ticks
+from tests.attempts import attempts, chosen, quietest, run
+from tests.ddp.contest import FULL, SHARDED, TORCH, Case
+from tests.launch import mpis_at_hand
+from tests.provenance import Watch, write_page
+from tests.stolen import ATTEMPTS, QUIET, await_quiet
 
-READING = """## Reading
+PAGE, COMMAND = "docs/benchmarks/ddp.md", "make bench-ddp"
+RANKS, RATE = 4, "1gbit"
+LIMIT_S = 900
+CASES = ("resnet50:0.31:9", "densenet201:0.24:9")
 
-Four ranks share two processors here, so that TCP, packing, updates and Python of all of them take turns. A prediction
-takes compute and collectives as each was measured alone; nearly all are below the measurement, because here they slow
-each other down. Other machines of the host take processors, too; how much stands above each table. A case that lost
-more than 3 % may run up to three times, and the quietest run counts.
+HEAD = f"""Synthetic models on {RANKS} ranks, each on a host out of a network namespace of one machine, with links of
+1 Gbit/s (TCP in frames of 1514 bytes). The layers of a model sleep for their time, as a host does while its GPU
+computes; gradients, updates and messages are real. All contestants of a case take turns in one run.
 
-TCP of these hosts has reno as its congestion control. With bbr, which slows down now and then to measure its path,
-BERT-Base took 6917 ms under `dear-eager`, 1.13 times as fast as DDP, on another day.
+- **torch**: SGD without momentum, one thread a rank. `DDP` has buckets of 25 MB (its default; the first has 1 MB) or of
+  4 MB, `gradient_as_bucket_view=True`, and else its defaults. `ZeroRedundancyOptimizer` has
+  `parameters_as_bucket_view=True` and stands on DDP with 25 MB. `FSDP2` is `fully_shard` with its defaults, on modules
+  in a row of 4 MiB or more, and on the whole.
+- **our ring**: the same DDP over our `ring`, as a backend of torch.distributed. Beside DDP over gloo it shows what the
+  transport does; beside our schedules, what the schedule and our runtime do.
+- **ours**, in bold: `schedule, fusion`, with `ring`, as `dear-mpi compare` runs it, with the same SGD. `ddp, ddp` is
+  DDP's schedule with DDP's buckets.
+- **ms** of an iteration on its slowest rank: the median, and the distance to the farther end of its 95 % interval.
+- **rest**: ms that are neither layers nor waiting for messages, mostly updates. **predicted**: by the virtual fabric.
+  **bound**: the least time that the schedule allows. The last two take the compute measured here, and what collectives
+  cost alone.
+- **torch / it**: how many times as fast as the fastest of torch's own rows in the table, with its 95 % interval. Where
+  that has 1 in it, the two are **not told apart**.
 
-DDP updates all parameters on each rank, ours a shard of them. So the last column has the gain of sharded updates, and
-of `ring` over gloo, too; in the case with full updates of ours it has that of `ring` alone. The row `ddp, ddp` is the
-control: DDP's schedule and buckets in our runtime.
-
-On BERT-Base no schedule comes near to its bound. The decoder (`cls.predictions`) takes 0.28 s forward and 0.57 s
-backward. All values must be there before it, and the first gradients come behind it: the wire has nothing to carry for
-0.85 s of each iteration, whatever the order. The timeline shows 5.66 s of messages and 0.9 s of an idle wire:
-
-    dear-mpi simulate --model synthetic:bert_base --ranks 4 --forward-time 1.32 --network 0.945gbit,100us \\
-        --schedules dear-eager --fusion cut:4MB --timeline FILE.json
+Equal state stands beside equal state: under *full updates* each rank updates all parameters, under *sharded updates* a
+quarter of them.
 """
 
-CASES = ("resnet50:0.31:9", "resnet50:0.31:9:full", "resnet50:0.43:9", "densenet201:0.24:9", "bert_base:1.32:3")
-# Schedules at the fusion of their sources, and dear at others to find its best.
-OURS = (
-    ("wfbp", "25MB"),
-    ("ddp", "ddp"),
-    ("bytescheduler", "cut:4MB"),
-    ("dear", "25MB"),
-    ("dear", "cut:4MB"),
-    ("dear-eager", "cut:4MB"),
-    ("dear-eager", "cut:2MB"),
-)
+READING = f"""## What these tables do not say
+
+- Four ranks share two processors: TCP, sums, updates and Python of all of them take turns. A prediction takes compute
+  and collectives as each was measured alone.
+- Full updates cost what `rest` says: all four ranks update all parameters, on two processors. Where each rank has
+  a GPU of its own, it would update at the bandwidth of its own memory, and the host's processors would be free; that
+  was not measured.
+- All compute is asleep, and so nothing here says how much torch's or our own layers slow down beside messages.
+- A case of which every run lost more than {QUIET:.0%} of the processors to others, in {ATTEMPTS} attempts or more, is
+  left out.
+"""
+TITLES = {FULL: "full updates", SHARDED: "sharded updates"}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model, the seconds of its forward pass (backward takes twice as long), how many iterations count, and whether
-    each of our ranks updates a shard, or all parameters as a rank of DDP does."""
-
-    model: str
-    forward_s: float
-    iterations: int
-    update: str = "sharded"
-
-    @classmethod
-    def of(cls, text):
-        model, forward_s, iterations, *update = text.split(":")
-        return cls(model, float(forward_s), int(iterations), *update)
-
-    @property
-    def config(self):
-        given = {"model": f"synthetic:{self.model}", "forward_time": self.forward_s, "iterations": self.iterations}
-        return Config.of(given | {"fusion": OURS[0][1], "update": self.update})
-
-
-def run(world, case):
-    """Collective: seconds of iterations, of torch's loop and of ours, by name; bounds and predictions of ours; and the
-    share of the processors that was lost to other machines of the host."""
-    modules = load_modules(case.model)
-    with gloo_group(world), Job(case.config, world, list(dict(OURS))) as job:
-        loop = DdpLoop(modules, forward_s=case.forward_s, backward_s=2 * case.forward_s)
-        ours = {f"{name}, {fusion}": Contestant(job, name, fusion) for name, fusion in OURS}
-        torch_s: list[float] = []
-        for _ in range(3):  # it cuts its buckets anew behind the first
-            loop.iterate()
-        for each in ours.values():
-            each.settle()
-        before = ticks()
-        for count in turns(case.iterations):
-            world.transport.barrier()
-            torch_s += [loop.iterate() for _ in range(1 + count)][1:]
-            for each in ours.values():
-                each.turn(count)
-        stolen, *_ = world.transport.gather_values(stolen_since(before))
-        ranks = world.transport.gather_values(torch_s)
-        found = {name: each.timing() for name, each in ours.items()}
-        expected = {name: (each.predicted_s(found[name]), found[name].bound_s) for name, each in ours.items()}
-        return [max(each) for each in zip(*ranks, strict=True)], found, expected, stolen
-
-
-def quietest(world, case):
-    """Collective: of a few runs that of which least was lost; there is one alone if that was quiet."""
-    found = []
-    while len(found) < ATTEMPTS and not any(stolen <= QUIET for *_, stolen in found):
-        if world.rank == 0:
-            await_quiet()
-        world.transport.barrier(asleep=True)
-        found.append(run(world, case))
-    return min(found, key=lambda each: each[-1])
-
-
-def table(case, torch_s, found, expected, stolen):
-    """The lines of a case, the fastest first."""
-    passes = f"forward {case.forward_s:g} s, backward {2 * case.forward_s:g} s"
-    yield f"## {case.model}, {passes}, {case.update} updates of ours\n"
-    yield f"Other machines of the host took {stolen:.1%} of the processors meanwhile.\n"
-    yield "| schedule, fusion | ms | predicted | bound | torch DDP / it |"
-    yield "|---|---|---|---|---|"
-    rows = [("torch DDP, gloo", torch_s, None, None)]
-    rows += [(name, figures.steady_s, *expected[name]) for name, figures in found.items()]
-    for name, samples, predicted_s, bound_s in sorted(rows, key=lambda row: median(row[1]).value):
-        middle, faster = median(samples), ratio(torch_s, samples)
+def table(rows):
+    """The lines of the contestants that keep the same state, the fastest first."""
+    torch_s = min((row["samples_s"] for row in rows if row["name"] in TORCH), key=lambda each: median(each).value)
+    yield "| | ms | rest | predicted | bound | torch / it | |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in sorted(rows, key=lambda row: median(row["samples_s"]).value):
+        middle, faster = median(row["samples_s"]), ratio(torch_s, row["samples_s"])
         half_s = max(middle.high - middle.value, middle.value - middle.low)
-        foreseen = ["-" if each is None else f"{each * 1e3:.0f}" for each in (predicted_s, bound_s)]
+        parts = [f"{row[name] * 1e3:.0f}" if name in row else "-" for name in ("rest_s", "predicted_s", "bound_s")]
         gain = f"{faster.value:.2f} ({faster.low:.2f} to {faster.high:.2f})"
-        yield f"| {' | '.join([name, f'{middle.value * 1e3:.0f} ±{half_s * 1e3:.0f}', *foreseen, gain])} |"
-    yield ""
+        said = "faster" if faster.low > 1 else "slower" if faster.high < 1 else "not told apart"
+        if row["samples_s"] == torch_s:
+            gain, said = "1", "fastest of torch"
+        name = f"**{row['name']}**" if row["ours"] else row["name"]
+        yield f"| {name} | {middle.value * 1e3:.0f} ±{half_s * 1e3:.0f} | {' | '.join(parts)} | {gain} | {said} |"
+
+
+def section(case, record, rows):
+    """A case."""
+    yield f"## {case.model}, forward {case.forward_s:g} s, backward {2 * case.forward_s:g} s\n"
+    yield f"{case.iterations} iterations of each; {record.begin} to {record.end} UTC; others took {record.stolen:.1%}"
+    yield "of the processors.\n"
+    for update, title in TITLES.items():
+        yield f"### {case.model}, {title}\n"
+        yield from table([row for row in rows if row["update"] == update])
+        yield ""
+
+
+def measure(file, text):
+    """Run a case on the hosts."""
+    mpi = mpis_at_hand()[0]
+    settings = {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
+    await_quiet()
+    hosts = ["hostfiles/namespaces.sh", "with", str(RANKS), RATE]
+    command = [*hosts, sys.executable, "-m", "tests.ddp.contest", text, "--json", str(file)]
+    run(command, mpi.environment(RANKS) | settings, 2 * LIMIT_S)
+
+
+def page(folder, texts):
+    """The records of the cases that were quiet, and the lines of the page."""
+    records, lines, left_out = [], [HEAD], []
+    for text in texts:
+        name = text.replace(":", "-")
+        file = quietest(folder, name, lambda: Watch(COMMAND, hosts=True), lambda file, text=text: measure(file, text))
+        record = chosen(attempts(folder, name))
+        if record.stolen > QUIET:
+            left_out.append(text)
+            continue
+        records.append(record)
+        lines += section(Case.of(text), record, json.loads(file.read_text("utf-8")))
+    if not records:
+        raise SystemExit("no case was quiet: the page is not written")
+    if left_out:
+        lines.append(f"Left out, because no run was quiet: {', '.join(left_out)}.\n")
+    return records, [*lines, READING]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=Case.of, nargs="+", default=[Case.of(text) for text in CASES])
+    parser.add_argument("--cases", nargs="+", default=CASES, help="MODEL:SECONDS OF FORWARD:ITERATIONS")
+    parser.add_argument("--keep", type=Path, help="a folder for what is measured")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-
-    def body(world):
-        for case in options.cases:
-            found = quietest(world, case)
-            if world.rank == 0:
-                print("\n".join(table(case, *found)), flush=True)
-        if world.rank == 0:
-            print(READING)
-
-    run_world(body)
+    with tempfile.TemporaryDirectory(prefix="beside-") as name:
+        folder = options.keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        records, lines = page(folder, options.cases)
+    write_page(PAGE, "Beside torch", records, lines)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,21 @@
-"""PyTorch's DistributedDataParallel over gloo on a synthetic model: sleeps and tensors as our synthetic layers have."""
+"""PyTorch's ways to train on several ranks, on a synthetic model: sleeps and tensors as our synthetic layers have."""
 
 import time
+from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 from dear_mpi.models.layers.synthetic import GRADIENT_SCALE, Pace
+from dear_mpi.torch_backend import NAME, group_of
+
+RATE = 0.01
+UNIT_BYTES = 4 << 20  # of FSDP2: modules in a row until their parameters are as large, as a block of a network is
 
 
 class Slept(torch.autograd.Function):
@@ -38,20 +48,21 @@ class SleepingModule(nn.Module):
         return Slept.apply(x, self.pace, self.forward_s, self.backward_s, *self.tensors)
 
 
-class DdpLoop:
-    """Collective: a model inside DistributedDataParallel, with SGD.
+def sleeping(modules, *, forward_s, backward_s):
+    """The modules of a model, which share its times as their FLOPs say."""
+    pace, flops = Pace("sleep"), sum(module.flops for module in modules)
+    shares = [module.flops / flops for module in modules]
+    return [
+        SleepingModule(module, pace, forward_s * share, backward_s * share)
+        for module, share in zip(modules, shares, strict=True)
+    ]
 
-    All is at torch's defaults, but for gradients that are views of its buckets, which saves it a copy.
-    """
 
-    def __init__(self, modules, *, forward_s, backward_s):
-        pace, flops = Pace("sleep"), sum(module.flops for module in modules)
-        layers = [
-            SleepingModule(module, pace, forward_s * module.flops / flops, backward_s * module.flops / flops)
-            for module in modules
-        ]
-        self.model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers), gradient_as_bucket_view=True)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+class TorchLoop:
+    """A model and its optimiser."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
         self.x = torch.zeros(1, requires_grad=True)
 
     def iterate(self):
@@ -61,3 +72,50 @@ class DdpLoop:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return time.perf_counter() - begin_s
+
+
+def ddp(modules, *, bucket_mb=25, group=None):
+    """Collective. Gradients are views of its buckets, which saves it a copy; all else is as torch has it."""
+    model = DistributedDataParallel(
+        nn.Sequential(*modules), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, process_group=group
+    )
+    return TorchLoop(model, torch.optim.SGD(model.parameters(), lr=RATE))
+
+
+def zero(modules):
+    """Collective: each rank updates a part, and broadcasts it."""
+    loop = ddp(modules)
+    loop.optimizer = ZeroRedundancyOptimizer(
+        loop.model.parameters(), torch.optim.SGD, parameters_as_bucket_view=True, lr=RATE
+    )
+    return loop
+
+
+def fsdp2(modules):
+    """Collective."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = nn.Sequential(*units(modules))
+    for unit in model:
+        fully_shard(unit, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return TorchLoop(model, torch.optim.SGD(model.parameters(), lr=RATE))
+
+
+def units(modules):
+    """Modules in a row, until their parameters are large enough."""
+    unit, nbytes = [], 0
+    for module in modules:
+        unit.append(module)
+        nbytes += sum(4 * parameter.numel() for parameter in module.parameters())
+        if nbytes >= UNIT_BYTES:
+            yield nn.Sequential(*unit)
+            unit, nbytes = [], 0
+    if unit:
+        yield nn.Sequential(*unit)
+
+
+def our_group(transport, algorithm):
+    """Collective: a group of all ranks beside that of gloo, whose collectives are ours."""
+    make = partial(group_of, transport, {"algorithm": algorithm}, 0.0)
+    dist.Backend.register_backend(NAME, make, extended_api=True, devices=["cpu"])
+    return dist.new_group(backend=NAME)

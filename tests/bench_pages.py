@@ -1,0 +1,210 @@
+"""Makes the pages of `dear-mpi bench`, from the rows that it writes.
+
+python -m tests.bench_pages collectives|hosts|gpu [--keep FOLDER]
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import shlex
+import sys
+import tempfile
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from dear_mpi.bench.case import Row
+from dear_mpi.bench.native import mpi_of
+from dear_mpi.bench.summary import CLASSES, against_mpi, is_ours, shown
+from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.units import format_bytes, parse_sizes
+from tests.attempts import attempts, chosen, quietest, run
+from tests.launch import mpis_at_hand
+from tests.provenance import Watch, write_page
+from tests.stolen import QUIET
+
+LIMIT_S = 1200
+DEAR_MPI = [sys.executable, "-m", "dear_mpi"]
+GLOO = ["gloo"] * (importlib.util.find_spec("torch") is not None)
+
+COLLECTIVES = """All-reduce, reduce-scatter and all-gather of fp32 (sum, in place) on 2 and on 4 ranks of one machine.
+[README](README.md) says how `dear-mpi bench` measures.
+
+- Of each MPI library the fastest of its calls is shown at each size (`native-best`, `mpich-best`; `--json` has all).
+- `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it: from
+  64 KiB up on one host in memory that the ranks share. `function` is `all_reduce(x, comm)` and its like, on a private
+  array, as a program has that prepares nothing.
+- A cell has us, the median over calls with the distance to the farther end of its 95 % interval, and in brackets the
+  time over that of the fastest MPI call at that size. Behind `auto` stands what it chose.
+- A table of means has geometric means of these ratios. Sizes at which an interval of ours or of the peer is wider than
+  its median are left out, of the class for all rows alike.
+"""
+
+RANKS, RATE = 4, "1gbit"
+HOST_SIZES = "1MiB,4MiB,16MiB,64MiB"
+LINE_RATE = 125e6  # bytes/s
+EFFICIENCY = 1448 / 1514  # bytes of data in a frame of TCP on a link with MTU 1500
+HOSTS = f"""All-reduce of fp32 (sum, in place) between {RANKS} hosts out of network namespaces of one machine
+(`hostfiles/namespaces.sh`), one rank on each, links of 1 Gbit/s, MTU 1500, real TCP. All ranks share the processors.
+
+TCP carries 1448 bytes of data in each frame of 1514, so n bytes on P ranks take at least 2(P-1)/P n over 0.956 of the
+line rate: the first row. In the cells are ms, medians of 11 calls or more, each from a barrier to its end on its
+slowest rank, with the distance to the farther end of the 95 % interval; in brackets, the bound over them. It can pass
+1: a link that was idle has saved up 256 kB. `plain TCP` is a stream of as many bytes from each host to the next one
+over sockets, measured before the others. `native-best` is the fastest of the calls that this MPI has for an all-reduce.
+"""
+WHY = """`60 KiB` and `256 KiB` are the largest messages of the ring. Plans take 60 KiB between hosts, because Open MPI
+sends a message over TCP at once if, with its header, it has at most 64 KiB (`btl_tcp_eager_limit`); a larger one is
+announced first, and most of it waits for an answer of the receiving process.
+"""
+GPU = """What the doctor says, kernels beside plain copies, rings on device memory beside explicit host copies, and the
+schedules on the device with the compute asleep.
+"""
+
+
+def rows_of(file):
+    return [Row(**row) for row in json.loads(file.read_text("utf-8"))]
+
+
+def time_of(row, unit_us=1.0):
+    """The median and the distance to the farther end of its interval."""
+    half = max(row.ci_high_us - row.p50_us, row.p50_us - row.ci_low_us) / unit_us
+    digits = 0 if row.p50_us / unit_us >= 100 else 1
+    return f"{row.p50_us / unit_us:.{digits}f} ±{half:.{digits}f}"
+
+
+def column_of(row):
+    """The name of a column; that of a library is the name of its best call."""
+    library = mpi_of(row.algorithm)
+    return row.algorithm if library is None else f"{library}-best"
+
+
+def cell(row):
+    if row is None:
+        return ""
+    chosen_by = f", {row.chosen}" if row.chosen != row.algorithm else ""
+    call = f", {row.algorithm}" if mpi_of(row.algorithm) else ""
+    return f"{time_of(row)} ({row.over_peer:.2f}{chosen_by}{call})"
+
+
+def lines_of(cells):
+    """A table of Markdown; the first line is its head."""
+    head, *rest = cells
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for line in rest:
+        yield f"| {' | '.join(line)} |"
+
+
+def by_size(rows, names):
+    """A line for each size."""
+    columns = list(dict.fromkeys(column_of(row) for row in shown(rows, names)))
+    yield ["", *columns]
+    for nbytes, group in groupby(shown(rows, names), lambda row: row.bytes):
+        found = {column_of(row): row for row in group}
+        yield [format_bytes(nbytes), *(cell(found.get(column)) for column in columns)]
+
+
+def means(rows):
+    yield ["over the fastest MPI call", *CLASSES]
+    for name, values in against_mpi(rows).items():
+        yield [name, *("" if value is None else f"{value:.2f}" for value in values)]
+
+
+def collectives(folder):
+    """Two jobs, each with all makers in turns."""
+    mpis = mpis_at_hand()
+    names = ["native-best", *(["mpich-best"] * (len(mpis) > 1)), *GLOO, "ring", "auto", "function"]
+    flags = ["--collective", "all_reduce,reduce_scatter,all_gather", "--algorithms", ",".join(names)]
+    lines, records = [COLLECTIVES], []
+    for ranks in (2, 4):
+        command = [*mpis[0].mpirun, "-n", str(ranks), *DEAR_MPI, "bench", *flags]
+        command += ["--sizes", "4B:64MiB", "--seconds", "1"]
+
+        def measure(file, command=command, ranks=ranks):
+            run([*command, "--json", str(file)], mpis[0].environment(ranks), LIMIT_S)
+
+        file = quietest(folder, f"bench-{ranks}", partial(Watch, "make bench", mpis=2), measure)
+        records.append(chosen(attempts(folder, f"bench-{ranks}")))
+        for name, group in groupby(rows_of(file), lambda row: row.collective):
+            rows = list(group)
+            lines += [f"## {name}, {ranks} ranks\n", *lines_of(means(rows)), "", *lines_of(by_size(rows, names)), ""]
+    return "Collectives on one machine", records, lines
+
+
+def hosts(folder):
+    """One job for the collectives, and one for plain TCP."""
+    mpi, names = mpis_at_hand()[0], ["native-best", *GLOO, "ring"]
+    environment = mpi.environment(RANKS) | {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
+    on_hosts = ["hostfiles/namespaces.sh", "with", str(RANKS), RATE]
+    sizes = parse_sizes(HOST_SIZES)
+    sent = [2 * (RANKS - 1) * nbytes // RANKS for nbytes in sizes]
+    flags = ["--algorithms", ",".join(names), "--segment", "60KiB,256KiB", "--sizes", HOST_SIZES]
+
+    def measure(file):
+        plain = file.with_suffix(".tcp")
+        stream = [sys.executable, "-m", "tests.plain_tcp", *map(str, sent), "--json", str(plain)]
+        run([*on_hosts, *stream], environment, LIMIT_S)
+        run([*on_hosts, *DEAR_MPI, "bench", *flags, "--json", str(file)], environment, LIMIT_S)
+
+    file = quietest(folder, "bench-hosts", partial(Watch, "make bench-hosts", hosts=True), measure)
+    plain = json.loads(file.with_suffix(".tcp").read_text("utf-8"))
+    bounds_ms = [1e3 * nbytes / (LINE_RATE * EFFICIENCY) for nbytes in sent]
+    table = [["ms", *map(format_bytes, sizes)], ["the bound", *(f"{each:.1f}" for each in bounds_ms)]]
+    streams = [median([1e3 * each for each in plain[str(nbytes)]]) for nbytes in sent]
+    table.append(
+        ["plain TCP", *(f"{m.value:.1f} ({b / m.value:.2f})" for m, b in zip(streams, bounds_ms, strict=True))]
+    )
+    rows = shown(rows_of(file), names)
+    for (name, segment), group in groupby(sorted(rows, key=label), label):
+        cut = f", {format_bytes(segment)}" if segment else ""
+        cells = []
+        for row, bound in zip(sorted(group, key=lambda row: row.bytes), bounds_ms, strict=True):
+            call = f", {row.algorithm}" if mpi_of(row.algorithm) else ""
+            cells.append(f"{time_of(row, 1e3)} ({bound * 1e3 / row.p50_us:.2f}{call})")
+        table.append([f"{name}{cut}", *cells])
+    records = [chosen(attempts(folder, "bench-hosts"))]
+    return "All-reduce between hosts", records, [HOSTS, *lines_of(table), "", WHY]
+
+
+def label(row):
+    """What a row of the table has in common: the maker, and the segment of ours."""
+    return column_of(row), row.segment_bytes if is_ours(row.algorithm) else 0
+
+
+def gpu(folder):
+    """What the commands print. MPIRUN_GPU starts the ranks."""
+    mpi = mpis_at_hand()[0]
+    starter = shlex.split(os.environ.get("MPIRUN_GPU", " ".join(mpi.mpirun)))
+    compare = "compare --model synthetic:resnet50 --forward-time 0.01 --schedules wfbp,sequential,dear --fusion 25MB"
+    commands = [("doctor", 2), ("bench-kernels", 1), ("bench --segment 1MiB", 2), ("bench --segment 1MiB", 4)]
+    commands.append((f"{compare} --iterations 30 --segment 1MiB", 2))
+    watch, lines = Watch("make bench-gpu"), [GPU]
+    for command, ranks in commands:
+        given = [*shlex.split(command), "--device", "cuda"]
+        environment = mpi.environment(ranks) | {"COLUMNS": "120"}
+        said = run([*starter, "-n", str(ranks), *DEAR_MPI, *given], environment, LIMIT_S)
+        lines += [f"`dear-mpi {' '.join(given)}`, {ranks} ranks:\n", "```", said.strip("\n"), "```\n"]
+    return "On a GPU", [watch.record()], lines
+
+
+PAGES = {"collectives": collectives, "hosts": hosts, "gpu": gpu}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", choices=PAGES)
+    parser.add_argument("--keep", type=Path, help="a folder for what is measured")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pages-") as name:
+        folder = options.keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        title, records, lines = PAGES[options.page](folder)
+    if max(each.stolen for each in records) > QUIET:
+        lines = [f"No run of it was quiet (others took at most {QUIET:.0%} of the processors).\n", *lines]
+    write_page(f"docs/benchmarks/{options.page}.md", title, records, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""How a page of figures is written: whole, at the end of its command, under a table of where and how it was made.
+
+    watch = Watch("make numerics")
+    rows = measure()
+    write_page("docs/benchmarks/numerics.md", "The error of sums", [watch.record()], [HEAD, *rows])
+
+A page that is put together from several runs keeps the record of each (``asdict``, JSON, ``Record(**read)``).
+"""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tests.launch import ROOT, mpis_at_hand
+from tests.stolen import stolen_since, ticks
+
+__all__ = ["FIELDS", "Record", "Watch", "faults", "header", "write_page"]
+
+FIELDS = ("command", "date", "commit", "processors", "lost to others", "system", "TCP", "versions")
+# What has no place on a page, and its name.
+FAULTS = {
+    "text of a launcher": r"prterun|PRTE|orted\b|daemon failed to report|mpirun detected|Primary job|hydra_pmi_proxy",
+    "the name of a host": r"(?:Local|Remote) host:|\bdear\d+\b",
+    "an error": r"Traceback \(most recent call last\)|Segmentation fault|MPI_ABORT was invoked",
+    "a line of the shell": r"^\+ \S",
+    "codes for a terminal": r"\x1b",
+    "a folder of the machine": r"(?<![\w.])/(?:root|home|tmp|work)/",
+}
+VENDOR = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor())"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run of a command: when, of what, on what, and the share of the processors that others took meanwhile.
+
+    ``congestion`` is TCP's congestion control where messages were sent.
+    """
+
+    command: str
+    begin: str  # UTC, minutes
+    end: str
+    commit: str
+    processors: str
+    system: str
+    congestion: str
+    versions: str
+    stolen: float
+
+
+class Watch:
+    """Begins with the run. ``hosts``: whether it uses hosts out of namespaces; ``mpis``: how many MPIs at hand."""
+
+    def __init__(self, command: str, *, hosts: bool = False, mpis: int = 1) -> None:
+        self.command, self.hosts, self.mpis = command, hosts, mpis
+        self.commit, self.begin, self.before = commit(), now(), ticks()
+
+    def record(self) -> Record:
+        """Of all since then."""
+        return Record(
+            command=self.command,
+            begin=self.begin,
+            end=now(),
+            commit=self.commit,
+            processors=f"{cpu_model()}, {os.cpu_count()} cores",
+            system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+            congestion=congestion(hosts=self.hosts),
+            versions=versions(self.mpis),
+            stolen=stolen_since(self.before),
+        )
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(" ", "minutes").removesuffix("+00:00")
+
+
+def commit() -> str:
+    """Of this checkout; pages may differ from it, since they are what is being written."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", ".", ":!docs", ":!*.md")
+    name = git("rev-parse", "--short=10", "HEAD") or "not known"
+    return f"{name}, {'with changes that are in no commit' if changed else 'unchanged'}"
+
+
+def cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def congestion(*, hosts: bool) -> str:
+    """TCP's congestion control: of hosts out of namespaces as namespaces.sh sets it, else of this system."""
+    if hosts:
+        return f"{os.environ.get('CONGESTION', 'reno')} between the hosts"
+    return f"{Path('/proc/sys/net/ipv4/tcp_congestion_control').read_text('utf-8').strip()} on the machine"
+
+
+def versions(mpis: int) -> str:
+    """Of Python, what it imports, and the first MPIs at hand."""
+    found = [f"Python {platform.python_version()}"]
+    for package, name in {"numpy": "NumPy", "mpi4py": "mpi4py", "torch": "torch"}.items():
+        try:
+            found.append(f"{name} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"no {name}")
+    return ", ".join([*found, *(vendor(mpi.environment(1)) for mpi in mpis_at_hand()[:mpis])])
+
+
+def vendor(environment: dict[str, str]) -> str:
+    """The name and version of an MPI library."""
+    said = subprocess.run([sys.executable, "-c", VENDOR], env=environment, capture_output=True, text=True, check=True)
+    (name,), numbers = re.findall(r"'(.*)'", said.stdout), re.findall(r"\d+", said.stdout.partition(",")[2])
+    return f"{name} {'.'.join(numbers)}"
+
+
+def header(records: Sequence[Record]) -> Iterator[str]:
+    """The table of a page, from all runs whose rows it has."""
+    begin, end = min(each.begin for each in records), max(each.end for each in records)
+    runs = f", in {len(records)} runs" if len(records) > 1 else ""
+    least, most = min(each.stolen for each in records), max(each.stolen for each in records)
+    lost = f"{least:.1%}" if len(records) == 1 else f"{least:.1%} to {most:.1%}"
+
+    def all_of(name: str) -> str:
+        return "; ".join(dict.fromkeys(getattr(each, name) for each in records))
+
+    day, time = end.split()
+    until = time if begin.startswith(day) else end
+    cells = (
+        f"`{all_of('command')}`",
+        f"{begin} to {until} UTC{runs}",
+        all_of("commit"),
+        all_of("processors"),
+        f"{lost} of the processors, while it ran",
+        all_of("system"),
+        all_of("congestion"),
+        all_of("versions"),
+    )
+    yield "| made by | |"
+    yield "|---|---|"
+    for field, cell in zip(FIELDS, cells, strict=True):
+        yield f"| {field} | {cell} |"
+
+
+def faults(text: str) -> list[str]:
+    """What the text of a page has that it must not have, each with the line."""
+    found = []
+    for what, pattern in FAULTS.items():
+        for match in re.finditer(pattern, text, re.MULTILINE):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(f"line {line} has {what}: {match.group()!r}")
+    return found
+
+
+def write_page(page: str, title: str, records: Sequence[Record], lines: Sequence[str]) -> None:
+    """Write a page, named from the root, in one go.
+
+    Raises:
+        SystemExit: the text has what a page must not have; the page stays as it was, the text is kept for a look.
+    """
+    text = "\n".join([f"# {title}", "", *header(records), "", *lines]).rstrip("\n") + "\n"
+    draft = ROOT / "build" / Path(page).name
+    draft.parent.mkdir(exist_ok=True)
+    draft.write_text(text, encoding="utf-8")
+    if found := faults(text):
+        raise SystemExit(f"{page} is not written, see build/{draft.name}: " + "; ".join(found))
+    draft.replace(ROOT / page)
+    print(f"written: {page}")

@@ -1,0 +1,91 @@
+"""Pages of figures say where and how they were made, and have nothing of a launcher, a shell or a host."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from tests.attempts import attempts, quietest
+from tests.provenance import FIELDS, Record, faults, header, write_page
+
+RECORD = Record(
+    *("make x", "2026-01-02 10:00", "2026-01-02 10:20", "abcdef0123, unchanged", "a CPU, 2 cores"),
+    *("Linux 6", "reno", "Python 3, NumPy 2, mpi4py 4, Open MPI 5"),
+    stolen=0.012,
+)
+
+
+def said(text):
+    """The table of provenance, by field."""
+    return {field: cell for field in FIELDS for cell in re.findall(rf"^\| {field} \| (.*\S) \|$", text, re.MULTILINE)}
+
+
+def lacking(text):
+    """The fields of provenance that a page does not have. What is not known has to be said."""
+    found = said(text)
+    shapes = {
+        "command": r"^(`.+`|not known)",
+        "date": r"\d{4}-\d\d-\d\d",
+        "commit": r"[0-9a-f]{7,}|not known",
+        "processors": r"\d+ cores",
+        "lost to others": r"\d+\.\d %|\d%|not known|does not matter",
+        "versions": r"Python \d.*NumPy.*mpi4py",
+    }
+    return [field for field in FIELDS if not re.search(shapes.get(field, "."), found.get(field, ""))]
+
+
+def test_a_quiet_attempt_is_kept(tmp_path):
+    lost, files = [0.2, 0.01, 0.5], []
+
+    def watch():
+        record = Record(**{**vars(RECORD), "stolen": lost[len(files)]})
+        return SimpleNamespace(record=lambda: record)
+
+    for _ in range(2):  # the second time it is there
+        assert quietest(tmp_path, "case", watch, files.append) == tmp_path / "case.1.json"
+    assert files == [tmp_path / "case.0.json", tmp_path / "case.1.json"]
+    assert [each.stolen for each in attempts(tmp_path, "case")] == [0.2, 0.01]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A daemon failed to report back after being spawned.",
+        "  Local host:    dear1",
+        "| rank 0 on dear3 | 5 |",
+        "   Process name: [prterun-vm-25860@1,2]",
+        "+ timeout 600 .venv/bin/mpirun -n 2 python",
+        "\x1b[1mbold\x1b[0m",
+        "Traceback (most recent call last):",
+        "written to /root/out.json",
+    ],
+)
+def test_what_a_page_must_not_have_is_found(text):
+    assert faults(f"# A page\n\n{text}\n")
+    assert not faults("# A page\n\n`dear-mpi` under `mpirun`: `+5.0%`, see docs/benchmarks/hosts.md\n")
+
+
+def test_a_header_says_all():
+    text = "\n".join(header([RECORD]))
+    assert lacking(text) == []
+    assert "1.2%" in text
+    for field in FIELDS:
+        assert lacking(text.replace(f"| {field} |", "| |")) == [field]
+
+
+def test_several_runs_stand_in_one_header():
+    later = Record(**{**vars(RECORD), "begin": "2026-01-03 08:00", "end": "2026-01-03 08:30", "stolen": 0.02})
+    found = said("\n".join(header([RECORD, later])))
+    assert found["date"] == "2026-01-02 10:00 to 2026-01-03 08:30 UTC, in 2 runs"
+    assert found["lost to others"].startswith("1.2% to 2.0%")
+    assert found["commit"] == RECORD.commit
+
+
+def test_a_page_with_faults_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.provenance.ROOT", tmp_path)
+    (tmp_path / "page.md").write_text("as it was")
+    with pytest.raises(SystemExit, match="line 14 has the name of a host"):
+        write_page("page.md", "A page", [RECORD], ["from dear1"])
+    assert (tmp_path / "page.md").read_text() == "as it was"
+    write_page("page.md", "A page", [RECORD], ["| 1 | 2 |"])
+    assert (tmp_path / "page.md").read_text().endswith("| 1 | 2 |\n")
