@@ -33,7 +33,7 @@ class Dear(Late):
         """All-gathers begin after the backward pass and all reduce-scatters, and end before the forward pass does.
 
         The paper has max(ff, ag) + max(bp, rs), which also says ff + rs. That does not hold where the first layers have
-        no trained parameters: they run forward while the wire still reduces. Unless ff > ag and rs > bp, both are equal.
+        no trained parameters: these run forward while the wire reduces. Both are equal unless ff > ag and rs > bp.
         """
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(ff + bp, gathered + max(bp, reduced))
