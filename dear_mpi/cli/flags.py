@@ -88,7 +88,10 @@ CONFIG_FLAGS = {
     "warmup": Option(help="Iterations over which the learning rate rises to --lr."),
     "batch": Option(help="Examples per iteration, over all ranks together.", show_default="by model"),
     "accumulate": Option(help="Split each batch into so many parts; gradients are sent after the last."),
-    "clip": Option(help="Scale gradients down to this norm, of all of them together.", show_default="no limit"),
+    "clip": Option(
+        help="Largest norm of all gradients together: longer ones are scaled by CLIP / norm (torch: norm + 1e-6).",
+        show_default="no limit",
+    ),
     "loss_scale": Option(help="dynamic: scale gradients while they travel, and skip an iteration if they overflow."),
     "update": Option(
         help="full: each rank updates all parameters; sharded: a part of them, and keeps that part of the state."

@@ -103,7 +103,7 @@ def best_table(rows: Sequence[Row]) -> Table:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What was waited for; and what theory says: which bounds are equal, and why."""
+    """What was waited for; and what theory says: which bounds are equal, and what one bucket means."""
     first, digits = rows[0], 0 if rows[0]["median_s"] >= 0.1 else 2
     few = f"Fewer than {FEWEST_SAMPLES} iterations have no 95 % interval: ± spans them all, and none is called faster."
     waited = [text for text in (waits(row, digits) for row in rows) if text]
@@ -111,10 +111,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
         waited[0] = f"ms, means over iterations and ranks: {waited[0]}"
     waited += [few] * (len(rows) > 1 and first["iterations"] < FEWEST_SAMPLES)
     if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
-        why = "it is complete when backward ends, and needed when forward begins: try a finer --fusion"
-        return [*waited, f"With one bucket no schedule can overlap anything, for {why}."]
+        what = "With one bucket, only the layers before the first trained one can overlap communication"
+        return [*waited, f"{what}: all others run before it or after it. Try a finer --fusion."]
     return waited + [
-        f"{row['schedule']} and {first['schedule']} have equal bounds here: with perfect pipelines neither is faster."
+        f"{row['schedule']} and {first['schedule']} have equal bounds here: the least time possible is the same."
         for row in rows[1:]
         if 0.99 <= row["ideal_speedup"] <= 1.01 and row["verdict"] not in CLEAR
     ]

@@ -33,7 +33,8 @@ class Options:
         wire: the type in which gradients travel, by name; that of the parameters if it is not given.
         device: ``cpu`` or ``cuda``.
         accumulate: how many parts a batch is split into; gradients are sent after the last.
-        clip: the largest norm of all gradients together; None for no limit.
+        clip: the largest norm of all gradients together; None for no limit. Longer ones are scaled by clip / norm; the
+            ``clip_grad_norm_`` of torch takes clip / (norm + 1e-6).
         loss_scale: with ``dynamic``, gradients are scaled for their way, and an iteration that overflows is skipped.
         update: ``full``, every rank updates all parameters; ``sharded``, each updates its shard of every bucket.
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example

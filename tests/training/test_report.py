@@ -95,12 +95,12 @@ def row(**figures):
 
 def test_it_is_said_where_bounds_are_equal():
     first = row(schedule="wfbp", ideal_speedup=1.0)
-    equal = "dear and wfbp have equal bounds here: with perfect pipelines neither is faster."
+    equal = "dear and wfbp have equal bounds here: the least time possible is the same."
     assert notes([first, row()]) == []
     assert notes([first, row(ideal_speedup=1.0)]) == [equal]
     assert notes([first, row(ideal_speedup=1.0, verdict="faster")]) == []
     (said,) = notes([first | {"buckets": 1}, row(buckets=1)])
-    assert said.startswith("With one bucket no schedule can overlap anything")
+    assert said.startswith("With one bucket, only the layers before the first trained one can overlap communication")
 
     (said,) = notes([first | {"iterations": 5}, row()])
     assert said.startswith("Fewer than 6 iterations have no 95 % interval")

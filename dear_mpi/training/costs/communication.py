@@ -1,8 +1,8 @@
 """What the network needs for an iteration: with it, ``Schedule.bound`` gives the least time that a schedule allows.
 
-Updates, the loss and packing come on top. Where bp = 2 ff and rs = ag = ar / 2, the bounds of DeAR and WFBP are equal
-while ar <= 2 ff, and at most 1.25 apart, where ar = 4 ff. If bp = 2 ff in total, but not layer by layer, a fair WFBP
-can miss its bound by more than DeAR does, and lose by up to 4/3.
+Where bp = 2 ff and rs = ag = ar / 2, the bounds of DeAR and WFBP are equal while ar <= 2 ff, and at most 1.25 apart,
+where ar = 4 ff. If bp = 2 ff in total, but not layer by layer, a fair WFBP can miss its bound by more than DeAR does,
+and lose by up to 4/3.
 """
 
 from collections.abc import Iterable

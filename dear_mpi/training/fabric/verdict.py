@@ -29,7 +29,8 @@ class Verdict:
 
     Args:
         shards: the parts of the wire that this rank owns.
-        clip: the largest norm of all gradients; longer ones are scaled down to it. None for no limit.
+        clip: the largest norm of all gradients; longer ones are scaled down to it, and not, as by ``clip_grad_norm_``
+            of torch, by clip / (norm + 1e-6). None for no limit.
         loss_scale: what gradients were multiplied by.
     """
 

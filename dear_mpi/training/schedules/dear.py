@@ -1,6 +1,6 @@
 """DeAR: all-reduce is decoupled; reduce-scatter hides under backward, all-gather under the next forward.
 
-    compute  | backward 3 2 1 0    | forward 0 1 2 3    | ...         max(t_ff, t_ag) + max(t_bp, t_rs)
+    compute  | backward 3 2 1 0    | forward 0 1 2 3    | ...         max(t_ff + t_bp, t_ag + max(t_bp, t_rs))
     network  |   reduce-scatter 3 2 1 0 | all-gather 0 1 2 3 |
                   BackPipe                    FeedPipe
 
@@ -30,7 +30,13 @@ class Dear(Late):
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
-        return max(ff, network["all_gather"]) + max(bp, network["reduce_scatter"])
+        """All-gathers begin after the backward pass and all reduce-scatters, and end before the forward pass does.
+
+        The paper has max(ff, ag) + max(bp, rs), which also says ff + rs. That does not hold where the first layers have
+        no trained parameters: these run forward while the wire reduces. Both are equal unless ff > ag and rs > bp.
+        """
+        gathered, reduced = network["all_gather"], network["reduce_scatter"]
+        return max(ff + bp, gathered + max(bp, reduced))
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)

@@ -1,7 +1,8 @@
 """FSDP, or ZeRO stage 3: parameters are gathered before forward, and again before backward; gradients are scattered.
 
-    compute  | forward 0 1 2 3        | backward 3 2 1 0             | ...      max(t_ff, t_ag) + max(t_bp, t_ag + t_rs)
+    compute  | forward 0 1 2 3        | backward 3 2 1 0             | ...
     network  | AG 0 | AG 1 | AG 2 | AG 3 | AG 3 | AG 2 | RS 3 | AG 1 | RS 2 | ...
+                                               max(max(t_ff, t_ag) + max(t_bp, t_ag), 2 t_ag + t_rs)
 
 A rank keeps the parameters of its shard alone, and what it gathers it gives away behind the layer. That costs half as
 many bytes again as an all-reduce. The next unit is gathered while the one before it computes: one is under way beside
@@ -32,8 +33,10 @@ class Fsdp(Schedule):
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+        """Each pass begins and awaits gathers of its own; reduce-scatters may go on in the next forward pass, under
+        layers that have no trained parameters."""
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
-        return max(ff, gathered) + max(bp, gathered + reduced)
+        return max(max(ff, gathered) + max(bp, gathered), 2 * gathered + reduced)
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)

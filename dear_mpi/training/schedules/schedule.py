@@ -47,7 +47,11 @@ class Schedule:
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
-        """The least time of an iteration, perfectly pipelined.
+        """The least time of an iteration, however these seconds are spread over layers and buckets.
+
+        It holds where iterations are alike, the wire carries one collective at a time, and each takes what it takes
+        alone; updates, the loss and packing come on top. Any layers may be without trained parameters: these wait for
+        nothing.
 
         Args:
             ff, bp: seconds of forward and backward compute.

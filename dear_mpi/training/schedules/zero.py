@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.option import Option, yes_or_no
 from dear_mpi.training.schedules.schedule import Schedule
 
@@ -49,9 +50,10 @@ class Zero(Schedule):
 
     @classmethod
     def bound(cls, ff: float, bp: float, network: Mapping[str, float]) -> float:
-        reduced = max(bp, network["reduce_scatter"])
-        gathered = network["all_gather"]
-        return reduced + (max(ff, gathered) if cls.overlap_param_gather else ff + gathered)
+        """Gathered during the forward pass, the bound is that of ``dear``, and for the same reason."""
+        if cls.overlap_param_gather:
+            return Dear.bound(ff, bp, network)
+        return ff + max(bp, network["reduce_scatter"]) + network["all_gather"]
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
