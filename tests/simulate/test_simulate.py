@@ -167,7 +167,7 @@ def test_rows_and_their_waits_add_up_where_ranks_differ(uneven):
 
 
 def test_remedies_are_those_that_the_algorithm_can_carry_out():
-    (found,) = simulated(schedules=("wfbp",), fusions=("25MB",), algorithm="double_tree", network="1gbit,50us")
+    (found,) = simulated(schedules=("wfbp",), fusions=("25MB",), algorithms=("double_tree",), network="1gbit,50us")
     changes = [change for change, _ in remedies(found)]
     assert "twice the bandwidth" in changes
     assert "schedule dear" not in changes, "double_tree has no reduce-scatter"
