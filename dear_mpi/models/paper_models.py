@@ -52,14 +52,19 @@ def load_modules(name: str) -> list[Module]:
     try:
         rows = sorted(table["modules"], key=lambda row: row.get("fwd_call", 0))
         modules = [
-            Module(str(row["name"]), tuple(map(count, row["params"])), float(row["fwd_flops"]), row.get("backward"))
+            Module(
+                str(row["name"]),
+                tuple(map(count, row["params"])),
+                float(row["fwd_flops"]),
+                float(row["backward"]) if "uses" in table else None,
+            )
             for row in rows
         ]
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"synthetic model {name!r}: a module needs name, params and fwd_flops ({error!r})") from None
     if not any(module.counts for module in modules):
         raise ValueError(f"synthetic model {name!r}: some module must have params")
-    flops = [module.flops + (module.backward or 0.0) for module in modules]
+    flops = [each for module in modules for each in (module.flops, module.backward or 0.0)]
     if not (min(flops) >= 0 and sum(flops) < math.inf):
         raise ValueError(f"synthetic model {name!r}: fwd_flops must be finite and not negative, and so must their sum")
     unseen = [module.name for module in modules if not module.name.isprintable()]
@@ -102,10 +107,10 @@ def table_of(name: str, profile: dict[str, Any]) -> dict[str, Any]:
             own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
             seen |= own.keys()
             row = {"name": use["name"], "params": list(filter(None, own.values()))}
-            modules.append(row | {"fwd_flops": use["forward_s"], "backward": float(use["backward_s"])})
+            modules.append(row | {"fwd_flops": use["forward_s"], "backward": use["backward_s"]})
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"synthetic model {name!r} has uses, and is no profile ({error!r})") from None
-    return {"modules": modules}
+    return profile | {"modules": modules}
 
 
 def load_seconds(name: str) -> tuple[float, float] | None:
@@ -127,8 +132,8 @@ def both_passes(
     Args:
         measured: both passes, whose ratio stays; without them backward takes twice as long as forward.
 
-    >>> both_passes(0.2, None), both_passes(0.2, None, (1.0, 3.0)), both_passes(None, 0.5, (1.0, 3.0))
-    ((0.2, 0.4), (0.2, 0.6000000000000001), (1.0, 0.5))
+    >>> both_passes(0.5, None), both_passes(0.5, None, (1.0, 3.0)), both_passes(None, 0.5, (1.0, 3.0))
+    ((0.5, 1.0), (0.5, 1.5), (1.0, 0.5))
     """
     usual_s, ratio_s = (FORWARD_S, 2 * FORWARD_S) if measured is None else measured
     forward_s = usual_s if forward_s is None else forward_s
