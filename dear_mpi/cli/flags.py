@@ -103,8 +103,13 @@ CONFIG_FLAGS = {
     "seed": Option(help="Fixes the initial parameters and the order of the data."),
     "debug": Option("--debug", help="Check that all ranks start the same collectives, and layers write gradients."),
     "context": Option(help="Bytes of text that a model sees at once."),
-    "forward_time": Option(help="Seconds that the forward pass of a synthetic model takes."),
-    "backward_time": Option(help="Seconds that its backward pass takes.", show_default="twice the forward time"),
+    "forward_time": Option(
+        help="Seconds that the forward pass of a synthetic model takes.", show_default="0.1, or that of a profile"
+    ),
+    "backward_time": Option(
+        help="Seconds that the backward pass of a synthetic model takes.",
+        show_default="twice the forward time, or in the ratio of a profile",
+    ),
     "compute": Option(help="How a synthetic model spends its time: sleep, or spin (keeps a core busy)."),
 }
 

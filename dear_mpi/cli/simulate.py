@@ -1,8 +1,8 @@
 """The command ``dear-mpi simulate``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -19,7 +19,7 @@ from dear_mpi.see.sweep.draw import draw_sweep
 from dear_mpi.see.timeline.write import check_timeline, write_timeline
 from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.network import PRESETS
-from dear_mpi.simulate.remedies import changes, longest, remedies
+from dear_mpi.simulate.remedies import changes, fastest, remedies
 from dear_mpi.simulate.sweep import Settings, Simulated
 from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
@@ -38,26 +38,29 @@ SEVERAL = "several with commas"
 MODEL = "synthetic:resnet50"
 UPDATE = "Seconds of the optimiser for a million parameters."
 WIRE = f"Type in which gradients travel: {', '.join(DTYPES)}."
-FORWARD = "0.1, without --rate and --profile"
-RATE = "Seconds of each layer from its FLOPs: at this rate, e.g. 10TFLOPS; the backward pass has twice as many."
+FORWARD = "0.1, or that of the profile"
+BACKWARD = "twice the forward time, or in the ratio of the profile"
+RATE = "Seconds from FLOPs: the forward pass runs at this rate, e.g. 10TFLOPS. A profile is scaled to it."
 BATCH = "Examples of a rank, for --rate."
 STALL = "How long updates hold messages up, as a part of their own time: 100% where both need the same processors."
 PLOT = "Draw the rows into a PNG, PDF or SVG file."
-PROFILE = "Layers with their measured seconds, from dear-mpi train --profile FILE."
+PROFILE = "Layers with their measured seconds, from dear-mpi train --profile FILE or TorchSession.profile."
 
 
 def simulate(
     model: Annotated[
         str | None, Option(help=f"synthetic:TABLE; {SEVERAL}.", show_default=f"{MODEL}, or that of the profile")
     ] = None,
-    ranks: Annotated[str, Option(help=f"Number of ranks; {SEVERAL}.")] = "64",
+    ranks: Annotated[str, Option(help=f"Number of ranks; {SEVERAL}; 8:64 doubles from 8 to 64.")] = "64",
     network: Annotated[str, Option(help=NETWORK)] = "10gbit,50us",
     schedules: Annotated[str, Option(help=f"{', '.join(SCHEDULES)}, or FILE.py:NAME; {SEVERAL}.")] = "wfbp,dear",
     fusion: Annotated[str, Option(help=f"Where buckets are cut, as for train; {SEVERAL}.")] = "25MB",
-    algorithm: Annotated[str, Option(help=f"One of {NAMES} that sends messages.")] = "ring",
-    forward_time: Annotated[float | None, Option(help="Seconds of the forward pass.", show_default=FORWARD)] = None,
+    algorithm: Annotated[str, Option(help=f"{NAMES}, or FILE.py:FUNCTION, if it sends messages; {SEVERAL}.")] = "ring",
+    forward_time: Annotated[
+        float | None, Option(help="Seconds of the forward pass; a profile is scaled.", show_default=FORWARD)
+    ] = None,
     backward_time: Annotated[
-        float | None, Option(help="Seconds of the backward pass.", show_default="twice the forward time")
+        float | None, Option(help="Seconds of the backward pass; a profile is scaled.", show_default=BACKWARD)
     ] = None,
     rate: Annotated[str | None, Option(help=RATE, show_default="none")] = None,
     batch: Annotated[int | None, Option(min=1, help=BATCH, show_default="that of the table")] = None,
@@ -96,11 +99,11 @@ def simulate(
         usual = (MODEL if found_profile is None else found_profile.model,)
         settings = Settings(
             models=usual if model is None else listed("--model", model),
-            ranks=tuple(map(whole, listed("--ranks", ranks))),
+            ranks=tuple(number for part in listed("--ranks", ranks) for number in numbers_of(part)),
             network=network,
             schedules=listed("--schedules", schedules),
             fusions=listed("--fusion", fusion, BETWEEN_FUSIONS),
-            algorithm=algorithm,
+            algorithms=listed("--algorithm", algorithm),
             forward_s=forward_time,
             backward_s=backward_time,
             flops_per_s=None if rate is None else parsed("--rate", parse_rate, rate),
@@ -114,7 +117,8 @@ def simulate(
             iterations=iterations,
             seed=seed,
         )
-        read = {"--model": settings.models, "--schedules": settings.schedules, "--algorithm": (algorithm,)}
+        read = {"--model": settings.models, "--schedules": settings.schedules, "--algorithm": settings.algorithms}
+        read |= {"--fusion": settings.fusions}
         read |= {"--network": (network,), "--profile": () if profile is None else (str(profile),)}
         check_files(read, written)
 
@@ -129,21 +133,35 @@ def simulate(
             write_json(rows, json_file)
         show_simulation(found, what_helps(found))
         if plot is not None:
-            draw_sweep(rows, heading(found[0]), flag="--plot", path=plot)
+            draw_sweep(drawn(rows, settings), heading(found), flag="--plot", path=plot)
         if files:
             write_timeline(FLAG, files, timeline_of(found))
 
 
 def what_helps(found: Sequence[Simulated]) -> list[tuple[str, float]]:
-    """What would help the row that waits longest."""
-    worst = longest(found)[:1]
-    with bar(None, sum(len(changes(each)) for each in worst), "looking for what would help") as progress:
-        return [better for each in worst for better in remedies(each, progress)]
+    """What would help the fastest row; of several models and numbers of ranks, that which waits longest."""
+    first, *_ = fastest(found)
+    if not first.row["exposed_comm_s"]:
+        return []
+    with bar(None, len(changes(first)), "looking for what would help") as progress:
+        return remedies(first, progress)
 
 
-def whole(text: str) -> int:
-    """A number of ranks."""
-    number = whole_number(text)
-    if not number:
-        raise ValueError(f"--ranks must be whole numbers of at least 1, not {text!r}")
-    return number
+def drawn(rows: Sequence[Mapping[str, Any]], settings: Settings) -> Sequence[Mapping[str, Any]]:
+    """Rows as a picture has them: of several algorithms, each is part of a schedule's name."""
+    if len(settings.algorithms) == 1:
+        return rows
+    return [{**row, "schedule": f"{row['schedule']}, {row['algorithm']}"} for row in rows]
+
+
+def numbers_of(text: str) -> list[int]:
+    """A number of ranks, or those from the first to the last of a range by powers of 2.
+
+    >>> numbers_of("4"), numbers_of("8:64"), numbers_of("3:16")
+    ([4], [8, 16, 32, 64], [3, 6, 12, 16])
+    """
+    low, colon, high = text.partition(":")
+    first, last = whole_number(low), whole_number(high if colon else low)
+    if not first or not last or last < first:
+        raise ValueError(f"--ranks must be whole numbers of at least 1, or ranges that go up, as 8:64, not {text!r}")
+    return [first << power for power in range((last // first).bit_length()) if first << power < last] + [last]

@@ -15,7 +15,7 @@ __all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse
 __all__ += ["check_seconds", "decimal", "format_hosts", "parse_rate", "parse_share", "usable_link", "whole_number"]
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
 FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 MOST_SECONDS = 86400.0  # of anything in an iteration; the system's clocks cannot wait for some 1e10
@@ -89,12 +89,17 @@ def parse_rate(text: str) -> float:
 def parse_sizes(text: str) -> list[int]:
     """Sizes with commas; a range goes from its first to its last one by powers of 4.
 
-    >>> parse_sizes("4B:100B,1KiB")
-    [4, 16, 64, 100, 1024]
+    In a range units may be those of OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB.
+
+    >>> parse_sizes("4B:100B,1KiB"), parse_sizes("8:64M") == parse_sizes("8B:64MiB")
+    ([4, 16, 64, 100, 1024], True)
     """
     sizes = []
     for part in text.split(","):
-        low, high = (parse_bytes(end) for end in (part.split(":") if part.count(":") == 1 else (part, part)))
+        ends = re.sub(r"(?<=[0-9kmg])(?=:|$)", "B", part, flags=re.IGNORECASE).split(":") if ":" in part else [part] * 2
+        if len(ends) != 2:
+            raise ValueError(f"sizes {part!r} must be a size, or a range of two, as in 4B:64MiB")
+        low, high = map(parse_bytes, ends)
         if not 0 < low <= high:
             raise ValueError(f"sizes {part!r} must go up from at least 1 B, as in 4B:64MiB")
         powers = range((high // low - 1).bit_length() // 2 + 1)

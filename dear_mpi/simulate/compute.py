@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from dear_mpi.models.paper_models import Module, load_batch, load_modules
+from dear_mpi.models.paper_models import Module, both_passes, load_batch, load_modules, load_seconds
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.model import Model, measured_model, synthetic_model
 from dear_mpi.training.profiles.profile import Profile
 
 __all__ = ["AtRate", "Given", "Measured", "Source", "source_of"]
 
-FORWARD_S = 0.1  # where nothing is said
 MOST_BATCH = 10**9
 
 
@@ -25,7 +24,7 @@ class Source(Protocol):
 
     @property
     def origin(self) -> str:
-        """``given``, ``predicted``, that with the backward pass given, or ``measured``."""
+        """``given``, ``predicted``, that with the backward pass given, ``measured``, or that and scaled."""
 
     def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
         """The model of this name; ``wire`` is the type of gradients, or None for what is usual.
@@ -87,13 +86,17 @@ class AtRate:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run has measured."""
+    """What a run has measured, perhaps with ``scale``, which says to what its seconds were scaled."""
 
     profile: Profile
-    origin: ClassVar[str] = "measured"
+    scale: str = ""
+
+    @property
+    def origin(self) -> str:
+        return "measured, scaled" if self.scale else "measured"
 
     def __str__(self) -> str:
-        return str(self.profile)
+        return f"{self.profile}{self.scale}"
 
     def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
         if name != self.profile.model:
@@ -115,8 +118,15 @@ def table_of(name: str) -> str:
 
 
 def modules_of(name: str) -> list[Module]:
-    """The modules of a synthetic model."""
-    return load_modules(table_of(name))
+    """The modules of a synthetic model.
+
+    Raises:
+        ValueError: there is none, or its table is a profile, of which simulate also takes tied tensors and FLOPs.
+    """
+    table = table_of(name)
+    if load_seconds(table) is not None:
+        raise ValueError(f"model {name!r} is a profile: give it as --profile {table}")
+    return load_modules(table)
 
 
 def source_of(
@@ -127,13 +137,12 @@ def source_of(
     batch: int | None = None,
     profile: Profile | None = None,
 ) -> Source:
-    """The source that was chosen; if none was, the passes take 0.1 and 0.2 seconds.
+    """The source that was chosen; if none was, the passes take 0.1 and 0.2 seconds. A profile may be scaled.
 
     Raises:
         ValueError: several were, or a value has no meaning for it.
     """
-    check_one({"--forward-time": forward_s, "--rate": flops_per_s, "--profile": profile})
-    check_one({"--backward-time": backward_s, "--profile": profile})
+    check_one({"--forward-time": forward_s, "--rate": flops_per_s})
     if batch is not None and flops_per_s is None:
         raise ValueError("--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured")
     if batch is not None and not 1 <= batch <= MOST_BATCH:
@@ -142,11 +151,41 @@ def source_of(
         if seconds is not None:
             check_seconds(what, seconds)
     if profile is not None:
-        return Measured(profile)
+        return scaled(profile, forward_s, backward_s, flops_per_s, batch)
     if flops_per_s is not None:
         return AtRate(flops_per_s, batch, backward_s)
-    forward_s = FORWARD_S if forward_s is None else forward_s
-    return Given(forward_s, 2 * forward_s if backward_s is None else backward_s)
+    return Given(*both_passes(forward_s, backward_s))
+
+
+def scaled(
+    profile: Profile, forward_s: float | None, backward_s: float | None, flops_per_s: float | None, batch: int | None
+) -> Measured:
+    """A profile, its passes scaled to the seconds that are given, or that its FLOPs take at a rate.
+
+    Raises:
+        ValueError: it has no FLOPs, or a pass cannot be scaled.
+    """
+    if flops_per_s is not None:
+        forward_s = forward_at(profile, flops_per_s, batch)
+    if forward_s is None and backward_s is None:
+        return Measured(profile)
+    found = profile.scaled(forward_s, backward_s)
+    passes = "{:.4g} s forward and {:.4g} s backward".format(*found.passes_s)
+    return Measured(found, f", scaled to {passes}")
+
+
+def forward_at(profile: Profile, flops_per_s: float, batch: int | None) -> float:
+    """Seconds of the forward pass at a rate, with a batch of so many examples on each rank.
+
+    Raises:
+        ValueError: the profile says too little for that.
+    """
+    if profile.forward_flops is None:
+        raise ValueError(f"--rate: the profile of {profile.model!r} has no FLOPs (forward_flops): give --forward-time")
+    if batch is not None and profile.batch is None:
+        raise ValueError(f"--batch: the profile of {profile.model!r} has no batch")
+    share = 1.0 if batch is None or profile.batch is None else batch * profile.ranks / profile.batch
+    return check_seconds("--rate: forward_time", profile.forward_flops * share / flops_per_s)
 
 
 def check_one(sources: Mapping[str, object]) -> None:

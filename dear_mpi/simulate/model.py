@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.models.paper_models import Module
+from dear_mpi.models.paper_models import Module, shares_of
 from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.profiles.profile import Profile
 
@@ -72,12 +72,12 @@ def synthetic_model(
         [(f"{number}.{place}", (count,)) for place, count in enumerate(module.counts)]
         for number, module in enumerate(modules)
     ]
-    shares = shares_of([module.flops for module in modules])
+    ahead, back = shares_of(modules)
     return Model(
         name=name,
         layout=layout_of(name, uses, itemsize=itemsize, ranks=ranks),
-        forward_s=tuple(share * forward_s for share in shares),
-        backward_s=tuple(share * backward_s for share in shares),
+        forward_s=tuple(share * forward_s for share in ahead),
+        backward_s=tuple(share * backward_s for share in back),
         wire=wire,
         itemsize=itemsize,
         names=tuple(module.name for module in modules),
@@ -94,12 +94,6 @@ def layout_of(name: str, uses: Iterable[Sequence[tuple[Hashable, Shape]]], *, it
     if sum(layout.owned) > MOST_ELEMENTS:
         raise ValueError(f"model {name!r} has {sum(layout.owned)} parameters: simulate takes at most {MOST_ELEMENTS}")
     return layout
-
-
-def shares_of(flops: Sequence[float]) -> list[float]:
-    """The share of each in the sum; equal ones if there is nothing to share."""
-    total = sum(flops)
-    return [each / total if total else 1 / len(flops) for each in flops]
 
 
 def measured_model(profile: Profile, *, ranks: int, wire: str) -> Model:

@@ -98,7 +98,8 @@ def read_network(text: str, ranks: int) -> Wires:
     if text.endswith(".json"):
         rows = read_rows(Path(text))
         return Wires(fitted(text, rows), "fitted", text, contention=contention_of(rows))
-    if text in PRESETS:
+    if text.lower() in PRESETS:
+        text = text.lower()
         preset = PRESETS[text]
         if ranks > preset.ranks:
             raise ValueError(f"network {text!r} has {preset.ranks} ranks, not {ranks}")

@@ -17,7 +17,7 @@ from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, VirtualFabric
 from dear_mpi.training.fabric.virtual_use import Noise, steady
-from dear_mpi.training.fusion.by_time import BY_TIME, by_time
+from dear_mpi.training.fusion.by_time import PassTimes, by_time, is_by_time
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.rehearse import rehearse
@@ -129,9 +129,9 @@ def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Call
         ValueError: the policy cannot be read.
     """
     layout, itemsize, policy = model.layout, model.itemsize, own_fusion(fusion, schedule)
-    if policy in BY_TIME:
+    if is_by_time(policy):
         cost = whole_cost(schedule.collectives, layout, itemsize, prices)
-        policy = by_time(policy, layout, itemsize, model.backward_s, cost)
+        policy = by_time(policy, layout, itemsize, PassTimes(model.forward_s, model.backward_s), cost)
     return fused(policy, layout, itemsize)
 
 

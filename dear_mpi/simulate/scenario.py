@@ -1,4 +1,4 @@
-"""One model on one number of ranks and a network: what it costs under any schedule and fusion, and its rows."""
+"""One model on one number of ranks, a network and an algorithm: what it costs under any schedule and fusion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, pred
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.virtual import Price
-from dear_mpi.training.fusion.by_time import BY_TIME
+from dear_mpi.training.fusion.by_time import check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.schedules import Schedule, own_fusion
@@ -31,9 +31,10 @@ LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
 
 @dataclass(frozen=True)
 class Scenario:
-    """One model on one number of ranks."""
+    """One model on one number of ranks; ``algorithm`` is that of all collectives."""
 
     settings: Settings
+    algorithm: str
     source: Source
     model: Model
     wires: Wires
@@ -41,7 +42,7 @@ class Scenario:
     pace: Pace
 
     @classmethod
-    def of(cls, settings: Settings, name: str, wires: Wires, ranks: int) -> Scenario:
+    def of(cls, settings: Settings, algorithm: str, name: str, wires: Wires, ranks: int) -> Scenario:
         """
         Raises:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
@@ -54,7 +55,7 @@ class Scenario:
         kind = Prices if wires.topology is None else partial(Replayed, topology=wires.topology)
         prices = kind(wires.network, ranks, default_segment(hosts), model.itemsize)
         straggler = None if settings.straggler is None else parse_straggler(settings.straggler, ranks)
-        return cls(settings, source, model, wires, prices, Pace(ranks, straggler=straggler))
+        return cls(settings, algorithm, source, model, wires, prices, Pace(ranks, straggler=straggler))
 
     @property
     def contention(self) -> Contention:
@@ -70,7 +71,8 @@ class Scenario:
             ValueError: the fusion policy cannot be read.
         """
         policy = own_fusion(fusion, schedule)
-        if policy not in BY_TIME:  # they need prices, which take time
+        check_file(policy)
+        if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout, self.model.itemsize)
         check_schedule(self.model, name, schedule, fusion, lambda buckets: self.priced(schedule, buckets))
 
@@ -91,6 +93,11 @@ class Scenario:
             traced=ranks if traced else None,
         )
 
+    def network_s(self, schedule: type[Schedule], buckets: Cut) -> dict[str, float]:
+        """Seconds of each collective of a schedule, for all buckets."""
+        price = self.priced(schedule, buckets)
+        return {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
+
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once."""
         sizes = sorted({bucket.nbytes for bucket in buckets})
@@ -100,7 +107,7 @@ class Scenario:
                 table[name] = dict.fromkeys(sizes, self.loss_s)
             else:
                 collective = EXTRAS[name].collective if name in EXTRAS else name
-                seconds = self.prices.seconds(self.settings.algorithm, collective, sizes)
+                seconds = self.prices.seconds(self.algorithm, collective, sizes)
                 table[name] = dict(zip(sizes, map(float, seconds), strict=True))
         return lambda name, bucket: table[name][bucket.nbytes]
 
@@ -122,7 +129,7 @@ class Scenario:
             "params": self.model.params,
             "ranks": self.prices.ranks,
             "schedule": prediction.schedule,
-            "algorithm": settings.algorithm,
+            "algorithm": self.algorithm,
             "fusion": prediction.fusion,
             "buckets": len(prediction.buckets),
             "wire": self.model.wire,
@@ -133,7 +140,7 @@ class Scenario:
             "update_s_per_element": self.model.update_s,
             "contention": [each.row() for each in self.contention.lengths],
             "contention_origin": self.contention.origin,
-            "update_origin": "measured" if settings.update_s is None and settings.profile else "given",
+            "update_origin": self.source.origin if settings.update_s is None and settings.profile else "given",
             "straggler": settings.straggler,
             "jitter": parse_jitter(settings.jitter),
             "iterations": settings.counted,

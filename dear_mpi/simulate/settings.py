@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.simulate.compute import Source, source_of
@@ -38,7 +39,7 @@ class Settings:
     network: str
     schedules: tuple[str, ...]
     fusions: tuple[str, ...]
-    algorithm: str = "ring"
+    algorithms: tuple[str, ...] = ("ring",)
     forward_s: float | None = None
     backward_s: float | None = None
     flops_per_s: float | None = None
@@ -73,13 +74,10 @@ class Settings:
         check_distinct("models", self.models)
         check_distinct("ranks", self.ranks)
         check_distinct("fusions", self.fusions, in_bytes)
+        check_distinct("algorithms", self.algorithms)
         if self.counted < 1:
             raise ValueError(f"iterations must be at least 1, not {self.iterations}")
 
-    def cases(self) -> Iterator[tuple[str, int, str, str]]:
-        """Model, ranks, schedule and fusion of each row."""
-        for model in self.models:
-            for ranks in self.ranks:
-                for fusion in self.fusions:
-                    for schedule in self.schedules:
-                        yield model, ranks, schedule, fusion
+    def cases(self) -> Iterator[tuple[str, int, str, str, str]]:
+        """Model, ranks, algorithm, fusion and schedule of each row."""
+        return product(self.models, self.ranks, self.algorithms, self.fusions, self.schedules)

@@ -1,4 +1,4 @@
-"""Every model on every number of ranks under every schedule and fusion: one row for each, as ``--json`` has them."""
+"""Every model on every number of ranks, with every algorithm, fusion and schedule: the rows of ``--json``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ __all__ = ["Scenario", "Settings", "Simulated", "simulate"]
 
 @dataclass(frozen=True)
 class Simulated:
-    """A row, and what it was made of."""
+    """A row, and what it was made of; ``base`` is the same under the schedule that speed-ups are over."""
 
     row: dict[str, Any]
     scenario: Scenario
     prediction: Prediction
+    base: Prediction
 
 
 def simulate(
@@ -49,20 +50,20 @@ def simulate(
     scenarios = scenarios_of(settings, kinds)
     ready()
     found = []
-    bases: dict[tuple[str, int, str], Prediction] = {}
-    for name, ranks, schedule, fusion in settings.cases():
-        scenario, base = scenarios[name, ranks], (name, ranks, fusion)
-        if base not in bases:
-            bases[base] = scenario.predict(BASELINE, kinds[BASELINE], fusion, traced=traced)
-        same = schedule == BASELINE
-        prediction = bases[base] if same else scenario.predict(schedule, kinds[schedule], fusion, traced=traced)
-        found.append(Simulated(scenario.row(prediction, bases[base].iteration_s), scenario, prediction))
+    bases: dict[tuple[str, int, str, str], Prediction] = {}
+    for name, ranks, algorithm, fusion, schedule in settings.cases():
+        scenario, case = scenarios[name, ranks, algorithm], (name, ranks, algorithm, fusion)
+        if case not in bases:
+            bases[case] = scenario.predict(BASELINE, kinds[BASELINE], fusion, traced=traced)
+        same, base = schedule == BASELINE, bases[case]
+        prediction = base if same else scenario.predict(schedule, kinds[schedule], fusion, traced=traced)
+        found.append(Simulated(scenario.row(prediction, base.iteration_s), scenario, prediction, base))
         progress(f"{name}, {ranks} ranks, {schedule}")
     return found
 
 
-def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dict[tuple[str, int], Scenario]:
-    """One for each model and number of ranks: all that can be read is read, and what can be checked is checked.
+def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dict[tuple[str, int, str], Scenario]:
+    """One for each model, number of ranks and algorithm: what can be read is read, what can be checked is checked.
 
     Raises:
         ValueError: something cannot be read, or has no meaning for these schedules.
@@ -73,11 +74,11 @@ def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dic
     prices: dict[tuple[int, int], Prices] = {}  # what a collective costs does not depend on the model
     found = {}
     wires = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
-    for name, ranks in product(settings.models, settings.ranks):
-        scenario = Scenario.of(settings, name, wires[ranks], ranks)
+    for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
+        scenario = Scenario.of(settings, algorithm, name, wires[ranks], ranks)
         shared = prices.setdefault((ranks, scenario.model.itemsize), scenario.prices)
-        shared.check_algorithm(settings.algorithm, collectives)
-        found[name, ranks] = replace(scenario, prices=shared)
+        shared.check_algorithm(algorithm, collectives)
+        found[name, ranks, algorithm] = scenario = replace(scenario, prices=shared)
         for fusion, (schedule, kind) in product(settings.fusions, kinds.items()):
-            found[name, ranks].check(schedule, kind, fusion)
+            scenario.check(schedule, kind, fusion)
     return found

@@ -1,9 +1,10 @@
-"""What ``dear-mpi simulate`` shows: a table, and where the time of the slowest part goes, in words."""
+"""What ``dear-mpi simulate`` shows: a table, what a schedule can gain at all, and what would help, in words."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,14 +12,15 @@ from rich.table import Table
 
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import plural
-from dear_mpi.simulate.remedies import longest
+from dear_mpi.simulate.remedies import fastest
 from dear_mpi.simulate.sweep import Simulated
+from dear_mpi.simulate.verdict import verdicts
 
 __all__ = ["exposed_parts", "heading", "show_simulation"]
 
 MOST = 3  # parts of the exposed time that are named
 ORIGINS = {"given": "as given", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
-ORIGINS |= {"measured": "measured", "predicted": "predicted from FLOPs"}
+ORIGINS |= {"measured": "measured", "measured, scaled": "measured, then scaled", "predicted": "predicted from FLOPs"}
 ORIGINS |= {"predicted, backward given": "predicted from FLOPs; backward as given"}
 ORIGINS["replayed"] = "as given; replayed by SimGrid"
 TIMES = {
@@ -31,25 +33,44 @@ TIMES = {
 }
 OPTIONAL = ("updates", "rest")  # left out where no row has any
 LEAST_S = 5e-5  # less is 0.0 in a table
+SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {  # what a row is of; in the title where all rows have the same
+    "model": lambda row: str(row["model"]).removeprefix("synthetic:"),
+    "ranks": lambda row: plural(row["ranks"], "rank"),
+    "schedule": lambda row: str(row["schedule"]),
+    "algorithm": lambda row: f"algorithm {row['algorithm']}",
+    "fusion": lambda row: f"fusion {row['fusion']}",
+    "buckets": lambda row: plural(row["buckets"], "bucket"),
+}
 
 
 def show_simulation(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> None:
-    """All rows; of the one that waits longest, for what; and what would help it (``remedies``)."""
+    """All rows; what can be gained; what the fastest row waits for, and what would help it (``remedies``).
+
+    What all rows of a model have in common is in the title, so that names have room in 80 columns.
+    """
     empty = {head for head in OPTIONAL if all(each.row[TIMES[head]] < LEAST_S for each in found)}
     times = {head: key for head, key in TIMES.items() if head not in empty}
-    table = Table(title=heading(found[0]), caption=caption(times), box=SIMPLE_HEAD, padding=0)
-    words = ("schedule", "fusion")
-    for head in ("model", "ranks", *words, "buckets", *times, "/ wfbp"):
-        table.add_column(head, justify="left" if head in ("model", *words) else "right")
-    for each in found:
-        row = each.row
-        table.add_row(
-            row["model"].removeprefix("synthetic:"),
-            *(str(row[name]) for name in ("ranks", *words, "buckets")),
-            *(f"{row[key] * 1e3:.1f}" for key in times.values()),
-            f"{row['speedup_vs_wfbp']:.3f}",
-        )
-    console().print(table, *notes(found, helps), sep="\n", markup=False)
+    models = list(dict.fromkeys(each.row["model"] for each in found))
+    tables = [table_of([each.row for each in found if each.row["model"] == model], times) for model in models]
+    tables[0].title = f"{heading(found)}\n{tables[0].title}"
+    tables[-1].caption = caption(times)
+    console().print(*tables, *warnings(found), *verdicts(found), *notes(found, helps), sep="\n", markup=False)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], times: Mapping[str, str]) -> Table:
+    """The rows of one model."""
+    varied = [name for name, tell in SAID.items() if len(set(map(tell, rows))) > 1 or name == "schedule"]
+    title = ", ".join(tell(rows[0]) for name, tell in SAID.items() if name not in (*varied, "algorithm"))
+    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
+    for head in (*varied, *times, "/ wfbp"):
+        foldable = head in ("fusion", "algorithm")
+        words = foldable or head == "schedule"
+        table.add_column(head, justify="left" if words else "right", overflow="fold", no_wrap=not foldable)
+    for row in rows:
+        told = [PurePath(str(row[name])).name for name in varied]  # without the folder of a user's file
+        told += [f"{row[key] * 1e3:.1f}" for key in times.values()]
+        table.add_row(*told, f"{row['speedup_vs_wfbp']:.3f}")
+    return table
 
 
 def caption(columns: Collection[str]) -> str:
@@ -60,15 +81,17 @@ def caption(columns: Collection[str]) -> str:
     return f"ms of an iteration on the slowest rank; exposed: waiting for communication{rest}; bound: {bound}"
 
 
-def heading(simulated: Simulated) -> str:
-    """What all rows share: that times are predicted, by which algorithm, and where figures come from."""
-    row, settings = simulated.row, simulated.scenario.settings
+def heading(found: Sequence[Simulated]) -> str:
+    """What all rows share: that times are predicted, on which network, and where figures come from."""
+    row, settings, algorithms = found[0].row, found[0].scenario.settings, found[0].scenario.settings.algorithms
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"jitter {settings.jitter}, means of {plural(settings.counted, 'iteration')}"] * bool(row["jitter"])
-    contention = simulated.scenario.contention
+    contention = found[0].scenario.contention
     uneven += [f"{contention} ({ORIGINS[contention.origin]})"] * (not contention.is_free)
     network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
-    return f"Predicted, with {row['algorithm']} on the network {network}\n{'; '.join([compute_text(row), *uneven])}"
+    return (
+        f"Predicted, with {', '.join(algorithms)} on the network {network}\n{'; '.join([compute_text(row), *uneven])}"
+    )
 
 
 def compute_text(row: Mapping[str, Any]) -> str:
@@ -78,22 +101,30 @@ def compute_text(row: Mapping[str, Any]) -> str:
     return f"compute: {row['compute']} ({ORIGINS[row['compute_origin']]}); updates: {update}"
 
 
+def warnings(found: Sequence[Simulated]) -> list[str]:
+    """What is doubtful about the seconds."""
+    profile = found[0].scenario.settings.profile
+    if profile is None or profile.ranks == 1:
+        return []
+    taken = f"warning: the profile was taken on {profile.ranks} ranks under {profile.schedule}"
+    return [f"{taken}, where layers share cores and memory with other ranks and with messages: take it on one rank"]
+
+
 def notes(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> list[str]:
-    """For what the row waits that waits longest (of equal ones the first), and what would help it."""
-    rows = longest(found)
-    if not rows:
-        return ["No row waits for communication."]
-    worst, others = rows[0], len(rows) - 1
-    alike = f" (as long as {'another row' if others == 1 else f'{others} others'})" * bool(others)
-    waits = [f"  {seconds * 1e3:.1f} ms for the {name}" for name, seconds in exposed_parts(worst)[:MOST]]
+    """What the fastest row waits for, and what would help it; see ``fastest`` where there are several."""
+    first, *others = fastest(found)
+    which = f"The fastest row is {case(first.row)}" if not others else f"Of the fastest rows, {case(first.row)}"
+    if not first.row["exposed_comm_s"]:
+        return ["The fastest rows wait for no communication." if others else f"{which}; it waits for no communication."]
+    waits = [f"  {seconds * 1e3:.1f} ms for the {name}" for name, seconds in exposed_parts(first)[:MOST]]
     said = [f"  {seconds * 1e3:.1f} ms an iteration with {change}" for change, seconds in helps]
-    now = f"What would help, one change at a time, where an iteration takes {worst.row['iteration_s'] * 1e3:.1f} ms:"
-    return [f"{case(worst.row)} waits longest{alike}:", *waits, *([now, *said] if said else [])]
+    now = f"What would help it, one change at a time, where an iteration takes {first.row['iteration_s'] * 1e3:.1f} ms:"
+    return [f"{which}{' waits longest:' if others else '; it waits:'}", *waits, *([now, *said] if said else [])]
 
 
 def case(row: Mapping[str, Any]) -> str:
     """What is simulated in a row."""
-    return f"{row['model']}, {row['schedule']}, fusion {row['fusion']}, {plural(row['ranks'], 'rank')}"
+    return ", ".join(SAID[name](row) for name in ("model", "ranks", "schedule", "algorithm", "fusion"))
 
 
 def exposed_parts(simulated: Simulated) -> list[tuple[str, float]]:

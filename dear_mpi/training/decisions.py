@@ -20,7 +20,7 @@ from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.fusion.by_time import BY_TIME, by_time
+from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.in_time import in_time
 from dear_mpi.training.line.bucket import Cut
@@ -78,7 +78,8 @@ class Decisions:
         if fusion == "own" and len(self.session.schedules) > 1:
             raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(self.session.schedules)}")
         policy = own_fusion(fusion, next(iter(self.session.schedules.values())))
-        return Start(USUAL, by_time=policy) if policy in BY_TIME else Start(policy)
+        check_file(policy)
+        return Start(USUAL, by_time=policy) if is_by_time(policy) else Start(policy)
 
     def begin(self, start: Start) -> None:
         """Buckets have been cut as a fusion starts."""
@@ -125,7 +126,7 @@ class Decisions:
             layout, itemsize, wanted = session.layout, session.arena.wire.itemsize, session.schedules[name].collectives
             price = session.prices.of(wanted)
             cost = whole_cost(wanted, layout, itemsize, lambda probe: price)
-            session.cut(by_time(self.by_time, layout, itemsize, backward_s, cost))
+            session.cut(by_time(self.by_time, layout, itemsize, PassTimes(forward_s, backward_s), cost))
             self.waiting.pop(name, None)
         schedule = session.trainers[name].schedule
         if schedule.foresees:

@@ -7,21 +7,30 @@ with TorchSession(model, torch.nn.CrossEntropyLoss(reduction="sum"), comm, examp
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.adapters.torch_layers import TorchLoss
 from dear_mpi.models.adapters.torch_module import TorchModule
-from dear_mpi.models.adapters.torch_parameter import array_of
+from dear_mpi.models.adapters.torch_parameter import array_of, tensor_of
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.hooked import HookedTrainer
+from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.session import Session
 
 __all__ = ["TorchSession"]
+
+LEAST_RATE = 1e-12  # of a profile
 
 
 class TorchSession(Session):
@@ -37,6 +46,38 @@ class TorchSession(Session):
     def __init__(self, module: Any, loss: Any, comm: Any, *, example: Any, **options: Any) -> None:
         self.module, self.example, self.function = module, example, loss
         super().__init__((), loss, comm, **options)
+
+    @classmethod
+    def profile(
+        cls, module: Any, loss: Any, x: Any, targets: Any, *, iterations: int = 20, name: str = "", **options: Any
+    ) -> Profile:
+        """What the parts of a module take on this machine, without MPI, for ``dear-mpi simulate --profile FILE``.
+
+        A copy is trained on this one batch, at a learning rate too low to make it diverge: the module itself, its
+        gradients and PyTorch's random numbers stay as they are.
+
+        Args:
+            name: of the model; that of its class if it is not given.
+            options: those of a session, such as the optimiser, whose updates are measured.
+        """
+        x, targets, trained = given("x", x), given("targets", targets), copy.deepcopy(module)
+        options = {
+            "schedule": "sequential",
+            "fusion": "buckets:1",
+            "learning_rate": lambda update: LEAST_RATE,
+        } | options
+
+        def measured(transport: Transport) -> Profile:
+            with cls(trained, loss, transport, example=x, **options) as session:
+                profiler = Profiler(session)
+                for _ in range(iterations):
+                    session.step(x, targets)
+                    profiler.note()
+                return profiler.profile(name or type(module).__name__, batch=len(x))
+
+        with torch.random.fork_rng(devices=[]):
+            (found,) = run_loopback(1, measured)
+            return replace(found, forward_flops=flops_of(trained, x))
 
     def build(self, uses: Any) -> dict[str, Any]:
         if uses is not None:
@@ -61,6 +102,13 @@ class TorchSession(Session):
         self.model.attach()
         self.plans.callback(self.model.detach)
         super().open(engine)
+
+
+def flops_of(module: Any, x: Array) -> float | None:
+    """Floating-point operations of a forward pass; None if there are none that PyTorch counts."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(tensor_of(x.copy()))  # a module may change what it is given
+    return float(counter.get_total_flops()) or None
 
 
 def given(name: str, value: Any) -> Array:

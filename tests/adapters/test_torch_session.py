@@ -11,10 +11,12 @@ torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD, Adam  # noqa: E402
 from dear_mpi.models.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
 from dear_mpi.training import Session, TrainingError  # noqa: E402
+from dear_mpi.training.profiles.read import read_profile  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
 from dear_mpi.training.torch_session import TorchSession  # noqa: E402
 from tests.adapters.torch_models import LOSS, MODELS, TEMPLATES, Branches, batch, new, plain_losses, values  # noqa: E402
@@ -369,3 +371,50 @@ def test_a_loss_that_is_not_finite_is_said_by_all():
     said = on_all(body, 2)
     assert said[0] == said[1]
     assert "not a number" in said[0] or "the loss is nan" in said[0]
+
+
+class Dropped(nn.Module):
+    """A model with what a profile must leave as it is: running means, random numbers, gradients; and a tied weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm, self.drop = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5)
+        self.head = nn.Linear(6, 6, bias=False)
+
+    def forward(self, x):
+        y = self.norm(self.stem(x))
+        return self.head(self.drop(torch.relu(y))) @ self.stem.weight
+
+
+def test_a_profile_of_a_module_changes_nothing(tmp_path):
+    torch.manual_seed(3)
+    module, x, targets = Dropped(), torch.randn(8, 4), torch.randint(4, (8,))
+    module(x).sum().backward()
+    before = copy.deepcopy((module.state_dict(), [each.grad for each in module.parameters()], torch.get_rng_state()))
+    addresses = [each.data_ptr() for each in module.parameters()]
+    profile = TorchSession.profile(module, LOSS, x, targets, optimizer=Adam(), iterations=3)
+    after = (module.state_dict(), [each.grad for each in module.parameters()], torch.get_rng_state())
+    for was, now in zip(before, after, strict=True):
+        pairs = zip(was.values(), now.values(), strict=True) if isinstance(was, dict) else zip(was, now, strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
+    assert [each.data_ptr() for each in module.parameters()] == addresses
+    assert (profile.model, profile.ranks, profile.batch, profile.schedule) == ("Dropped", 1, 8, "sequential")
+    assert [(use.name, [tensor.shape for tensor in use.tensors]) for use in profile.uses] == [
+        ("stem", [(6, 4), (6,)]),
+        ("norm", [(6,), (6,)]),
+        ("head", [(6, 6)]),
+    ]
+    assert all(seconds > 0 for seconds in (*profile.passes_s, profile.update_s_per_element, profile.rest_s))
+    assert profile.forward_flops == 2 * 8 * (4 * 6 + 6 * 6 + 6 * 4)
+    profile.write(tmp_path / "profile.json")
+    assert read_profile(tmp_path / "profile.json") == profile
+
+
+def test_what_cannot_be_profiled_is_told():
+    module, (x, targets) = nn.Linear(4, 4), (torch.randn(8, 4), torch.randint(4, (8,)))
+    with pytest.raises(AgreedError, match="eval mode"):
+        TorchSession.profile(module.eval(), LOSS, x, targets)
+    with pytest.raises(AgreedError, match="loss must be the sum over its examples"):
+        TorchSession.profile(module.train(), nn.CrossEntropyLoss(), x, targets)
+    with pytest.raises(ValueError, match="a profile needs an iteration"):
+        TorchSession.profile(module, LOSS, x, targets, iterations=0)

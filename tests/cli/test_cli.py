@@ -70,7 +70,7 @@ def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
         ("train", "model", "mlp"),
         ("train", "fusion", "(by model)"),
         ("train", "epsilon", "(1e-08 for adam)"),
-        ("train", "forward-time", "0.1"),
+        ("train", "forward-time", "(0.1, or that of a profile)"),
         ("train", "batch", "(by model)"),
         ("train", "device-memory", "auto"),
         ("compare", "model", "synthetic:resnet50"),

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.reporting.units import format_bytes, parse_bytes, parse_link, plural
+from dear_mpi.reporting.units import format_bytes, parse_bytes, parse_link, parse_sizes, plural
 
 FACTORS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
-BITS_PER_S = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+BITS_PER_S = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "GbE": 1e9}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 SPELLINGS = st.sampled_from([str, str.lower, str.upper, str.title])
 SPACES = st.sampled_from(["", " ", "  "])
@@ -46,6 +46,17 @@ def test_links_are_decimal_and_in_bits(number, unit, delay, time_unit):
     link = parse_link(f"{number}{unit}, {delay}{time_unit}")
     assert link.bandwidth == pytest.approx(number * BITS_PER_S[unit] / 8)
     assert link.latency_s == pytest.approx(delay * SECONDS[time_unit])
+
+
+@pytest.mark.parametrize("text", ["8:64M", "8b:64MB", "8:64MiB", "8:65536K", "8B:67108864"])
+def test_a_range_may_have_the_units_of_other_benchmarks(text):
+    assert parse_sizes(text) == parse_sizes("8B:64MiB")
+
+
+@pytest.mark.parametrize("text", ["8", "64M", "8:64M:2", "64M:8", ":8", "8:", "8:64X"])
+def test_other_sizes_are_refused(text):
+    with pytest.raises(ValueError, match="size"):
+        parse_sizes(text)
 
 
 def test_latency_may_be_left_out():

@@ -37,7 +37,10 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--network", "1gbit,hosts=2/1gbit,hosts=4"], "network '1gbit,hosts=2/1gbit,hosts=4' has hosts= twice"),
         (["--network", f"1gbit/1gbit,hosts={DIGITS}"], f"hosts must be a whole number above zero, not '{DIGITS}'"),
         (["--network", f"torus:{DIGITS},1gbit"], f"topology 'torus:{DIGITS}' cannot be read"),
-        (["--ranks", DIGITS], f"--ranks must be whole numbers of at least 1, not '{DIGITS}'"),
+        (
+            ["--ranks", DIGITS],
+            f"--ranks must be whole numbers of at least 1, or ranges that go up, as 8:64, not '{DIGITS}'",
+        ),
         (["--ranks", "8,65537"], "ranks must be from 1 to 65536, not 65537"),
         (["--ranks", "8,16,08"], "ranks must be different ones, not 8, 16, 8"),
         (["--model", "synthetic:resnet50,synthetic:resnet50"], "models must be different ones, not synthetic:"),

@@ -3,6 +3,7 @@
 import sys
 from itertools import combinations, product
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -163,6 +164,15 @@ def test_darker_is_longer():
     shade = [sum(mesh.cmap(mesh.norm(value))[:3]) for value in sorted(seconds)]
     assert shade == sorted(shade, reverse=True)
     assert shade[0] < 2.9, "the lightest is not white"
+
+
+def test_times_that_hardly_differ_look_alike():
+    """Of 667.8 ms and 676.7 one was white, the other navy."""
+    rows = [{**row, "iteration_s": 0.6678 + 0.0089 * (at % 2)} for at, row in enumerate(sweep_of(fusions=FUSIONS).rows)]
+    _, panels = drawn(Sweep(rows))
+    (mesh,) = panels["resnet50"].collections
+    shortest, longest = (np.array(mesh.cmap(mesh.norm(value))[:3]) for value in (0.6678, 0.6767))
+    assert abs(shortest - longest).max() < 0.15
 
 
 def test_cells_of_speedups_are_centred_on_one():

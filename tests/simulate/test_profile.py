@@ -1,17 +1,22 @@
 """Where the seconds of compute come from: what follows from a profile, and from FLOPs at a rate; bad input is told."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.paper_models import load_modules, load_seconds, synthetic_layers
+from dear_mpi.ranks.world import World
 from dear_mpi.simulate.compute import source_of
 from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 from dear_mpi.training.profiles.read import read_profile
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.workload import make_workload
 from tests.cli_checks import assert_one_line
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded
@@ -64,6 +69,75 @@ def test_type_of_the_wire_and_updates_may_be_others():
     found = simulated(profile=PROFILE, wire="fp32", update_s=0.0)
     assert found.row["iteration_s"] == pytest.approx(0.112 + ring_s(4, itemsize=4), abs=1e-6)
     assert (found.row["compute_origin"], found.row["update_origin"]) == ("measured", "given")
+
+
+COUNTED = replace(PROFILE, forward_flops=4e9)  # of 32 examples: those of one of its two ranks
+
+
+@pytest.mark.parametrize(
+    ("profile", "flags", "forward_s", "backward_s", "factor"),
+    [
+        (PROFILE, {"forward_s": 0.02}, 0.02, 0.035, 0.5),
+        (PROFILE, {"forward_s": 0.02, "backward_s": 0.14}, 0.02, 0.14, 0.5),
+        (PROFILE, {"backward_s": 0.14}, 0.04, 0.14, 1.0),
+        (COUNTED, {"flops_per_s": 1e12}, 0.004, 0.007, 0.1),
+        (COUNTED, {"flops_per_s": 1e12, "batch": 64}, 0.008, 0.014, 0.2),
+        (COUNTED, {"flops_per_s": 1e12, "backward_s": 0.14}, 0.004, 0.14, 0.1),
+    ],
+)
+def test_a_profile_is_scaled(profile, flags, forward_s, backward_s, factor):
+    """Layers keep their shares of a pass; updates and the rest are scaled as the forward pass is."""
+    found = simulated(profile=profile, **flags)
+    model = found.scenario.model
+    assert model.forward_s == pytest.approx((0.25 * forward_s, 0.75 * forward_s, 0.0))
+    assert model.backward_s == pytest.approx((5 / 7 * backward_s, 2 / 7 * backward_s, 0.0))
+    assert (model.update_s, model.rest_s) == pytest.approx((factor * 1e-9, factor * 0.002))
+    assert found.row["compute_s"] == pytest.approx(forward_s + backward_s)
+    assert (found.row["compute_origin"], found.row["update_origin"]) == ("measured, scaled", "measured, scaled")
+    said = f"scaled to {forward_s:.4g} s forward and {backward_s:.4g} s backward"
+    assert found.row["compute"] == f"profile of mine.py:build on cuda, 2 ranks, batch 64, sequential, {said}"
+
+
+def test_a_pass_without_time_is_not_scaled():
+    nothing = replace(PROFILE, uses=tuple(replace(use, backward_s=0.0) for use in PROFILE.uses))
+    assert nothing.scaled(0.08).passes_s == pytest.approx((0.08, 0.0))
+    with pytest.raises(ValueError, match=r"profile of 'mine\.py:build' has a pass that takes no time"):
+        nothing.scaled(0.08, 0.1)
+
+
+def test_a_profile_of_several_ranks_is_doubted(tmp_path):
+    said = "warning: the profile was taken on 2 ranks under sequential, where layers share cores and memory"
+    assert said in unwrapped(run(tmp_path, asdict(PROFILE), "--ranks", "4").output)
+    alone = asdict(replace(PROFILE, ranks=1, rank=0))
+    assert "warning" not in run(tmp_path, alone, "--ranks", "4").output
+
+
+def test_a_profile_is_a_synthetic_model(tmp_path):
+    """In train; simulate, which knows what is tied, asks for --profile."""
+    file = tmp_path / "profile.json"
+    PROFILE.write(file)
+    modules = load_modules(str(file))
+    assert [(module.name, module.counts) for module in modules] == [("relu", ()), ("dense", (COUNT,)), ("again", ())]
+    assert load_seconds(str(file)) == pytest.approx((0.04, 0.07))
+    layers = synthetic_layers(
+        modules, forward_s=1.0, backward_s=1.0, dtype=np.dtype("f4"), rng=np.random.default_rng(0)
+    )
+    shares = [(layer.forward_s, layer.backward_s) for layer in layers]
+    assert shares == [pytest.approx(each) for each in ((0.25, 5 / 7), (0.75, 2 / 7), (0.0, 0.0))]
+    config = Config.of({"model": f"synthetic:{file}", "seed": 1})
+    for each, backward_s in ((config, 0.07), (replace(config, forward_time=0.08), 0.14)):
+        (workload,) = run_loopback(1, lambda transport, each=each: make_workload(each, World(transport)))
+        assert sum(layer.backward_s for layer in workload.layers) == pytest.approx(backward_s)
+    done = CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}"])
+    assert_one_line(done, f"model 'synthetic:{file}' is a profile: give it as --profile {file}")
+
+
+@pytest.mark.parametrize("uses", [3, [3], [{"name": "a"}], [{"name": "a", "tensors": [{}], "forward_s": 1}]])
+def test_uses_that_are_none_are_told(uses, tmp_path):
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"uses": uses}))
+    with pytest.raises(ValueError, match="has uses, and is no profile"):
+        load_modules(str(file))
 
 
 def test_only_the_last_part_of_a_batch_hides_communication():
@@ -173,6 +247,8 @@ def changed(*where, to):
         (changed("uses", 1, "tensors", 0, "shape", to=[4, -1]), "uses[1].tensors[0].shape[1] must be a whole number"),
         (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
         (changed("accumulate", to=0), "accumulate must be a whole number of at least 1, not 0"),
+        (changed("forward_flops", to=0), "forward_flops must be a number above zero, or null, not 0"),
+        (changed("forward_flops", to="many"), "forward_flops must be a number above zero, or null, not 'many'"),
         (changed("batch", to=True), "batch must be a whole number of at least 1, not True"),
         (changed("wire", to="fp8"), "wire 'fp8' is unknown"),
         (changed("model", to=3), "model must be a printable text, not 3"),
@@ -187,10 +263,12 @@ def test_a_bad_profile_is_one_line(content, said, tmp_path):
     ("flags", "said"),
     [
         (["--model", "mlp"], "profile of another model: it is of 'mine.py:build', not of 'mlp'"),
-        (["--forward-time", "0.1"], "--forward-time and --profile contradict each other: give one of them, or none"),
-        (["--rate", "1TFLOPS"], "--rate and --profile contradict each other"),
-        (["--rate", "1TFLOPS", "--forward-time", "1"], "--forward-time, --rate and --profile contradict each other"),
-        (["--backward-time", "0.1"], "--backward-time and --profile contradict each other"),
+        (
+            ["--rate", "1TFLOPS"],
+            "--rate: the profile of 'mine.py:build' has no FLOPs (forward_flops): give --forward-time",
+        ),
+        (["--rate", "1TFLOPS", "--forward-time", "1"], "--forward-time and --rate contradict each other: give one"),
+        (["--forward-time", "-1"], "forward_time must be from 0 to 86400 seconds, not -1.0"),
         (["--batch", "3"], "--batch needs --rate"),
     ],
 )

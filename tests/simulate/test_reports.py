@@ -7,7 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.simulate.remedies import changes, longest, remedies
+from dear_mpi.models.paper_models import load_modules
+from dear_mpi.simulate.model import synthetic_model
+from dear_mpi.simulate.remedies import changes, fastest, remedies
 from dear_mpi.simulate.sweep import Settings, simulate
 from dear_mpi.simulate.table import notes
 from tests.cli_checks import assert_one_line
@@ -69,18 +71,68 @@ def test_a_backward_pass_that_is_given_is_told(tmp_path):
     assert "and 0.2 s backward (predicted from FLOPs; backward as given)" in shown
 
 
-def test_rows_that_wait_equally_long_are_told():
-    usual = {"models": ("synthetic:resnet50",), "network": "1gbit,50us", "forward_s": 0.05}
-    found = simulate(Settings(**usual, ranks=(4,), schedules=("dear", "wfbp", "sequential"), fusions=("1GB",)))
+def test_the_fastest_row_is_told_and_advised():
+    usual = {"models": ("synthetic:resnet50",), "network": "1gbit,50us", "forward_s": 0.2}
+    settings = Settings(**usual, ranks=(4, 8), schedules=("sequential", "dear", "wfbp"), fusions=("1GB", "cut:4MB"))
+    found = simulate(settings)
+    best = fastest(found)
+    rows = [(each.row["ranks"], each.row["schedule"], each.row["fusion"]) for each in best]
+    assert rows == [(8, "dear", "cut:4MB"), (4, "dear", "cut:4MB")], "what waits longest comes first"
+    for each in best:
+        others = [other.row["iteration_s"] for other in found if other.row["ranks"] == each.row["ranks"]]
+        assert each.row["iteration_s"] == min(others)
     first, *_ = notes(found, [])
-    alike = longest(found)
-    assert [each.row["schedule"] for each in alike] == ["dear", "wfbp", "sequential"], "one bucket: nothing overlaps"
-    assert first == "synthetic:resnet50, dear, fusion 1GB, 4 ranks waits longest (as long as 2 others):"
-    assert notes(found[1:], [])[0].endswith("4 ranks waits longest (as long as another row):")
-    assert notes(found[:1], [])[0].endswith("4 ranks waits longest:")
+    assert first == "Of the fastest rows, resnet50, 8 ranks, dear, algorithm ring, fusion cut:4MB waits longest:"
+    first, *_ = notes(found[:6], [])
+    assert first == "The fastest row is resnet50, 4 ranks, dear, algorithm ring, fusion cut:4MB; it waits:"
     (alone,) = simulate(Settings(**usual, ranks=(1,), schedules=("dear",), fusions=("1GB",)))
-    assert longest([alone]) == []
-    assert notes([alone], []) == ["No row waits for communication."]
+    assert notes([alone], [])[0].endswith("fusion 1GB; it waits for no communication.")
+    assert notes([*best, alone], [])[0].startswith("Of the fastest rows, resnet50, 8 ranks")
+
+
+def test_several_algorithms_have_a_row_each(tmp_path):
+    rows, shown = rows_of(tmp_path, "--algorithm", "ring,swing", "--plot", tmp_path / "bars.png")
+    found = [(row["algorithm"], row["schedule"]) for row in rows]
+    assert found == [(name, schedule) for name in ("ring", "swing") for schedule in ("wfbp", "dear")]
+    assert "Predicted, with ring, swing on the network" in shown
+    for name in ("ring", "swing"):
+        alone, _ = rows_of(tmp_path, "--algorithm", name)
+        assert alone == [row for row in rows if row["algorithm"] == name]
+
+
+def test_no_name_is_cut_in_80_columns(monkeypatch):
+    """What all rows have in common is in the title: before, names were cut to their first letters."""
+    monkeypatch.setenv("COLUMNS", "80")
+    schedules = "bytescheduler,dear-eager"
+    done = run("--schedules", schedules, "--update-time", "1e-3", "--model", "synthetic:resnet50,synthetic:inceptionv4")
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.strip() for line in lines if "25MB" in line][:2] == [
+        "resnet50, 4 ranks, fusion 25MB, 5 buckets",
+        "inceptionv4, 4 ranks, fusion 25MB, 7 buckets",
+    ]
+    assert sum(" bytescheduler " in line for line in lines) >= 2
+    assert "\N{HORIZONTAL ELLIPSIS}" not in done.output
+
+
+def test_rows_of_a_users_fusion_are_those_of_its_cut(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    rows, _ = rows_of(tmp_path, "--fusion", f"{tmp_path / 'mine.py'}:cut")
+    same, _ = rows_of(tmp_path, "--fusion", f"at:0,{layout_of_resnet50().begin(60)}")
+    assert [row["iteration_s"] for row in rows] == [row["iteration_s"] for row in same]
+    assert [row["buckets"] for row in rows] == [2, 2]
+
+
+MINE = """
+def cut(layout, times, network):
+    assert len(times.forward_s) == len(times.backward_s) == len(layout.uses) and network(0) < network(1 << 20)
+    return [layout.begin(60)]
+"""
+
+
+def layout_of_resnet50():
+    return synthetic_model("", load_modules("resnet50"), ranks=4, forward_s=0.1, backward_s=0.2).layout
 
 
 @pytest.mark.parametrize("network", ["1gbit,50us,o=1us", "10gbit,2us/1gbit,50us,o=1us,hosts=2"])
@@ -175,6 +227,7 @@ def test_no_file_that_is_read_is_written_over(tmp_path, monkeypatch):
         (["--network", "rows.json", "--json", "rows.json"], f"--json 'rows.json' {over} --network"),
         (["--schedules", "s.py:Endless", "--json", "s.py"], f"--json 's.py' {over} --schedules"),
         (["--algorithm", "s.py:ring", "--json", "s.py"], f"--json 's.py' {over} --algorithm"),
+        (["--fusion", "25MB,s.py:cut", "--json", "s.py"], f"--json 's.py' {over} --fusion"),
         (["--profile", "p.json", "--timeline", "p.json"], f"--timeline 'p.json' {over} --profile"),
     ]
     for flags, said in refused:

@@ -7,7 +7,7 @@ from dear_mpi.cli.app import app
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.run import predict
-from dear_mpi.training.fusion.by_time import BY_TIME, by_time, in_cycles, mg_wfbp
+from dear_mpi.training.fusion.by_time import BY_TIME, PassTimes, by_time, in_cycles, mg_wfbp
 from dear_mpi.training.schedules import SCHEDULES, find_schedules
 from tests.cli_checks import assert_one_line
 
@@ -120,7 +120,9 @@ def test_horovod_sends_what_is_ready_in_buffers_that_have_a_limit():
 @pytest.mark.parametrize("policy", BY_TIME)
 def test_fusion_by_time_is_a_list_of_borders_of_layers(policy):
     model = model_of("densenet201")
-    text = by_time(policy, model.layout, 4, model.backward_s, lambda nbytes: 1e-3 + 1e-9 * nbytes)
+    text = by_time(
+        policy, model.layout, 4, PassTimes(model.forward_s, model.backward_s), lambda nbytes: 1e-3 + 1e-9 * nbytes
+    )
     begins = set(map(str, model.layout.begins.values()))
     assert set(text.removeprefix("at:").split(",")) <= begins
     assert iteration(model, "wfbp", text, 3.0)[0] == pytest.approx(iteration(model, "wfbp", text, 3.0)[0])

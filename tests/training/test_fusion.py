@@ -1,15 +1,23 @@
 """Which layers share a bucket: properties of every policy, and the groups of the paper's models."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.paper_models import load_modules
+from dear_mpi.ranks.world import World
+from dear_mpi.training.fusion.by_time import PassTimes, by_time
 from dear_mpi.training.fusion.policies import borders, by_bytes, by_layers, equal_buckets, fuse
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
+from tests.training_checks import settings
 
 SIZES = st.lists(st.integers(0, 40), max_size=20)
 COUNTS = st.integers(1, 8)
@@ -125,7 +133,7 @@ def test_groups_of_the_papers_models(model, policy, groups):
 
 
 ALLOWED = (
-    "Allowed: tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp or at:N,N"
+    "Allowed: tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, at:N,N or FILE.py:FUNCTION"
     "; of a schedule also own, mgwfbp and horovod; in training also bo and auto"
 )
 ERRORS = {
@@ -160,3 +168,55 @@ def test_errors(policy):
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
         fuse(policy, [8, 0, 8])
     assert str(error.value).startswith(ERRORS[policy])
+
+
+LAYOUT = Layout.of([[("a", (64,))], [], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
+TIMES = PassTimes((1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0))
+
+
+def of_file(tmp_path, body):
+    file = tmp_path / "mine.py"
+    file.write_text(f"import numpy as np\n\ndef cut(layout, times, network):\n    {body}\n")
+    return by_time(f"{file}:cut", LAYOUT, 4, TIMES, lambda nbytes: 1.0 + nbytes)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("return [layout.begin(2)]", "at:0,64"),
+        ("return reversed(layout.offsets)", "at:0,64,128"),
+        ("return np.array([64])", "at:0,64"),
+        ("return []", "at:0"),
+        ("return [64] if network(3) == 4.0 and sum(times.backward_s) == 8.0 else []", "at:0,64"),
+    ],
+)
+def test_a_users_function_cuts(body, found, tmp_path):
+    assert of_file(tmp_path, body) == found
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 1 / 0", "fails: ZeroDivisionError: division by zero"),
+        ("return None", "fails: TypeError: 'NoneType' object is not iterable"),
+        ("return [0.5]", "fails: TypeError: 'float' object cannot be interpreted as an integer"),
+        ("return [192]", "must return a list of elements of the line, from 0 to 191, not 192"),
+        ("return [-1]", "must return a list of elements of the line, from 0 to 191, not -1"),
+    ],
+)
+def test_what_a_users_function_does_wrong_is_told(body, said, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(f"fusion '{tmp_path}/mine.py:cut' {said}")):
+        of_file(tmp_path, body)
+
+
+def test_a_users_function_cuts_while_training(tmp_path):
+    """All ranks cut where it says, from the same mean times; a file without it is refused before training."""
+    file = tmp_path / "mine.py"
+    file.write_text("def cut(layout, times, network):\n    return layout.offsets[2:3]\n")
+    config = Config.of(settings(model="mlp", iterations=5, fusion=f"{file}:cut"))
+    reports = run_loopback(2, lambda transport: train(config, World(transport)))
+    assert {report["buckets"] for report in reports} == {2}
+    assert reports[0]["fusion"].startswith("at:0,")
+    config = Config.of(settings(model="mlp", iterations=5, fusion=f"{file}:cutt"))
+    with pytest.raises(AgreedError, match=r"fusion file mine\.py has no function 'cutt'; it has cut"):
+        run_loopback(2, lambda transport: train(config, World(transport)))

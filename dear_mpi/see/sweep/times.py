@@ -14,6 +14,7 @@ __all__ = ["draw_times"]
 SHADES = "Blues"
 LIGHTEST = 0.03  # of the span, how far below the shortest time the scale begins: a white cell looks empty
 ROOT = 0.5  # of the distance from there: one time that is far longer leaves shades for the others
+LEAST_SPAN = 0.5  # of the shortest time, that the scale reaches at least: times that hardly differ look alike
 HOW_TO_READ = "ms of an iteration; darker: longer than others of this model; in a frame: the shortest"
 
 
@@ -32,8 +33,8 @@ def draw_times(sweep: Sweep, heading: str) -> Any:
     )
     for panel, model, table in zip(axes, sweep.models, tables, strict=True):
         least, most = (found(map(found, table.values)) for found in (min, max))
-        span = (most - least) or 1
-        norm = PowerNorm(ROOT, least - LIGHTEST * span, most)
+        span = max(most - least, LEAST_SPAN * least) or 1
+        norm = PowerNorm(ROOT, least - LIGHTEST * span, least + span)
         draw_cells(panel, table, text=milliseconds, shades=SHADES, norm=norm)
         panel.set(title=label(model), xlabel="schedule", ylabel="fusion")
     return figure

@@ -1,7 +1,14 @@
-"""Fusion by time: where peers merge gradients, from when layers are ready and what the network costs.
+"""Fusion by time: where peers merge gradients, from when layers are ready and what the network costs; or a user's file.
 
-Both go through the layers as the backward pass does, from the last to the first. A layer's gradients are ready
+Both of ours go through the layers as the backward pass does, from the last to the first. A layer's gradients are ready
 together.
+
+A user's is a pure function in a file, ``--fusion mine.py:cut``, which returns elements of the line where buckets begin:
+
+    def cut(layout, times, network):
+        half = sum(times.backward_s) / 2                      # seconds of each use of a layer, in the forward order
+        late = [use for use in layout.begins if sum(times.backward_s[use:]) < half]
+        return [layout.begin(min(late))] if network(0) < 1e-3 and late else []     # seconds of an all-reduce, by bytes
 """
 
 from __future__ import annotations
@@ -9,11 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import ceil
+from operator import index
+from typing import NamedTuple
 
+from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["BY_TIME", "Groups", "by_time"]
+__all__ = ["BY_TIME", "Groups", "PassTimes", "by_time", "check_file", "is_by_time"]
 
 Cost = Callable[[float], float]  # seconds of an all-reduce of so many bytes
 Groups = list[list[int]]  # of layers
@@ -21,18 +31,61 @@ Groups = list[list[int]]  # of layers
 CYCLE_S, CYCLE_BYTES = 1e-3, parse_bytes("128MiB")  # HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD since 0.21
 
 
-def by_time(policy: str, layout: Layout, itemsize: int, backward_s: Sequence[float], cost: Cost) -> str:
-    """What a policy of ``BY_TIME`` makes of measured times: ``at:`` and elements of the line, as ``borders`` reads
-    it. It is a text, so that ranks can compare it, and a user can give it again.
+class PassTimes(NamedTuple):
+    """Seconds of each use of a layer, in the order of the forward pass."""
+
+    forward_s: Sequence[float]
+    backward_s: Sequence[float]
+
+
+def is_by_time(policy: str) -> bool:
+    """Whether a policy has to know times: one of ``BY_TIME``, or a user's function, as ``mine.py:cut``."""
+    return policy in BY_TIME or is_in_file(policy)
+
+
+def check_file(policy: str) -> None:
+    """See that a user's function can be loaded, if the policy is one.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if is_in_file(policy):
+        load(source_of(policy, "fusion", "cut"))
+
+
+def by_time(policy: str, layout: Layout, itemsize: int, times: PassTimes, cost: Cost) -> str:
+    """What a policy by time makes of measured times: ``at:`` and elements of the line, as ``borders`` reads it. It is
+    a text, so that ranks can compare it, and a user can give it again.
 
     Args:
         itemsize: bytes of an element on the wire.
-        backward_s: of each use of a layer.
+
+    Raises:
+        ValueError: a user's function fails, or returns no elements of the line.
     """
+    if is_in_file(policy):
+        return "at:" + ",".join(map(str, begins_of(policy, layout, times, cost)))
     nbytes = [owned * itemsize for owned in layout.owned]
-    ready_s = list(accumulate(reversed(backward_s)))[::-1]
+    ready_s = list(accumulate(reversed(times.backward_s)))[::-1]
     groups = BY_TIME[policy](nbytes, ready_s, cost)
     return "at:" + ",".join(str(layout.begin(group[0])) for group in groups)
+
+
+def begins_of(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> list[int]:
+    """Where a user's function lets buckets begin, besides at the beginning of the line.
+
+    Raises:
+        ValueError: it fails, or returns something else.
+    """
+    call = load(source_of(policy, "fusion", "cut"))
+    with telling(f"fusion {policy!r} fails"):
+        found = list(call(layout, times, cost))
+        begins = [index(each) for each in found]
+    wrong = [each for each in begins if not 0 <= each < max(1, layout.count)]
+    if wrong:
+        allowed = f"elements of the line, from 0 to {layout.count - 1}"
+        raise ValueError(f"fusion {policy!r} must return a list of {allowed}, not {wrong[0]}")
+    return sorted({0, *begins})
 
 
 def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:

@@ -125,7 +125,7 @@ def size_of(policy: str, size: str) -> int:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")
     except ValueError as error:
-        allowed = "tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp or at:N,N"
+        allowed = "tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, at:N,N or FILE.py:FUNCTION"
         allowed += "; of a schedule also own, mgwfbp and horovod; in training also bo and auto"
         raise ValueError(f"fusion {policy!r}: {error}. Allowed: {allowed}") from None
     return nbytes

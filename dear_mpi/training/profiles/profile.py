@@ -2,19 +2,21 @@
 
     {"model": "mlp", "device": "cpu", "ranks": 2, "rank": 1, "batch": 32, "accumulate": 1, "dtype": "fp32",
      "wire": "fp32", "schedule": "sequential", "iterations": 297, "update_s_per_element": 1.5e-09, "rest_s": 0.0003,
+     "forward_flops": null,
      "uses": [{"name": "dense0", "tensors": [{"key": 0, "shape": [64, 128]}, {"key": 1, "shape": [128]}],
                "forward_s": 2.1e-05, "backward_s": 4.4e-05}, ...]}                              in forward order
 
 Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``read.py`` reads it for ``dear-mpi
-simulate --profile``.
+simulate --profile``, and ``dear_mpi/models/paper_models.py`` for ``--model synthetic:FILE.json``.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from dear_mpi.models.paper_models import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import plural
 
@@ -53,6 +55,8 @@ class Profile:
         update_s_per_element: of the optimiser.
         rest_s: of an iteration, for what is neither a layer, nor an update, nor waiting: the loss, packing, Python.
         uses: in the order of the forward pass.
+        forward_flops: of the forward pass of an iteration on one rank, a multiplication with an addition being two;
+            None where nothing counts them.
     """
 
     model: str
@@ -68,6 +72,33 @@ class Profile:
     update_s_per_element: float
     rest_s: float
     uses: tuple[Use, ...]
+    forward_flops: float | None = None
+
+    @property
+    def passes_s(self) -> tuple[float, float]:
+        """The forward and the backward pass."""
+        return sum(use.forward_s for use in self.uses), sum(use.backward_s for use in self.uses)
+
+    def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> Profile:
+        """The same layers on a machine whose passes take so long.
+
+        A backward pass that is not given is scaled as the forward pass is; so are updates and the rest.
+
+        Raises:
+            ValueError: a pass takes no time, and is to take some.
+        """
+        old, new = self.passes_s, both_passes(forward_s, backward_s, self.passes_s)
+        if any(to and not of for of, to in zip(old, new, strict=True)):
+            raise ValueError(f"profile of {self.model!r} has a pass that takes no time, which cannot be scaled")
+        ahead, back = (to / of if of else 1.0 for of, to in zip(old, new, strict=True))
+        return replace(
+            self,
+            update_s_per_element=ahead * self.update_s_per_element,
+            rest_s=ahead * self.rest_s,
+            uses=tuple(
+                replace(use, forward_s=ahead * use.forward_s, backward_s=back * use.backward_s) for use in self.uses
+            ),
+        )
 
     def __str__(self) -> str:
         batch = "" if self.batch is None else f", batch {self.batch}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,7 +38,8 @@ def read_profile(path: Path) -> Profile:
 
 def read(name: str, value: Any) -> Profile:
     """A profile of one of its ranks, whose tensors of one key have one shape; there must be some."""
-    profile: Profile = one(Profile, PROFILE)(name, value)
+    known = {"forward_flops": None, **value} if isinstance(value, dict) else value  # older profiles do not have them
+    profile: Profile = one(Profile, PROFILE)(name, known)
     if profile.rank >= profile.ranks:
         raise ValueError(f"rank must be below ranks, {profile.ranks}, not {profile.rank}")
     shapes: dict[int, tuple[int, ...]] = {}
@@ -115,6 +117,15 @@ def one(kind: Callable[..., T], checks: Mapping[str, Check]) -> Callable[[str, A
     return read_one
 
 
+def flops(name: str, value: Any) -> float | None:
+    """A number of operations, or None where nothing has counted them."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a number above zero, or null, not {value!r}")
+    return float(value)
+
+
 def index(name: str, value: Any) -> int:
     """A whole number from 0 on."""
     return whole(name, value, least=0)
@@ -141,4 +152,5 @@ PROFILE: dict[str, Check] = {
     "update_s_per_element": check_seconds,
     "rest_s": check_seconds,
     "uses": many(one(Use, USE)),
+    "forward_flops": flops,
 }

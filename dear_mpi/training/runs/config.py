@@ -50,7 +50,7 @@ class Config:
         warmup: iterations that lead up to ``lr``, from which a ``decay`` leads down until the last of ``iterations``.
         batch: examples per iteration of the whole job.
         context: characters that gpt sees at a time.
-        forward_time, backward_time: seconds of a synthetic model; None for backward is twice forward.
+        forward_time, backward_time: seconds of a synthetic model; see ``both_passes`` where they are not given.
         compute: whether a synthetic model sleeps, or keeps a core busy.
         seed: of the first values, and of the order of the examples.
     """
@@ -83,7 +83,7 @@ class Config:
     seed: int = 0
     debug: bool = False
     context: int = 64
-    forward_time: float = 0.1
+    forward_time: float | None = None
     backward_time: float | None = None
     compute: str = "sleep"
 

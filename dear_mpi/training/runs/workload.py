@@ -13,7 +13,7 @@ from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.models.networks import MODELS
-from dear_mpi.models.paper_models import load_modules, synthetic_layers
+from dear_mpi.models.paper_models import both_passes, load_modules, load_seconds, synthetic_layers
 from dear_mpi.models.user_model import build_model, try_out
 from dear_mpi.ranks.world import World
 from dear_mpi.training.line.parameters import key_of, trained
@@ -85,10 +85,10 @@ def check_room(layers: Sequence[Layer], dataset: Dataset, config: Config, world:
 def synthetic_workload(config: Config, world: World) -> Workload:
     """A synthetic model, without data."""
     table = config.model.partition(":")[2]
-    backward_s = 2 * config.forward_time if config.backward_time is None else config.backward_time
+    forward_s, backward_s = both_passes(config.forward_time, config.backward_time, load_seconds(table))
     modules, dtype, rng = load_modules(table), lookup("dtype", config.dtype, DTYPES), np.random.default_rng(config.seed)
     check_model(sum(count for module in modules for count in module.counts), config, world)
     layers = synthetic_layers(
-        modules, forward_s=config.forward_time, backward_s=backward_s, dtype=dtype, rng=rng, compute=config.compute
+        modules, forward_s=forward_s, backward_s=backward_s, dtype=dtype, rng=rng, compute=config.compute
     )
     return Workload(config.model, layers, NoLoss(), None)

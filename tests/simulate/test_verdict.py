@@ -1,0 +1,52 @@
+"""What simulate says a schedule can gain: it names what bounds it, and no schedule gains more."""
+
+import numpy as np
+import pytest
+
+from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.verdict import least_s, verdicts
+from dear_mpi.training.schedules import SCHEDULES
+
+MODEL = {"models": ("synthetic:resnet50",), "ranks": (8,)}
+
+
+def said(**settings):
+    (sentence,) = verdicts(simulate(Settings(**MODEL | {"fusions": ("25MB",)} | settings)))
+    return sentence
+
+
+def test_where_backward_hides_the_network_nothing_is_to_be_gained():
+    sentence = said(network="100gbit,5us", schedules=("dear", "dear-eager"), forward_s=0.2)
+    takes = "resnet50, 8 ranks: all-reduce takes 14.7 ms, forward 200.0, backward 400.0"
+    assert sentence == f"{takes}: no schedule gains more than 0.6 % over wfbp with these buckets."
+
+
+def test_a_schedule_that_gains_is_named():
+    sentence = said(
+        network="10gbit,5us", schedules=("sequential", "dear", "wfbp"), fusions=("25MB", "cut:4MB"), forward_s=0.05
+    )
+    assert "no schedule gains more than" in sentence
+    assert "; the fastest row (dear, fusion cut:4MB, ring) gains " in sentence
+
+
+def test_where_nothing_travels_no_schedule_is_faster():
+    assert said(ranks=(1,), network="1gbit", schedules=("dear",)).endswith(
+        ": no schedule is faster than wfbp with these buckets."
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_schedule_gains_more(seed):
+    rng = np.random.default_rng(seed)
+    settings = {
+        "forward_s": 10 ** rng.uniform(-3, 0),
+        "backward_s": 10 ** rng.uniform(-3, 0),
+        "update_s": rng.choice([0.0, 1e-10, 1e-8]),
+        "network": f"{10 ** rng.uniform(-0.5, 2):.3f}gbit,{rng.integers(100)}us",
+        "algorithms": (str(rng.choice(["ring", "swing", "double_tree"])),),
+        "ranks": (int(rng.choice([2, 4, 8])),),
+    }
+    schedules = ("sequential", "wfbp", "ddp") if "double_tree" in settings["algorithms"] else tuple(SCHEDULES)
+    found = simulate(Settings(**MODEL | settings, schedules=schedules, fusions=("none", "25MB", "cut:2MB")))
+    for each in found:
+        assert least_s(each) <= each.prediction.iteration_s * (1 + 1e-9), each.row["schedule"]
