@@ -191,8 +191,8 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
     Raises:
         ValueError: it cannot be written.
     """
-    tidy(path)
     with replacing("checkpoint", path) as partial:
+        tidy(path)
         with partial.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
             file.flush()
