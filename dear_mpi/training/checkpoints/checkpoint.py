@@ -46,6 +46,7 @@ def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[
     agree(session.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
     session.flush()
     arena, trainer = session.arena, next(iter(session.trainers.values()))
+    arena.read()
     about = {
         "format": FORMAT,
         "names": names_of(arena),
