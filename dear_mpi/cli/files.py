@@ -9,7 +9,7 @@ from dear_mpi.reporting.files import check_different, check_kept, older
 
 __all__ = ["check_files", "read_by"]
 
-JSON = "--json"
+OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
 
 def read_by(flags: Flags) -> dict[str, list[str | None]]:
@@ -27,9 +27,9 @@ def check_files(read: Mapping[str, Iterable[str | None]], written: Sequence[tupl
     Raises:
         ValueError: one would be lost.
     """
-    check_different(written)
-    json_files = [path for flag, path in written if flag == JSON and path is not None and path.is_file()]
-    old = [("the older file of --json as", older(path)) for path in json_files]
+    replaced = [(flag, path) for flag, path in written if flag in OLDER and path is not None]
+    check_different([*written, *((f"the older file of {flag}", older(path)) for flag, path in replaced)])
+    old = [(f"the older file of {flag} as", older(path)) for flag, path in replaced if path.is_file()]
     named = [(flag, file_of(text)) for flag, texts in read.items() for text in texts if text is not None]
     check_kept([(flag, Path(file)) for flag, file in named if file], [*written, *old])
 

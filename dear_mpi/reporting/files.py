@@ -1,9 +1,13 @@
 """Files that a command writes: tried before the work, and in the end there as a whole or not at all."""
 
+import fcntl
 import os
-import re
+import secrets
+import socket
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 __all__ = ["check_different", "check_kept", "check_writable", "older", "replacing", "set_aside", "tidy"]
@@ -20,8 +24,6 @@ def check_writable(flag: str, path: Path) -> None:
     with explaining(flag, path):
         if path.is_dir():
             raise OSError("it is a folder")
-        if not path.parent.is_dir():
-            raise OSError(f"there is no folder {str(path.parent)!r}")
         if path.exists() and not os.access(path, os.W_OK):
             raise OSError("it is read-only")
         if is_plain(path):
@@ -91,28 +93,44 @@ def is_plain(path: Path) -> bool:
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """A file beside this one, of the same ending, which is gone after the block."""
+    """A file beside this one, of the same ending and the mode of the file that it replaces; gone after the block.
+
+    It is locked meanwhile: by that ``tidy`` tells it from what a killed run left.
+    """
     whole = path.resolve()
-    partial = whole.with_name(f".{os.getpid()}-{whole.name}")
-    try:
-        yield partial
-    finally:
-        partial.unlink(missing_ok=True)
+    partial = whole.with_name(named(whole, secrets.token_hex(4)))
+    with partial.open("xb") as mine:
+        try:
+            for before in (whole, older(path)):  # the file of --json was set aside before the work
+                if before.is_file():
+                    partial.chmod(stat.S_IMODE(before.stat().st_mode) | stat.S_IWUSR)
+                    break
+            with suppress(OSError):  # a file system without locks: tidy gets none either, and removes nothing
+                fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield partial
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def named(whole: Path, token: str) -> str:
+    """The name of an unfinished file. It has the host in it, since some file systems lock on each host for itself."""
+    return f".dear-mpi-{socket.gethostname()}-{token}-{whole.name}"
 
 
 def tidy(path: Path) -> None:
-    """Remove what runs left that were killed while they wrote this file."""
+    """Remove what runs on this host left that were killed while they wrote this file; what is being written stays."""
     whole = path.resolve()
-    left = re.compile(rf"\.\d+-{re.escape(whole.name)}")
-    for each in whole.parent.iterdir():
-        if left.fullmatch(each.name):
-            each.unlink(missing_ok=True)
+    for each in whole.parent.glob(named(Path(escape(whole.name)), "?" * 8)):
+        with suppress(OSError), each.open("r+b") as left:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            each.unlink()
 
 
 def set_aside(path: Path) -> None:
     """Let the file that was there be FILE.old."""
     if path.is_file():
-        path.resolve().rename(older(path))
+        with suppress(FileNotFoundError):  # another run has just done it
+            path.resolve().rename(older(path))
 
 
 def older(path: Path) -> Path:
@@ -127,4 +145,5 @@ def explaining(flag: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ValueError(f"{flag} {str(path)!r} cannot be written: {error.strerror or error}") from None
+        reason = error.strerror or error if path.parent.is_dir() else f"there is no folder {str(path.parent)!r}"
+        raise ValueError(f"{flag} {str(path)!r} cannot be written: {reason}") from None

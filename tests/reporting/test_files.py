@@ -1,11 +1,13 @@
 """A file is tried before the work, and is there as a whole or not at all."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from dear_mpi.reporting.files import check_writable, older, replacing, set_aside
+from dear_mpi.reporting import files
+from dear_mpi.reporting.files import check_writable, older, replacing, set_aside, tidy
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -41,10 +43,10 @@ def test_devices_are_written_to_and_never_replaced(device):
     assert os.lstat(device).st_ino == before
 
 
-def test_a_full_disk_is_found_before_the_work(tmp_path):
-    """/dev/full takes no byte: as a link beside the file, in place of what is written on trial."""
+def test_a_full_disk_is_found_before_the_work(tmp_path, monkeypatch):
+    """/dev/full takes no byte: in place of the file that is written on trial."""
     file = tmp_path / "rows.json"
-    (tmp_path / f".{os.getpid()}-rows.json").symlink_to("/dev/full")
+    monkeypatch.setattr(files, "unfinished", lambda path: nullcontext(Path("/dev/full")))
     with pytest.raises(ValueError, match=r"--json .*rows.json' cannot be written: No space left on device"):
         check_writable("--json", file)
     assert list(tmp_path.iterdir()) == []
@@ -67,3 +69,50 @@ def test_an_older_file_is_set_aside_where_a_link_leads(tmp_path):
     assert link.is_symlink()
     assert older(link) == tmp_path / "there" / "file.old"
     assert older(link).read_text() == "two"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_a_file_keeps_its_mode(tmp_path, mode):
+    """Also that of --json, which was set aside before; and nobody else can read what is not finished."""
+    file = tmp_path / "rows.json"
+    file.write_text("old")
+    file.chmod(mode)
+    for aside in (False, True):
+        if aside:
+            set_aside(file)
+        with replacing("--json", file) as partial:
+            assert partial.stat().st_mode & 0o777 == mode
+            partial.write_text("new")
+        assert file.stat().st_mode & 0o777 == mode
+
+
+def test_what_another_run_is_writing_stays(tmp_path):
+    """And it comes to its end; what a killed one left goes, and the files of users stay."""
+    file = tmp_path / "run.npz"
+    (tmp_path / ".2024-run.npz").write_text("mine")
+    left = tmp_path / files.named(file, "0" * 8)
+    left.write_text("half")
+    with replacing("checkpoint", file) as first, replacing("checkpoint", file) as second:
+        tidy(file)
+        assert not left.exists()
+        first.write_text("first")
+        second.write_text("second")
+    assert file.read_text() == "first"
+    assert {path.name for path in tmp_path.iterdir()} == {"run.npz", ".2024-run.npz"}
+
+
+def test_two_runs_set_one_file_aside(tmp_path, monkeypatch):
+    """The other one is faster."""
+    file = tmp_path / "run.npz"
+    file.write_text("one")
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    set_aside(file)
+    set_aside(file)
+    assert older(file).read_text() == "one"
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    file = tmp_path / "gone" / "rows.json"
+    for write in (lambda: check_writable("--json", file), replacing("--json", file).__enter__):
+        with pytest.raises(ValueError, match=r"--json .* cannot be written: there is no folder '.*gone'"):
+            write()

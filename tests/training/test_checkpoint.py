@@ -10,6 +10,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import SGD, Adam
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World, run_world
+from dear_mpi.reporting.files import named
 from dear_mpi.training import Session
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
@@ -213,12 +214,26 @@ def test_notes_that_json_cannot_hold_on_one_rank_are_refused_on_all():
 
 
 def test_what_a_killed_run_was_writing_is_gone_behind_the_next_checkpoint(tmp_path):
-    """But not what another run writes, whose name ends alike."""
-    others = {".4711-my-run.npz", ".old-run.npz"}
-    for name in (".4711-run.npz", *others):
+    """But not what another run left, whose name ends alike, and no file of the user."""
+    file = tmp_path / "run.npz"
+    others = {named(tmp_path / "my-run.npz", "0" * 8), ".2024-run.npz"}
+    for name in (named(file, "0" * 8), *others):
         (tmp_path / name).write_bytes(b"a part of it")
-    run(2, 2, Saving(tmp_path / "run.npz"))
+    run(2, 2, Saving(file))
     assert {path.name for path in tmp_path.iterdir()} == {"run.npz", *others}
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    said = run(2, 2, Saving(tmp_path / "gone" / "run.npz"))
+    assert f"cannot be written: there is no folder '{tmp_path / 'gone'}'" in said
+
+    def body(transport):
+        with one(transport=transport) as session, pytest.raises(AgreedError) as error:
+            session.save(tmp_path / "gone" / "run.npz")
+        return str(error.value)
+
+    (said,) = set(run_loopback(2, body))
+    assert f"cannot be written: there is no folder '{tmp_path / 'gone'}'" in said
 
 
 def test_a_link_stays_one(tmp_path):

@@ -243,6 +243,7 @@ def test_a_file_that_cannot_be_written_is_told_by_all_ranks(tmp_path):
         (["--profile", "a", "--json", "a"], "--profile and --json must be different files, not both 'a'"),
         (["--save", "a", "--profile", "a"], "--save and --profile must be different files, not both 'a'"),
         (["--save", "a", "--json", "./a"], "--save and --json must be different files, not both 'a'"),
+        (["--save", "a", "--json", "a.old"], "--json and the older file of --save must be different files, not both"),
         (["--profile", "none/a"], "--profile 'none/a' cannot be written: there is no folder 'none'"),
     ],
 )

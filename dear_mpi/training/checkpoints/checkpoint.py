@@ -46,6 +46,7 @@ def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[
     agree(session.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
     session.flush()
     arena, trainer = session.arena, next(iter(session.trainers.values()))
+    arena.read()
     about = {
         "format": FORMAT,
         "names": names_of(arena),
@@ -191,8 +192,8 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
     Raises:
         ValueError: it cannot be written.
     """
-    tidy(path)
     with replacing("checkpoint", path) as partial:
+        tidy(path)
         with partial.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
             file.flush()

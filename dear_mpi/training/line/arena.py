@@ -8,7 +8,8 @@
 
 So an update of a bucket is one pass over flat arrays, wherever tensors end, and buckets can be cut anew without moving
 a byte. A parameter whose memory is its owner's (``rebind=False``), or whose type is not the line's, stays where it is:
-its gradient is packed into the line, and its value unpacked from it.
+its gradient is packed into the line, and its value unpacked from it. Its owner may change the value in place: before an
+update the line takes it back.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ __all__ = ["Arena", "GradPlace"]
 
 Call = Callable[[], object]
 WHOLE = Shards()  # of the only rank
+READ = 1 << 18  # elements that are compared at a time
 
 
 @dataclass
@@ -57,6 +59,33 @@ def held(array: Array) -> bool:
     root = array if array.base is None else array.base
     own = 4 if array.base is None else 3  # the names here and in the caller, and the argument
     return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
+
+
+def readers(line: Array, own: Array) -> list[Call]:
+    """The calls that bring what an owner has changed to the line.
+
+    In a narrower type than the line's, what was not changed is the line's value, rounded. Then the line's stays, which
+    is more exact.
+    """
+    if line.dtype == own.dtype:
+        return [copier(line, own)]
+    xp: Any = array_module(line)
+    rounded, wide = (xp.empty(min(line.size, READ), array.dtype) for array in (own, line))
+    bits = np.dtype(f"u{own.itemsize}")
+
+    def reader(start: int) -> Call:
+        theirs, mine = own[start : start + READ], line[start : start + READ]
+        down, up = copier(rounded[: theirs.size], mine), copier(wide[: theirs.size], theirs)
+
+        def read() -> None:
+            down()
+            up()
+            changed = rounded[: theirs.size].view(bits) != theirs.view(bits)
+            mine[...] = xp.where(changed, wide[: theirs.size], mine)
+
+        return read
+
+    return [reader(start) for start in range(0, line.size, READ)]
 
 
 class Arena:
@@ -176,12 +205,25 @@ class Arena:
         tensors = [owner.value.reshape(-1)[inside] for _, inside, owner in pieces]
         return [kernels_for(self.values).unpacker([self.values[span] for span, _, _ in pieces], tensors, 1.0)]
 
-    def overlaps(self, bucket: Bucket) -> list[tuple[slice, slice, Parameter]]:
-        """Of each parameter that stays where it is: its elements in a bucket, on the line and in its own memory."""
+    def reading(self, span: slice) -> list[Call]:
+        """The calls that bring the values of parameters that stay where they are to the line, if they were changed."""
+        return [
+            call
+            for here, inside, owner in self.overlaps(span)
+            for call in readers(self.values[here], owner.value.reshape(-1)[inside])
+        ]
+
+    def read(self) -> None:
+        """Do that for the whole line."""
+        for call in self.reading(slice(0, self.layout.count)):
+            call()
+
+    def overlaps(self, span: Bucket | slice) -> list[tuple[slice, slice, Parameter]]:
+        """Of each parameter that stays where it is: its elements in a span, on the line and in its own memory."""
         found = []
         for tensor, owner in self.owners.items():
             offset = self.layout.offsets[tensor]
-            start, stop = max(bucket.start, offset), min(bucket.stop, self.layout.end(tensor))
+            start, stop = max(span.start, offset), min(span.stop, self.layout.end(tensor))
             if start < stop:
                 found.append((slice(start, stop), slice(start - offset, stop - offset), owner))
         return found

@@ -40,6 +40,7 @@ class BoundBucket:
         self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
+        self.reading = arena.reading(own)
         state = [array[arena.shards.state(bucket)] for array in arena.state]
         self.own_finite = finite if own_finite is None else own_finite
         self.apply = updater(arena.wire[own], self.own, state, arena.optimizer, finite=self.own_finite)
@@ -50,7 +51,12 @@ class BoundBucket:
             call()
 
     def update_own(self, factor: float) -> None:
-        """Apply the optimiser to this rank's shard, with the reduced gradients in the buffer, times a factor."""
+        """Apply the optimiser to this rank's shard, with the reduced gradients in the buffer, times a factor.
+
+        Before that the line takes back what was changed in parameters that stay where they are.
+        """
+        for call in self.reading:
+            call()
         self.apply(self.arena.optimizer_at(self.own_updates), self.own_updates + 1, factor)
         self.own_updates += 1
 
