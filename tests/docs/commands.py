@@ -17,19 +17,24 @@ NOT_RUN = {
 }
 BY_RULE = {
     r"--device cuda\b": "it needs a GPU",
-    r"\b(cupy|--mca)\b": "it needs a GPU, or another MPI",
+    r"\bcupy\b|--mca\b": "it needs a GPU, or another MPI",
     r"MPI4PY_LIBMPI": "it needs another MPI",
     r"--hostfile|\s-f hosts|\s--host\b": "it needs several hosts",
     r"^hostfiles/": "it needs root, or a GPU",
     r"--network (fattree|torus|dragonfly|star)": "it needs SimGrid, whose tests are in tests/simulate",
 }
 # What is appended to a command, which takes the last of two flags: less of the same.
+QUICK = "--model synthetic:small.json --forward-time 0.01"
 SHORTER = {
-    "train --model synthetic": "--forward-time 0.01",
-    "train": "--iterations 5",
-    "compare": "--iterations 2",
-    "bench": "--sizes 4KiB:1MiB --seconds 0.01",
+    r"dear-mpi train\b(?!.*--fusion (bo|auto)\b)": "--iterations 5",
+    r"dear-mpi compare\b(?!.*\b(bo|auto)\b)": "--iterations 2",
+    r"dear-mpi (train|compare) .*synthetic:": QUICK,
+    r"dear-mpi compare\b(?!.*--model)": QUICK,
+    r"dear-mpi (train|compare) .*--link ": "--link 100gbit,50us",
+    r"dear-mpi bench\b": "--sizes 4KiB:1MiB --seconds 0.01",
+    r"dear-mpi simulate .*--jitter ": "--iterations 2",
 }
+SMALL = {"modules": [{"name": f"layer {n}", "params": [100_000, 100], "fwd_flops": 1 + n % 3} for n in range(12)]}
 ASSIGNMENTS = r"(?:\w+=\S+\s+)*"
 
 
@@ -98,28 +103,11 @@ def command(line: str, first: str, number: int, block: Block, shown: list[str]) 
     reasons = [reason for rule, reason in BY_RULE.items() if re.search(rule, line)]
     reason = block.not_run or next(iter(reasons), "") or NOT_RUN.get(first, "")
     assert reason or first in RUN, f"line {number}: nobody knows whether to run {first!r}: {line}"
-    added = shorter(line)
-    return Task(number, line, "" if reason else f"{line} {added}".strip(), None if added else tuple(shown), reason)
-
-
-def shorter(line: str) -> str:
-    """What makes a command short.
-
-    >>> shorter("mpirun -n 4 dear-mpi compare --link 1gbit,50us")
-    '--iterations 2 --forward-time 0.01 --link 100gbit,50us'
-    >>> shorter("dear-mpi explain")
-    ''
-    """
-    found = re.search(r"dear-mpi (train|compare|bench)\b", line)
-    if not found:
-        return ""
-    model = re.search(r"--model (\S+)", line)
-    synthetic = "synthetic" in model[1] if model else found[1] == "compare"
-    tuned = re.search(r"--fusion \S*\b(bo|auto)\b", line)
-    parts = [] if tuned else [SHORTER[found[1]]]
-    parts += ["--forward-time 0.01"] * (synthetic and found[1] != "bench")
-    parts += ["--link 100gbit,50us"] * ("--link" in line)
-    return " ".join(parts)
+    added = " ".join(more for rule, more in SHORTER.items() if re.search(rule, line))
+    alone, end = re.match(r"(.*?)(\s(?:[|>]|2>).*)?$", line).groups(default="")
+    return Task(
+        number, line, "" if reason else f"{alone} {added}".strip() + end, None if added else tuple(shown), reason
+    )
 
 
 def program(block: Block, files: dict[str, str]) -> Task:
@@ -133,8 +121,7 @@ def program(block: Block, files: dict[str, str]) -> Task:
     start = "mpirun -n 2 python -m mpi4py" if "MPI.COMM_WORLD" in block.code + block.setup else "python"
     needs = tuple(sorted(set(re.findall(r"\b(?:import|from) (torch|jax|cupy)\b", block.setup + block.code))))
     how = launched[1] if launched else f"{start} {file}"
-    not_run = "" if not block.not_run else block.not_run
-    return Task(block.line, f"python block {name}", "" if not_run else how, None, not_run, needs)
+    return Task(block.line, f"python block {name}", how, None, block.not_run, needs)
 
 
 def words(line: str) -> list[str]:

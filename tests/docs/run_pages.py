@@ -5,6 +5,7 @@ tests/docs/commands.py; what is not run says why.
 """
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.commands import tasks
+from tests.docs.commands import SMALL, tasks
 from tests.launch import ended, mpis_at_hand
 from tests.markdown import PAGES, ROOT
 
@@ -48,6 +49,7 @@ def folders(tmp_path_factory):
             made[page] = tmp_path_factory.mktemp("page")
             shutil.copy(ROOT / "README.md", made[page])
             shutil.copytree(ROOT / "docs", made[page] / "docs")  # into which a command may write
+            (made[page] / "small.json").write_text(json.dumps(SMALL))
             for name, code in READ[page][1].items():
                 (made[page] / name).write_text(code)
         return made[page]
