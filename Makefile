@@ -31,7 +31,8 @@ endif
 # What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
 MPIRUN_GPU ?= $(MPIRUN)
 
-.PHONY: help install demo test proofs test-quick test-standin frameworks test-frameworks test-gpu check format docs clean
+.PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu
+.PHONY: check format docs package clean
 .PHONY: bench bench-hosts bench-cadence bench-ddp bench-gpu numerics topology testbed validation terminal faults
 
 help:                 ## this list
@@ -55,7 +56,7 @@ endif
 demo: install         ## a first look, on 4 ranks
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi demo
 
-test: test-quick test-standin ## all tests: serial, then on 2 and 3 ranks under every MPI installed, on 1, 4 and 5 under one
+test: test-serial test-standin ## all tests: serial, then on 2 and 3 ranks under every MPI installed, on 1, 4 and 5 under one
 	$(PYTHON) -m pytest -q $(subst -n auto,-n 4,$(PARALLEL:loadfile=load)) tests/test_launch.py
 	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) tests/mpi
 	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) tests/mpi
@@ -63,7 +64,7 @@ test: test-quick test-standin ## all tests: serial, then on 2 and 3 ranks under 
 proofs: install       ## every algorithm and collective proved for all sizes up to 64, and 256
 	EVERY_SIZE=1 $(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/collectives/test_algorithms.py
 
-test-quick: install   ## the serial tests, without those of the launcher
+test-serial: install  ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi
 
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
@@ -131,9 +132,14 @@ terminal: install     ## what the commands look like at a terminal of 80 columns
 faults: install       ## plant 200 faults into training jobs, and judge how they end: docs/faults.md; takes 15 minutes
 	$(PYTHON) -m tests.faults.campaign --count 200 --seed 1 --json faults.json
 
-docs: install         ## run the examples in docstrings; every file that is named somewhere exists
+docs: install         ## run the examples in docstrings, and every command and program of the pages; look at each link
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi
-	$(PYTHON) -m pytest -q tests/test_docs.py
+	$(PYTHON) -m pytest -q tests/test_docs.py tests/docs
+	$(PYTHON) -m pytest -q $(PARALLEL:loadfile=loadgroup) tests/docs/run_pages.py
+
+package: install      ## build sdist and wheel, check them, and run the wheel alone in an empty environment
+	$(PIP) install build twine
+	$(PYTHON) -m pytest -q tests/run_package.py
 
 clean:                ## remove what make and the tools made
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -4,19 +4,33 @@
 docs/decisions/0001-one-import-root-two-symlinks.md says why.
 """
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
+
+README = Path("README.md").read_text(encoding="utf-8")
+# A package index has no files of the checkout: their pictures are left out there, and links to them are plain text.
+PICTURE, LINK = r"!\[[^]]*\]\((?!https?:)[^)]*\)", r"\[([^]]*)\]\((?!https?:|mailto:|#)[^)]*\)"
 
 setup(
     name="dear-mpi",
     version="0.1.0",
     description="Communication schedules of distributed training, over hand-written ring collectives",
-    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description=re.sub(LINK, r"\1", re.sub(PICTURE, "", README)),
     long_description_content_type="text/markdown",
     author="dear-mpi developers",
     license="BSD-3-Clause",
     python_requires=">=3.10",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Education",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+    ],
     package_dir={"": "."},
     # The folder kernels has no __init__.py, so find_packages does not look into it.
     packages=[*find_packages(include=["dear_mpi", "dear_mpi.*"]), "dear_mpi.kernels", "dear_mpi.kernels.optimizers"],

@@ -1,6 +1,6 @@
-"""Train with DeAR and other communication schedules, measure collectives, and look into them.
+"""Train with DeAR and other communication schedules, and time, explain and simulate collectives and trainings.
 
-Under mpirun, every rank runs the command and rank 0 alone prints. Bad input ends all ranks with exit code 2.
+Under mpirun, every rank runs the command, and rank 0 alone prints. Wrong input ends all ranks with exit code 2.
 """
 
 import os
@@ -18,6 +18,7 @@ from dear_mpi.cli.compare import compare
 from dear_mpi.cli.demo import demo
 from dear_mpi.cli.doctor import doctor
 from dear_mpi.cli.explain import explain
+from dear_mpi.cli.panels import PanelledCommand, as_switch
 from dear_mpi.cli.run import complain
 from dear_mpi.cli.simulate import simulate
 from dear_mpi.cli.train import train
@@ -49,6 +50,9 @@ class Commands(TyperGroup):
     After a wrong flag, ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
     """
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [as_switch(flag) for flag in super().get_params(ctx)]
+
     def main(self, *given: Any, **how: Any) -> Any:
         arguments = given[0] if given else how.get("args")
         arguments = sys.argv[1:] if arguments is None else arguments
@@ -77,7 +81,7 @@ def fit_help_to_screen() -> None:
 
 app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, cls=PanelledCommand)(command)
 
 
 def show_version(asked: bool) -> None:

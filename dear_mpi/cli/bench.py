@@ -34,29 +34,42 @@ from dear_mpi.reporting.units import parse_bytes, parse_sizes, usable_link
 
 __all__ = ["bench"]
 
-OURS = f"What to compare, with commas, the baseline first. Ours: {NAMES}, auto, FILE.py:FUNCTION, and function: a "
-CALLED = "call such as all_reduce(x, comm), on a private array. "
-OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py); "
-CALLS = "native-best, mpich-best: the fastest of all calls of a library, e.g. native-persistent, native-nonblocking."
+OURS = f"What to compare, with commas; the first is the baseline. Ours: {NAMES}, auto, FILE.py:FUNCTION, "
+CALLED = "and function: a call such as all_reduce(x, comm) on a private array. "
+OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py). "
+CALLS = "native-best and mpich-best are the fastest of all calls of a library, such as native-persistent."
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
-MEMORY = "Our buffers on cpu: shared (by the ranks of a host), private, or auto (what each algorithm works best in)."
-CADENCE = "isolated: each call from a barrier to its end on the slowest rank; streaming: calls in a row, as OSU does."
-OTHER_MPI = Option(
-    metavar="COMMAND", help="What starts the other MPI, e.g. 'mpirun.mpich -f hosts'.", show_default="from make install"
+MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
+CADENCE = (
+    "isolated: each call is timed from a barrier to its end on the slowest rank. streaming: calls follow each other "
+    "without a barrier, as in the OSU benchmarks."
 )
-BESIDE = Option("--beside", help="Also run an update of parameters beside ours, and see how both delay each other.")
-TUNE = Option(metavar="FILE", help="Write our fastest algorithm at each size to a file, for --algorithm auto:FILE.")
+OTHER_MPI = Option(
+    metavar="COMMAND",
+    help="Command that starts the other MPI, e.g. 'mpirun.mpich -f hosts'.",
+    show_default="from make install",
+)
+BESIDE = Option(
+    "--beside", help="Also update parameters while our collectives run, and measure how much each delays the other."
+)
+TUNE = Option(
+    metavar="FILE", help="Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
+)
 
 
 def bench(
-    collective: Annotated[str, Option(help=f"{', '.join(BUS_FACTORS)}; several with commas.")] = "all_reduce",
+    collective: Annotated[
+        str, Option(help=f"Collectives to time, with commas: {', '.join(BUS_FACTORS)}.")
+    ] = "all_reduce",
     sizes: Annotated[
-        str, Option(help="Sizes of the buffer, with commas; 4B:64MiB means 4B, 16B, ... 64MiB.")
+        str, Option(help="Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB.")
     ] = "256KiB:64MiB",
     algorithms: Annotated[str | None, Option(help=OURS + CALLED + OTHERS + CALLS, show_default=BY_DEVICE)] = None,
-    placement: Annotated[str, Option(help="Where results go: in (place) or out (into a second buffer).")] = "in",
+    placement: Annotated[
+        str, Option(help="Where results go: in (over the input) or out (into a second buffer).")
+    ] = "in",
     dtype: Annotated[str, Option(help=f"Type of the elements: {', '.join(DTYPES)}.")] = "fp32",
-    op: Annotated[str, Option(help="How elements are combined: sum, prod, min, max or average.")] = "sum",
+    op: Annotated[str, Option(help="Reduction: sum, prod, min, max or average.")] = "sum",
     segment: Annotated[
         str | None, Option(help="Size of our largest message; several with commas.", show_default=SEGMENT)
     ] = None,
@@ -64,7 +77,7 @@ def bench(
     memory: Annotated[str, Option(help=MEMORY)] = "auto",
     cadence: Annotated[str, Option(help=CADENCE)] = CADENCES[0],
     device_memory: DeviceMemory = "auto",
-    seconds: Annotated[float, Option(help="Seconds to spend on each size, in 11 to 200 calls.")] = 2.0,
+    seconds: Annotated[float, Option(help="Seconds to spend on each size; each call is made 11 to 200 times.")] = 2.0,
     other_mpi: Annotated[str, OTHER_MPI] = "",
     beside: Annotated[bool, BESIDE] = False,
     tune: Annotated[Path | None, TUNE] = None,
@@ -74,7 +87,7 @@ def bench(
     stall_abort: StallAbort = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Time our collectives and those of MPI libraries and others, in turns.
+    """Time our collectives beside those of MPI libraries and others, in turns.
 
     Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
     """

@@ -20,13 +20,22 @@ from dear_mpi.see.sweep.draw import draw_sweep
 from dear_mpi.training.runs.compare import compare as run_comparison
 from dear_mpi.training.runs.compare import turns
 from dear_mpi.training.runs.config import Config
+from dear_mpi.training.schedules import SCHEDULES
 
 __all__ = ["compare", "compare_and_show"]
 
-FUSIONS = "Where buckets are cut, as for train; several with commas; own: as each schedule's source does."
-Schedules = Annotated[str, Option(help="Schedules to compare, with commas; speed-ups are over the first one.")]
+FUSIONS = "How layers are fused into buckets, as for train; several with commas."
+Schedules = Annotated[
+    str,
+    Option(
+        help=f"Schedules to compare, with commas: {', '.join(SCHEDULES)}, or FILE.py:NAME. "
+        "Speed-ups are over the first one."
+    ),
+]
 Fusion = Annotated[str | None, Option(help=FUSIONS, show_default="by model")]
-Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help="Draw the rows into a PNG, PDF or SVG file.")]
+Plot = Annotated[
+    Path | None, Option("--plot", metavar="FILE", help="Draw the rows into FILE.png, FILE.pdf or FILE.svg.")
+]
 COMPARE_FLAGS = {"schedules": parameter("schedules", Schedules)} | JOB_FLAGS
 COMPARE_FLAGS |= {"fusion": parameter("fusion", Fusion), "plot": parameter("plot", Plot)}
 del COMPARE_FLAGS["schedule"]

@@ -14,12 +14,16 @@ __all__ = ["explain"]
 
 
 def explain(
-    algorithm: Annotated[str, Option(help=f"{NAMES}, or FILE.py:FUNCTION.")] = "ring",
-    collective: Annotated[str, Option(help=f"{', '.join(COLLECTIVES)}.")] = "all_reduce",
+    algorithm: Annotated[str, Option(help=f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION.")] = "ring",
+    collective: Annotated[str, Option(help=f"Collective to show: {', '.join(COLLECTIVES)}.")] = "all_reduce",
     ranks: Annotated[int, Option(min=1, help="Number of ranks.")] = 4,
-    hosts: Annotated[int, Option(min=1, help="Number of hosts over which the ranks are spread.")] = 1,
-    check: Annotated[bool, Option("--check", help="Prove it correct for up to this number of ranks.")] = False,
-    picture: Annotated[Path | None, Option(metavar="FILE", help="Draw it into a PNG, PDF or SVG file.")] = None,
+    hosts: Annotated[int, Option(min=1, help="Number of hosts that the ranks are spread over.")] = 1,
+    check: Annotated[
+        bool, Option("--check", help="Prove the algorithm for every number of ranks up to --ranks.")
+    ] = False,
+    picture: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw the steps into FILE.png, FILE.pdf or FILE.svg.")
+    ] = None,
 ) -> None:
     """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds.
 

@@ -34,21 +34,35 @@ Flags: TypeAlias = Mapping[str, Any]
 NAMES = ", ".join(ALGORITHMS)
 STALL_AFTER = "30s"
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
-MODELS = "mlp, cnn or gpt; FILE.py:FUNCTION; or synthetic:TABLE, which only takes the time of TABLE: resnet50, "
-FUSION = "Which layers share a bucket: none (each has its own), layers:4 (4 at a time), buckets:8 (8 in all), or "
-TUNED = "bo tries sizes while it trains (bo:grid, bo:random, bo:1MB..64MB), auto predicts"
-MEMORY = "How GPU memory gets to MPI: direct, staged (copied to the host), or auto (direct if a trial succeeds)."
+MODELS = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
+FUSION = (
+    "How layers are fused into buckets. none: a bucket for each layer; layers:4: one for every 4 layers; buckets:8: 8 "
+    "of similar size; 25MB: layers up to this size; tensors: one for each tensor; cut:4MB: exactly this size, also "
+    "inside a tensor; bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best "
+    "size is predicted; mgwfbp: computed from measured times; own: as the authors of the schedule do."
+)
+MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
-JSON = "Write the result to a file, as JSON. An older one becomes FILE.old when the work begins."
+JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help=JSON)]
-LINK = Option(help="Emulate a link: slow messages down to it, e.g. 10gbit,50us.", show_default="the real one")
-THREADS = Option(min=1, help="Run this many ranks as threads of one process, without MPI.", show_default="an MPI job")
+LINK = Option(
+    help="Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us.",
+    show_default="the real one",
+)
+THREADS = Option(
+    min=1, help="Number of ranks, which run as threads of one process, without MPI.", show_default="an MPI job"
+)
 Link = Annotated[str | None, LINK]
-StallAfter = Annotated[str, Option(help="Say so when a rank has waited for so long: which, for what, why. 0s: never.")]
-StallAbort = Annotated[bool, Option("--stall-abort", help="And end the job then, with an exit code that is not 0.")]
+STALL = "Report each rank that has waited for the same thing for this long, with what it waits for and why. 0s: never."
+ABORT = "End the job with a non-zero exit code when a rank has waited for as long as --stall-after says."
+StallAfter = Annotated[str, Option(help=STALL)]
+StallAbort = Annotated[bool, Option("--stall-abort", help=ABORT)]
 Threads = Annotated[int | None, THREADS]
-TIMELINE = "Write who did what when in the last iterations: FILE.json for Perfetto; FILE.png, .svg or .pdf; or both."
+TIMELINE = (
+    "Write what each rank did when in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg or "
+    "FILE.pdf as a picture; several with commas."
+)
 TimelineFiles = Annotated[str | None, Option("--timeline", metavar="FILE", help=TIMELINE, show_default="none")]
 
 
@@ -63,46 +77,55 @@ def of_optimizers(setting: str) -> str:
 
 # `show_default` says in words what holds without the flag, where Config has no default value.
 CONFIG_FLAGS = {
-    "model": Option(help=f"{MODELS}densenet201, inceptionv4, bert_base, bert_large or FILE.json."),
-    "data": Option(help="What to train on: digits, FILE.npz (arrays x and y), or FILE.txt (text, for gpt)."),
-    "schedule": Option(help=f"When gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME."),
-    "fusion": Option(
-        help=f"{FUSION}a size such as 25MB; tensors: one each; cut:4MB cuts inside them; {TUNED}; mgwfbp: from times; "
-        "own: as the schedule's source does.",
-        show_default="by model",
+    "model": Option(help=f"{MODELS}resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json."),
+    "data": Option(help="Data to train on: digits, FILE.npz (arrays x and y), or FILE.txt (text, for gpt)."),
+    "schedule": Option(help=f"Schedule, which decides when gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME."),
+    "fusion": Option(help=FUSION, show_default="by model"),
+    "algorithm": Option(
+        help=f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (that of the MPI library), auto (by message "
+        "size), or auto:FILE (by message size, from the FILE of bench --tune)."
     ),
-    "algorithm": Option(help=f"{NAMES}; FILE.py:FUNCTION; native (MPI's own); auto; auto:FILE (from bench --tune)."),
     "segment_bytes": Option("--segment", help="Size of the largest message, e.g. 256KiB.", show_default=SEGMENT),
-    "optimizer": Option(help=f"{' or '.join(OPTIMIZERS)}.", show_default="by model"),
+    "optimizer": Option(help=f"Optimiser: {', '.join(OPTIMIZERS)}.", show_default="by model"),
     "lr": Option(help="Learning rate.", show_default=of_optimizers("lr")),
-    "momentum": Option(help="Factor of the momentum.", show_default=of_optimizers("momentum")),
-    "nesterov": Option("--nesterov", help="Use Nesterov's form of momentum."),
+    "momentum": Option(help="Momentum factor.", show_default=of_optimizers("momentum")),
+    "nesterov": Option("--nesterov", help="Use Nesterov momentum."),
     "weight_decay": Option(
-        help="Factor of an L2 penalty on all parameters, biases and gains, too; for adamw of its decoupled decay.",
+        help="Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for adamw.",
         show_default=of_optimizers("weight_decay"),
     ),
-    "beta1": Option(help="How much of the mean of gradients stays.", show_default=of_optimizers("beta1")),
-    "beta2": Option(help="How much of the mean of their squares stays.", show_default=of_optimizers("beta2")),
-    "epsilon": Option(help="Added to the root of that mean.", show_default=of_optimizers("epsilon")),
+    "beta1": Option(help="Decay rate of the running mean of gradients.", show_default=of_optimizers("beta1")),
+    "beta2": Option(help="Decay rate of the running mean of squared gradients.", show_default=of_optimizers("beta2")),
+    "epsilon": Option(
+        help="Small number that keeps the denominator of an update above zero.", show_default=of_optimizers("epsilon")
+    ),
     "decay": Option(help=f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}."),
-    "warmup": Option(help="Iterations over which the learning rate rises to --lr."),
-    "batch": Option(help="Examples per iteration, over all ranks together.", show_default="by model"),
-    "accumulate": Option(help="Split each batch into so many parts; gradients are sent after the last."),
+    "warmup": Option(help="Number of iterations over which the learning rate rises to --lr."),
+    "batch": Option(help="Number of examples in an iteration, over all ranks together.", show_default="by model"),
+    "accumulate": Option(
+        help="Number of parts that each batch is split into. Gradients add up over the parts and travel after the last."
+    ),
     "clip": Option(
-        help="Largest norm of all gradients together: longer ones are scaled by CLIP / norm (torch: norm + 1e-6).",
+        help="Largest norm of all gradients together; larger ones are scaled by CLIP / norm (torch: norm + 1e-6).",
         show_default="no limit",
     ),
-    "loss_scale": Option(help="dynamic: scale gradients while they travel, and skip an iteration if they overflow."),
+    "loss_scale": Option(
+        help="none, or dynamic: gradients are scaled up while they travel, and an iteration that overflows is skipped."
+    ),
     "update": Option(
-        help="full: each rank updates all parameters; sharded: a part of them, and keeps that part of the state."
+        help="full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and has "
+        "the optimiser's state of that part alone."
     ),
     "iterations": Option(help="Number of iterations.", show_default="by model"),
-    "dtype": Option(help=f"Type of the parameters: fp32 or fp64; of synthetic models {', '.join(DTYPES)}."),
+    "dtype": Option(help=f"Type of the parameters: fp32 or fp64; for synthetic models {', '.join(DTYPES)}."),
     "wire": Option(help=f"Type in which gradients travel: {', '.join(DTYPES)}.", show_default="that of the parameters"),
     "device": Option(help="Where the model is: cpu, or cuda (each rank takes the next GPU of its host)."),
-    "seed": Option(help="Fixes the initial parameters and the order of the data."),
-    "debug": Option("--debug", help="Check that all ranks start the same collectives, and layers write gradients."),
-    "context": Option(help="Bytes of text that a model sees at once."),
+    "seed": Option(help="Seed of the initial parameters and of the order of the data."),
+    "debug": Option(
+        "--debug",
+        help="Check in every iteration that ranks start the same collectives and that layers write their gradients.",
+    ),
+    "context": Option(help="Number of bytes of text that gpt sees at once."),
     "forward_time": Option(
         help="Seconds that the forward pass of a synthetic model takes.", show_default="0.1, or that of a profile"
     ),
@@ -110,7 +133,9 @@ CONFIG_FLAGS = {
         help="Seconds that the backward pass of a synthetic model takes.",
         show_default="twice the forward time, or in the ratio of a profile",
     ),
-    "compute": Option(help="How a synthetic model spends its time: sleep, or spin (keeps a core busy)."),
+    "compute": Option(
+        help="How a synthetic model spends its time: sleep (leaves its core free), or spin (keeps it busy)."
+    ),
 }
 
 

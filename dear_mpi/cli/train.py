@@ -23,12 +23,13 @@ from dear_mpi.training.tuning import TUNINGS
 
 __all__ = ["train", "train_and_show"]
 
-Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write a checkpoint when training is over.")]
-Every = Annotated[int | None, Option(min=1, help="And one each N iterations.", metavar="N", show_default="none")]
-Resume = Annotated[bool, Option("--resume", help="Go on from the checkpoint FILE, on any number of ranks.")]
-PROFILE = "Write what each layer takes to a file, for simulate."
+Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write a checkpoint after the last iteration.")]
+EVERY = "Write the checkpoint of --save after every N iterations, too."
+Every = Annotated[int | None, Option(min=1, help=EVERY, metavar="N", show_default="none")]
+Resume = Annotated[bool, Option("--resume", help="Continue from the checkpoint of --save, on any number of ranks.")]
+PROFILE = "Write the measured time of each layer to FILE, for simulate --profile."
 Profile = Annotated[Path | None, Option("--profile", metavar="FILE", help=PROFILE)]
-PLOT = "Draw the trials of --fusion bo or auto into a PNG, PDF or SVG file."
+PLOT = "Draw the trials of --fusion bo or auto into FILE.png, FILE.pdf or FILE.svg."
 Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 TRAIN_FLAGS = JOB_FLAGS | {
     "save": parameter("save", Save),

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from dear_mpi import __version__
 from dear_mpi.cli.app import COMMANDS, app
 from dear_mpi.cli.flags import CONFIG_FLAGS
+from dear_mpi.cli.panels import PANELS
 from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.runs.config import Config
 
@@ -49,9 +50,13 @@ def helped(command, monkeypatch):
 def test_help(command, monkeypatch):
     lines = helped(command, monkeypatch)
     assert inspect.getdoc(COMMANDS[command]).splitlines()[0] in lines
-    for line in lines:
+    flags = [line for line in lines if line.startswith("│ --")]
+    for line in flags:
         name = line.partition("--")[2].partition(" ")[0]
-        assert not line.startswith("│ --") or re.fullmatch(rf"│ --{name} (<[^│]*>|[A-Z]+) [^│ ][^│]*│", line), line
+        assert re.fullmatch(rf"│ --{name} (<[^│]*>|[A-Z]+)? ?[^│ ][^│]*│", line), line
+        assert "<bool>" not in line
+    titles = [line.split()[1] for line in lines if line.startswith("╭─ ")]
+    assert titles == [panel for panel in PANELS if panel in titles], "a flag has no panel: see cli/panels.py"
 
 
 def test_every_field_of_the_configuration_is_a_flag(monkeypatch):

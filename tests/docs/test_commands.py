@@ -1,0 +1,49 @@
+"""The commands of the pages are read as the command line reads them: each flag is there. `make docs` runs them."""
+
+import pytest
+import typer
+
+from dear_mpi.cli.app import app
+from tests.docs.commands import commands, program, tasks, words
+from tests.markdown import PAGES, ROOT, Block
+
+COMMANDS = typer.main.get_command(app).commands
+READ = [(page, task) for page in PAGES for task in tasks(page)[0] if "dear-mpi " in task.name]
+
+
+@pytest.mark.parametrize(("page", "task"), READ, ids=[f"{page.relative_to(ROOT)}:{task.line}" for page, task in READ])
+def test_flags_of_the_pages_are_there(page, task):
+    name, *flags = words(task.name)
+    if "--itrations" not in flags:  # a page shows what is said of it
+        COMMANDS[name].make_context(name, flags)
+
+
+def said(code, **how):
+    return [(task.command, task.shown, task.not_run) for task in commands(Block(code=code, line=1, **how))]
+
+
+def test_commands_of_a_block():
+    console = "$ dear-mpi explain \\\n    --ranks 3  # a ring\none\n...\n$ make test\n$ dear-mpi bench --device cuda\n"
+    explain = ("dear-mpi explain --ranks 3", ("one", "..."), "")
+    skipped = [("", (), "it installs, or is a target of its own"), ("", None, "it needs a GPU")]
+    assert said(console, language="console") == [explain, *skipped]
+    train = ("dear-mpi train --iterations 9 --iterations 5", None, "")
+    assert said("dear-mpi train --iterations 9\n\nwire | 3 2 1\n", language="indented") == [train]
+    piped = ("dear-mpi train --iterations 5 | tail", None, "")
+    assert said("dear-mpi train | tail\n", language="sh") == [piped]
+    assert said("dear-mpi explain\n", language="sh", not_run="a reason") == [("", (), "a reason")]
+    with pytest.raises(AssertionError, match="nobody knows whether to run 'rm'"):
+        said("rm mine.py\n", language="bash")
+
+
+def test_programs_of_a_block():
+    files = {}
+    block = Block("python", "# mine.py\nx = 1\n", 1)
+    assert program(block, files).command == "python mine.py"
+    assert program(Block("python", "# mine.py\ny = 2\n", 5), files).command == "python mine.py"
+    launched = "# mpirun -n 4 python -m mpi4py use.py\nmodel = ...  # yours\nimport torch\n"
+    task = program(Block("python", launched, 9, setup="model = 3"), files)
+    assert (task.command, task.needs) == ("mpirun -n 4 python -m mpi4py use.py", ("torch",))
+    assert program(Block("python", "MPI.COMM_WORLD\n", 20), files).command == "mpirun -n 2 python -m mpi4py block_20.py"
+    assert files["mine.py"] == "\n# mine.py\nx = 1\n\n# mine.py\ny = 2\n"
+    assert files["use.py"] == "model = 3\n# mpirun -n 4 python -m mpi4py use.py\nimport torch\n"
