@@ -44,7 +44,7 @@ def settings(**choices):
 def session_script():
     """The script of docs/how-to/model.md for a model of one's own, and how many lines of code it has."""
     (script,) = (block for block in Page.of("how-to/model.md").blocks if "Session(" in block)
-    return script, sum(bool(line.strip()) for line in script.splitlines())
+    return script, sum(bool(line.partition("#")[0].strip()) for line in script.splitlines())
 
 
 def arena_of(layers, *, wire="fp64", ranks=1, optimizer=None):
