@@ -1,6 +1,5 @@
 """Small training runs that the tests over threads and under mpirun share."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.schedules import SCHEDULES
+from tests.pages import Page
 
 README = str(Path(__file__).parent.parent / "README.md")
 
@@ -41,11 +41,10 @@ def settings(**choices):
     return {"model": "mlp", "data": "digits", "fusion": "none", "batch": 32, "iterations": 8, "seed": 3} | choices
 
 
-def readme_script():
-    """The script of the README for a model of one's own, and how many lines of code it has."""
-    blocks = re.findall(r"```python\n(.*?)```", Path(README).read_text("utf-8"), re.DOTALL)
-    (script,) = (block for block in blocks if "Session(" in block)
-    return script, sum(bool(line.strip()) for line in script.splitlines())
+def session_script():
+    """The script of docs/how-to/model.md for a model of one's own, and how many lines of code it has."""
+    (script,) = (block for block in Page.of("how-to/model.md").blocks if "Session(" in block)
+    return script, sum(bool(line.partition("#")[0].strip()) for line in script.splitlines())
 
 
 def arena_of(layers, *, wire="fp64", ranks=1, optimizer=None):

@@ -11,7 +11,7 @@ from dear_mpi.reporting.units import format_numbers, plural
 __all__ = ["SEVERITIES", "Finding", "findings"]
 
 SEVERITIES = ("broken", "warning", "note")
-GUIDE = "README.md, 'Installing a CUDA-aware MPI'"
+GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
 
 
 @dataclass(frozen=True)

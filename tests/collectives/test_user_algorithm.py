@@ -18,7 +18,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from tests.launch import mpis_at_hand
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "docs" / "your-own-algorithm.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "algorithm.md").read_text(encoding="utf-8")
 IMPORTS = "from dear_mpi.collectives.program.program import Program, Receive, Send, Step\n"
 
 

@@ -8,12 +8,12 @@ from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import Session
 from dear_mpi.training.schedules import SCHEDULES
-from tests.training_checks import KINDS, on_all, readme_script
+from tests.training_checks import KINDS, on_all, session_script
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
-def test_the_script_of_the_readme_trains(threads, capsys):
-    script, lines = readme_script()
+def test_the_script_of_the_page_trains(threads, capsys):
+    script, lines = session_script()
     assert lines <= 25
     exec(script.replace("run_world(main)", f"run_world(main, threads={threads})"), {})
     assert float(capsys.readouterr().out.removeprefix("loss ")) < 0.05

@@ -1,4 +1,4 @@
-"""Models of users: the page docs/your-own-model.md does what it says, and every mistake is one error on all ranks."""
+"""Models of users: the page docs/how-to/model.md does what it says, and every mistake is one error on all ranks."""
 
 import pytest
 
@@ -11,7 +11,8 @@ from dear_mpi.training.runs.train import train
 from tests.pages import Page, output_of
 from tests.training_checks import README, settings
 
-PAGE = Page.of("your-own-model.md")
+PAGE = Page.of("how-to/model.md")
+CODE = PAGE.blocks[0]
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def refusal(model, **choices):
 
 
 def test_the_model_of_the_page_trains_with_the_same_bits_under_every_schedule(mine):
-    name = mine(PAGE.code)
-    assert len([line for line in PAGE.code.splitlines() if line]) <= 25
+    name = mine(CODE)
+    assert len([line for line in CODE.splitlines() if line]) <= 25
     digests = {trained(name, schedule=each)[0]["params_sha256"] for each in ("sequential", "wfbp", "dear")}
     assert len(digests) == 1
     (report,) = trained(name, ranks=1, iterations=150)
@@ -57,11 +58,11 @@ def test_the_model_of_the_page_trains_with_the_same_bits_under_every_schedule(mi
 
 @pytest.mark.parametrize(("ranks", "command"), PAGE.commands)
 def test_the_commands_of_the_page_run(mine, ranks, command):
-    assert mine(PAGE.code) in output_of(ranks, command)
+    assert mine(CODE) in output_of(ranks, command)
 
 
 def test_the_page_shows_what_a_mistake_says(mine):
-    said = refusal(mine(PAGE.code.replace("np.ones(64, dtype)", "np.ones(32, dtype)")))
+    said = refusal(mine(CODE.replace("np.ones(64, dtype)", "np.ones(32, dtype)")))
     assert PAGE.shows(said)
 
 

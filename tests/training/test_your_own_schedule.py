@@ -1,4 +1,4 @@
-"""The page docs/your-own-schedule.md: its schedule trains, with the bits of ours, and its commands run."""
+"""The page docs/how-to/schedule.md: its schedule trains, with the bits of ours, and its commands run."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from dear_mpi.training.runs.train import train
 from tests.pages import Page, output_of
 from tests.training_checks import settings
 
-PAGE = Page.of("your-own-schedule.md")
+PAGE = Page.of("how-to/schedule.md")
 
 
 @pytest.fixture
