@@ -102,7 +102,7 @@ KEPT = $(if $(KEEP),--keep $(KEEP))
 bench: install        ## ours, MPI libraries and gloo on 2 and 4 ranks of this machine: docs/benchmarks/collectives.md
 	$(PYTHON) -m tests.bench_pages collectives $(KEPT)
 
-bench-cadence: install ## MPI_Allreduce by OSU's loop and by both cadences of ours: docs/benchmarks/cadence.md
+bench-cadence: install ## MPI_Allreduce by OSU's loop and by both cadences of ours: docs/benchmarks/how-bench-measures.md
 	$(PYTHON) -m tests.cadence
 
 bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/hosts.md

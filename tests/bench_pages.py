@@ -29,12 +29,12 @@ DEAR_MPI = [sys.executable, "-m", "dear_mpi"]
 GLOO = ["gloo"] * (importlib.util.find_spec("torch") is not None)
 
 COLLECTIVES = """All-reduce, reduce-scatter and all-gather of fp32 (sum, in place) on 2 and on 4 ranks of one machine.
-[README](README.md) says how `dear-mpi bench` measures.
+[This page](how-bench-measures.md) says how `dear-mpi bench` measures.
 
 - Of each MPI library the fastest of its calls is shown at each size (`native-best`, `mpich-best`; `--json` has all).
-- `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it: from
-  64 KiB up on one host in memory that the ranks share. `function` is `all_reduce(x, comm)` and its like, on a private
-  array, as a program has that prepares nothing.
+- `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it: that
+  is memory that the ranks share above 16 KiB. `function` is `all_reduce(x, comm, algorithm="auto")` and
+  its like on a private array, as a program has that prepares nothing: it looks for its plan in each call.
 - A cell has us, the median over calls with the distance to the farther end of its 95 % interval, and in brackets the
   time over that of the fastest MPI call at that size. Behind `auto` stands what it chose.
 - A table of means has geometric means of these ratios. Sizes at which an interval of ours or of the peer is wider than

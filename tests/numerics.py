@@ -1,13 +1,13 @@
-"""The error of sums, by type, algorithm and number of ranks: `make numerics` puts the table into its page.
+"""The error of sums, by type, algorithm and number of ranks. As a script, it writes docs/benchmarks/numerics.md.
+
+python -m tests.numerics
 
 Programs are replayed here on numbers, all ranks in one process, with the kernel that plans use: 256 threads would take
 minutes. That loopback gives the same bits is checked on the way, on as many ranks as that is quick for.
 """
 
 import math
-import sys
 from itertools import zip_longest
-from pathlib import Path
 
 import numpy as np
 
@@ -15,8 +15,27 @@ from dear_mpi.collectives import Partition, all_reduce, programs
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.accumulate import combiner
 from dear_mpi.kernels.dtypes import DTYPES
+from tests.provenance import Watch, write_page
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "numerics.md"
+PAGE = "docs/benchmarks/numerics.md"
+HEAD = """The relative L2 error of an all-reduce of 4096 numbers drawn from N(0.1, 1) on each rank, |result - exact| /
+|exact|, each norm over all elements. The exact sum is that of the contributions as they were sent, in the type of the
+row; errors against it are formed without rounding. What it costs to round numbers of fp64 to that type beforehand is a
+row of its own; the two add up as squares do. Nothing here depends on time, and nothing is sent.
+"""
+READING = """
+Reading:
+
+- A ring sums each element along one chain of ranks, and rounds at each of its P - 1 hops: the error grows about as the
+  root of P.
+- `rabenseifner` and `recursive_doubling` sum in lg P levels: from 64 to 256 ranks their error hardly changes.
+- `ordered` sums numbers of two bytes in fp32, and rounds once: the error is that of storing the result, on any number
+  of ranks. `shared` has its bits. For fp32 and fp64, which have no wider type here, it is a chain like the ring.
+- On 2 ranks all are the same: there is one sum, and one rounding.
+
+The programs are replayed on numbers in one process (`tests/numerics.py`), by the kernel that plans use. On 2 and 8
+ranks the command compares the bits with those of loopback, and stops if they differ.
+"""
 ALGORITHMS = ("ring", "rabenseifner", "recursive_doubling", "ordered")
 RANKS = (2, 8, 64, 256)
 CHECKED_RANKS = (2, 8)
@@ -108,13 +127,10 @@ def line(dtype, what, errors):
 
 
 def main():
-    """Put the table in the place of the one in the page."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    rows = [number for number, text in enumerate(lines) if text.startswith("|")]
-    lines[rows[0] : rows[-1] + 1] = table()
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"written: {PAGE}")
+    watch = Watch("make numerics")
+    lines = list(table())
+    write_page(PAGE, "The error of sums", [watch.record()], [HEAD, *lines, READING])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -38,9 +38,10 @@ VENDOR = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; p
 
 @dataclass(frozen=True)
 class Record:
-    """A run of a command: when, of what, on what, and the share of the processors that others took meanwhile.
+    """A run of a command: when, of what, on what.
 
-    ``congestion`` is TCP's congestion control where messages were sent.
+    ``congestion`` is TCP's congestion control where messages were sent; ``stolen`` the share of the processors that
+    other machines of the host took meanwhile; ``load`` how many programs of this machine wanted one when it began.
     """
 
     command: str
@@ -52,6 +53,7 @@ class Record:
     congestion: str
     versions: str
     stolen: float
+    load: float
 
 
 class Watch:
@@ -59,7 +61,7 @@ class Watch:
 
     def __init__(self, command: str, *, hosts: bool = False, mpis: int = 1) -> None:
         self.command, self.hosts, self.mpis = command, hosts, mpis
-        self.commit, self.begin, self.before = commit(), now(), ticks()
+        self.commit, self.begin, self.before, self.load = commit(), now(), ticks(), os.getloadavg()[0]
 
     def record(self) -> Record:
         """Of all since then."""
@@ -73,6 +75,7 @@ class Watch:
             congestion=congestion(hosts=self.hosts),
             versions=versions(self.mpis),
             stolen=stolen_since(self.before),
+            load=self.load,
         )
 
 
@@ -86,7 +89,7 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", ".", ":!docs", ":!*.md")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!*.md")
     name = git("rev-parse", "--short=10", "HEAD") or "not known"
     return f"{name}, {'with changes that are in no commit' if changed else 'unchanged'}"
 
@@ -97,7 +100,7 @@ def cpu_model() -> str:
 
 
 def congestion(*, hosts: bool) -> str:
-    """TCP's congestion control: of hosts out of namespaces as namespaces.sh sets it, else of this system."""
+    """TCP's congestion control: of hosts out of namespaces as hostfiles/namespaces.sh sets it, else of this system."""
     if hosts:
         return f"{os.environ.get('CONGESTION', 'reno')} between the hosts"
     return f"{Path('/proc/sys/net/ipv4/tcp_congestion_control').read_text('utf-8').strip()} on the machine"
@@ -126,7 +129,8 @@ def header(records: Sequence[Record]) -> Iterator[str]:
     begin, end = min(each.begin for each in records), max(each.end for each in records)
     runs = f", in {len(records)} runs" if len(records) > 1 else ""
     least, most = min(each.stolen for each in records), max(each.stolen for each in records)
-    lost = f"{least:.1%}" if len(records) == 1 else f"{least:.1%} to {most:.1%}"
+    lost = f"{most:.1%}" if len(records) == 1 else f"{least:.1%} to {most:.1%}"
+    load = f"load of this one when it began: {max(each.load for each in records):.1f}{' at most' if runs else ''}"
 
     def all_of(name: str) -> str:
         return "; ".join(dict.fromkeys(getattr(each, name) for each in records))
@@ -138,7 +142,7 @@ def header(records: Sequence[Record]) -> Iterator[str]:
         f"{begin} to {until} UTC{runs}",
         all_of("commit"),
         all_of("processors"),
-        f"{lost} of the processors, while it ran",
+        f"{lost} of the processors went to other machines of the host; {load}",
         all_of("system"),
         all_of("congestion"),
         all_of("versions"),

@@ -6,12 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests.attempts import attempts, quietest
-from tests.provenance import FIELDS, Record, faults, header, write_page
+from tests.provenance import FIELDS, ROOT, Record, faults, header, write_page
 
+PAGES = [ROOT / "docs" / "terminal.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
+INDEX = ROOT / "docs" / "benchmarks" / "README.md"  # it has no figures of its own
 RECORD = Record(
     *("make x", "2026-01-02 10:00", "2026-01-02 10:20", "abcdef0123, unchanged", "a CPU, 2 cores"),
     *("Linux 6", "reno", "Python 3, NumPy 2, mpi4py 4, Open MPI 5"),
     stolen=0.012,
+    load=0.3,
 )
 
 
@@ -29,7 +32,7 @@ def lacking(text):
         "commit": r"[0-9a-f]{7,}|not known",
         "processors": r"\d+ cores",
         "lost to others": r"\d+\.\d %|\d%|not known|does not matter",
-        "versions": r"Python \d.*NumPy.*mpi4py",
+        "versions": r"Python \d.*NumPy.*mpi4py|^not known",
     }
     return [field for field in FIELDS if not re.search(shapes.get(field, "."), found.get(field, ""))]
 
@@ -45,6 +48,16 @@ def test_a_quiet_attempt_is_kept(tmp_path):
         assert quietest(tmp_path, "case", watch, files.append) == tmp_path / "case.1.json"
     assert files == [tmp_path / "case.0.json", tmp_path / "case.1.json"]
     assert [each.stolen for each in attempts(tmp_path, "case")] == [0.2, 0.01]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_no_text_of_launchers(page):
+    assert faults(page.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != INDEX], ids=lambda page: page.name)
+def test_a_page_says_how_it_was_made(page):
+    assert lacking(page.read_text("utf-8")) == []
 
 
 @pytest.mark.parametrize(

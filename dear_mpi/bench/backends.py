@@ -6,7 +6,7 @@
     host copies   of device memory: out, the ring of the host, in
     staged        the ring, through pinned host memory
     direct        the ring, where MPI takes device memory
-    function      a user's call of ours, such as all_reduce(x, comm), on a private array
+    function      a user's call of ours, as all_reduce(x, comm, algorithm="auto"), on a private array
 
 These are in ``BACKENDS``. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm; ``openmpi`` and
 ``mpich`` run in a job of their own (other_mpi.py).
@@ -69,8 +69,8 @@ def prototype(setup: Setup) -> Prepared:
 def function(setup: Setup) -> Prepared:
     """What a program has that calls a function on an array of its own: it looks for its plan each time."""
     case, options = setup.case, {"op": setup.case.op} if setup.case.reduces else {}
-    call = getattr(functions, case.collective)
-    return Prepared(lambda: call(setup.x, setup.transport, out=setup.out, **options))
+    call = partial(getattr(functions, case.collective), out=setup.out, algorithm="auto", **options)
+    return Prepared(lambda: call(setup.x, setup.transport))
 
 
 def gloo(setup: Setup) -> Prepared:

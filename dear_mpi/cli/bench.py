@@ -35,7 +35,7 @@ from dear_mpi.reporting.units import parse_bytes, parse_sizes, usable_link
 __all__ = ["bench"]
 
 OURS = f"What to compare, with commas; the first is the baseline. Ours: {NAMES}, auto, FILE.py:FUNCTION, "
-CALLED = "and function: a call such as all_reduce(x, comm) on a private array. "
+CALLED = "and function: a call such as all_reduce(x, comm, algorithm='auto') on a private array. "
 OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py). "
 CALLS = "native-best and mpich-best are the fastest of all calls of a library, such as native-persistent."
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dear_mpi.reporting.stats import median, ratio
 from tests.attempts import attempts, chosen, quietest, run
-from tests.ddp.contest import FULL, SHARDED, TORCH, Case
+from tests.ddp.case import FULL, OURS, SHARDED, TORCH, Case
 from tests.launch import mpis_at_hand
 from tests.provenance import Watch, write_page
 from tests.stolen import ATTEMPTS, QUIET, await_quiet
@@ -63,18 +63,19 @@ TITLES = {FULL: "full updates", SHARDED: "sharded updates"}
 
 def table(rows):
     """The lines of the contestants that keep the same state, the fastest first."""
-    torch_s = min((row["samples_s"] for row in rows if row["name"] in TORCH), key=lambda each: median(each).value)
+    torch_s = min((row["samples_s"] for row in rows if row["kind"] == TORCH), key=lambda each: median(each).value)
     yield "| | ms | rest | predicted | bound | torch / it | |"
     yield "|---|---|---|---|---|---|---|"
     for row in sorted(rows, key=lambda row: median(row["samples_s"]).value):
         middle, faster = median(row["samples_s"]), ratio(torch_s, row["samples_s"])
         half_s = max(middle.high - middle.value, middle.value - middle.low)
-        parts = [f"{row[name] * 1e3:.0f}" if name in row else "-" for name in ("rest_s", "predicted_s", "bound_s")]
+        found = [row.get(name) for name in ("rest_s", "predicted_s", "bound_s")]
+        parts = ["-" if each is None else f"{each * 1e3:.0f}" for each in found]
         gain = f"{faster.value:.2f} ({faster.low:.2f} to {faster.high:.2f})"
         said = "faster" if faster.low > 1 else "slower" if faster.high < 1 else "not told apart"
         if row["samples_s"] == torch_s:
             gain, said = "1", "fastest of torch"
-        name = f"**{row['name']}**" if row["ours"] else row["name"]
+        name = f"**{row['name']}**" if row["kind"] == OURS else row["name"]
         yield f"| {name} | {middle.value * 1e3:.0f} ±{half_s * 1e3:.0f} | {' | '.join(parts)} | {gain} | {said} |"
 
 

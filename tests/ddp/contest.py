@@ -6,7 +6,7 @@ python -m tests.ddp.contest resnet50:0.31:9 --json FILE
 import argparse
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,50 +21,33 @@ from dear_mpi.training.runs.compare import turns
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
+from tests.ddp.case import FULL, OURS, RING, SHARDED, TORCH, Case
 from tests.ddp.loop import ddp, fsdp2, our_group, sleeping, zero
 
 ALGORITHM = "ring"
-# What each rank updates: all parameters, or a shard of them.
-FULL, SHARDED = "full", "sharded"
-TORCH = {
+LOOPS = {
     "DDP, 25 MB, gloo": (FULL, ddp),
     "DDP, 4 MB, gloo": (FULL, partial(ddp, bucket_mb=4)),
     "DDP, ZeroRedundancyOptimizer, gloo": (SHARDED, zero),
     "FSDP2, gloo": (SHARDED, fsdp2),
 }
-OVER_OURS = {  # the same over our ring: what is the schedule, and what the transport
+OVER_RING = {  # the same over our ring: what is the schedule, and what the transport
     "DDP, 25 MB, our ring": (FULL, ddp),
     "DDP, 4 MB, our ring": (FULL, partial(ddp, bucket_mb=4)),
 }
-# Our schedules at the fusion of their sources, and those of 4 MB that the picture of DeAR needs.
-OURS = {
+# Our schedules at the fusion of their sources, and those that send early at 4 MB.
+SCHEDULES = {
     FULL: (("ddp", "ddp"), ("bytescheduler", "cut:4MB"), ("dear", "cut:4MB"), ("dear-eager", "cut:4MB")),
     SHARDED: (("wfbp", "25MB"), ("bytescheduler", "cut:4MB"), ("dear", "cut:4MB"), ("dear-eager", "cut:4MB")),
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model, the seconds of its forward pass (backward takes twice as long), and how many iterations count."""
-
-    model: str
-    forward_s: float
-    iterations: int
-
-    @classmethod
-    def of(cls, text):
-        model, forward_s, iterations = text.split(":")
-        return cls(model, float(forward_s), int(iterations))
-
-    def config(self, update):
-        given = {"model": f"synthetic:{self.model}", "forward_time": self.forward_s, "iterations": self.iterations}
-        return Config.of(given | {"fusion": OURS[update][0][1], "update": update, "algorithm": ALGORITHM})
-
-
 def new_job(world, case, update):
     """Collective: a job on a communicator of its own, for our schedules."""
     own = replace(world, transport=transport_of(world.transport.native.Dup()))
-    return Job(case.config(update), own, [name for name, _ in OURS[update]])
+    given = {"model": f"synthetic:{case.model}", "forward_time": case.forward_s, "iterations": case.iterations}
+    given |= {"fusion": SCHEDULES[update][0][1], "update": update, "algorithm": ALGORITHM}
+    return Job(Config.of(given), own, [name for name, _ in SCHEDULES[update]])
 
 
 class Ours:
@@ -72,23 +55,29 @@ class Ours:
 
     def __init__(self, job, update):
         self.update = update
-        self.contestants = {f"{name}, {fusion}": Contestant(job, name, fusion) for name, fusion in OURS[update]}
+        self.contestants = {f"{name}, {fusion}": Contestant(job, name, fusion) for name, fusion in SCHEDULES[update]}
 
     def rows(self):
         """Collective: of each its seconds, and what was foreseen."""
         for name, each in self.contestants.items():
             found = each.timing()
             known_s = found.forward_s + found.backward_s + found.exposed_comm_s
-            parts = {"rest_s": median(found.steady_s) - known_s, "bound_s": found.bound_s}
-            parts["predicted_s"] = each.predicted_s(found)
-            yield {"name": name, "ours": True, "update": self.update, "samples_s": list(found.steady_s), **parts}
+            yield {
+                "name": name,
+                "kind": OURS,
+                "update": self.update,
+                "samples_s": list(found.steady_s),
+                "rest_s": median(found.steady_s) - known_s,
+                "predicted_s": each.predicted_s(found),
+                "bound_s": found.bound_s,
+            }
 
 
 class Torch:
     """Collective: one of torch's loops."""
 
-    def __init__(self, world, name, update, loop):
-        self.world, self.name, self.update, self.loop = world, name, update, loop
+    def __init__(self, world, kind, name, update, loop):
+        self.world, self.loop, self.facts = world, loop, {"name": name, "kind": kind, "update": update}
         self.samples_s = []
 
     def settle(self):
@@ -104,7 +93,7 @@ class Torch:
         """Collective: the seconds of each iteration on its slowest rank."""
         ranks = self.world.transport.gather_values(self.samples_s)
         slowest_s = [max(each) for each in zip(*ranks, strict=True)]
-        return {"name": self.name, "ours": False, "update": self.update, "samples_s": slowest_s}
+        return {**self.facts, "samples_s": slowest_s}
 
 
 def contest(world, case):
@@ -113,9 +102,10 @@ def contest(world, case):
     new = partial(sleeping, modules, forward_s=case.forward_s, backward_s=2 * case.forward_s)
     with gloo_group(world), ExitStack() as stack:
         group = our_group(world.transport, ALGORITHM)
-        loops = [Torch(world, name, update, make(new())) for name, (update, make) in TORCH.items()]
-        loops += [Torch(world, name, update, make(new(), group=group)) for name, (update, make) in OVER_OURS.items()]
-        ours = [Ours(stack.enter_context(new_job(world, case, update)), update) for update in OURS]
+        loops = [Torch(world, TORCH, name, update, make(new())) for name, (update, make) in LOOPS.items()]
+        for name, (update, make) in OVER_RING.items():
+            loops.append(Torch(world, RING, name, update, make(new(), group=group)))
+        ours = [Ours(stack.enter_context(new_job(world, case, update)), update) for update in SCHEDULES]
         everyone = [*loops, *(each for job in ours for each in job.contestants.values())]
         for each in everyone:
             each.settle()

@@ -10,9 +10,9 @@ from dear_mpi.collectives.program.cost import Network, cost
 from dear_mpi.reporting.units import format_bytes
 from dear_mpi.simulate.simgrid import replay
 from dear_mpi.simulate.topology import parse_topology
-from tests.rooms import ROOT
+from tests.provenance import Watch, write_page
 
-PAGE = ROOT / "docs" / "benchmarks" / "topology.md"
+PAGE = "docs/benchmarks/topology.md"
 RANKS, LEAF = 64, 8
 SIZES = (25 << 20, 64 << 10)
 LINK = {"alpha": 5e-6, "beta": 1e-9}
@@ -21,10 +21,8 @@ TOPOLOGIES = ("star", "fattree:8x8,2", "torus:8x8", "dragonfly:4x2x4x2")
 CHECKED_RANKS = (3, 7, 8, 17, 64)
 NEAR = 0.01  # who is so near to the fastest shares its place
 
-HEAD = """# Topologies
-
-`make topology` (two minutes; it needs SimGrid, on Debian the package `libsimgrid-dev`): an all-reduce of fp32 on 64
-ranks by our algorithms, on four networks. Nothing here was measured on a network. The columns are
+HEAD = """An all-reduce of fp32 on 64 ranks by our algorithms, on four networks, replayed by SimGrid (on Debian the
+package `libsimgrid-dev`). Nothing here was measured on a network. The columns are
 
 - **input**: the algorithm, and the most messages and bytes that a rank of its program sends. `hierarchical` is told
   that each 8 ranks are a host.
@@ -125,6 +123,7 @@ def agreement():
 
 
 def main():
+    watch = Watch("make topology")
     hosts = [rank // LEAF for rank in range(RANKS)]
     written = {name: programs(name, "all_reduce", RANKS, hosts=hosts) for name in SHOWN}
     lines = [HEAD]
@@ -132,8 +131,7 @@ def main():
         rows = {name: row(name, written[name], nbytes) for name in SHOWN}
         lines += [f"## {format_bytes(nbytes)}", "", *table(rows), "", "Over the fastest of each:", "", *order(rows), ""]
     lines += [READING, AGREEMENT, *agreement()]
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"written: {PAGE}")
+    write_page(PAGE, "Topologies", [watch.record()], lines)
 
 
 if __name__ == "__main__":

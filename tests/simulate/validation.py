@@ -1,18 +1,21 @@
-"""Predictions of dear-mpi simulate beside measured iterations. As a script, it writes docs/benchmarks/simulate.md.
+"""Predictions of dear-mpi simulate beside measured iterations. As a script, it writes docs/benchmarks/predictions.md.
 
 python -m tests.simulate.validation [--ranks 2 3 4] [--models resnet50 ...] [--links hosts:1gbit ...] [--keep FOLDER]
+
+What it measures is chosen before: by default PART, in some 20 minutes; with --whole all that there is, in 75.
 """
 
 import argparse
-import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import median
 from textwrap import fill
+from typing import Any
 
-from tests.rooms import ROOT
+from tests.attempts import attempts, chosen
+from tests.provenance import write_page
 from tests.simulate.validation_runs import (
     FORWARD_S,
     ITERATIONS,
@@ -28,7 +31,7 @@ from tests.simulate.validation_runs import (
 from tests.stolen import ATTEMPTS, QUIET
 
 WIDTH = 120  # of a line
-PAGE = ROOT / "docs" / "benchmarks" / "simulate.md"
+PAGE = "docs/benchmarks/predictions.md"
 PEERS_LINKS, PEERS_RANKS, PEERS_MODEL = ("hosts:1gbit", "emulated:1gbit"), 4, "resnet50"
 BOUNDS = {"hosts": 0.05, "emulated": 0.03}
 TITLES = {
@@ -36,11 +39,12 @@ TITLES = {
     "emulated": "EMULATED link of {}, 50 us, between ranks of one host",
 }
 
-HEAD = """# Predictions beside measurements
+PART: dict[str, Any] = {"ranks": [2, 3, 4], "models": ["resnet50", "densenet201"], "links": ["hosts:1gbit"]}
+WHOLE: dict[str, Any] = {"ranks": [2, 3, 4], "models": list(FORWARD_S), "links": list(LINKS)}
 
-`make validation` (Linux, root; more than an hour): iterations that `dear-mpi simulate` predicts, beside those that
-`dear-mpi compare` measures. `python -m tests.simulate.validation --ranks 2 --models resnet50 --links hosts:1gbit`
-takes a part of it. All ranks share 2 cores.
+HEAD = """Iterations that `dear-mpi simulate` predicts, beside those that `dear-mpi compare` measures. All ranks share
+the processors of one machine. `make validation` (Linux, root) measures a part that was chosen before: links of 1 Gbit/s
+between hosts, two models; `python -m tests.simulate.validation --whole` measures all.
 
 - **measured**: ms of an iteration on its slowest rank: the median of {iterations[resnet50]} iterations, of bert_base
   {iterations[bert_base]}, with its 95 % interval. The layers of the models sleep, as a host does while its GPU
@@ -58,26 +62,17 @@ takes a part of it. All ranks share 2 cores.
 
 READING = """## Reading
 
-All ranks share two processors here, and so updates and messages need the same ones. What they do to each other is
-measured by `bench --beside`: a second of short updates delays messages by a second or more, one of long updates by
-less. Where that is left out (`free`) nearly all predictions are too fast, most of all those of the schedules that
-update while messages are under way. We expect a smaller difference where updates and messages use different
-processors; that was not measured.
+All ranks share the processors here, and so updates and messages need the same ones. What they do to each other is
+measured by `bench --beside`; `free` says what a prediction misses without it. Where updates and messages use different
+processors the difference may be another one; that was not measured.
 
-With bbr as TCP's congestion control, one collective in ten or twenty takes 50 to 140 ms longer; so these hosts have
-reno (`hostfiles/namespaces.sh`). Some slow ones are left everywhere. An iteration has many collectives, and so its
-share of these: networks are fitted to the means of rows.
+The benchmark lets all ranks begin an update at once; in training each begins when it hears of the end of the
+collective. And the benchmark ran at another minute than the iterations.
 
-The benchmark lets all ranks begin an update at once. In training each begins when it hears of the end of the
-collective, and a timeline of three hosts (bert_base, sequential) has delays of 10 to 50 ms by updates that take 20 ms
-alone. So most predictions between hosts are a little too fast. On the emulated link most are a little too slow; why is
-not known.
+An iteration has many collectives, of which some are much slower than most: networks are fitted to the means of rows.
+The method is that of [decision 0015](../decisions/0015-predictions-from-means-and-lengths.md).
 
-What misses is taken apart below its table. Under `dear` updates run in the forward pass, each when its all-gather is
-there, while TCP carries the next one: between four hosts they take longer than `bench --beside` says.
-
-A prediction that misses, but lies within the interval of what was measured, is weak evidence either way. Other users of
-the machine come and go in the minutes of a run; and the benchmark ran at another minute than the iterations.
+A prediction that misses, but lies within the interval of what was measured, is weak evidence either way.
 """
 
 
@@ -121,30 +116,30 @@ def fitted(row: Row) -> str:
     return f"- {row['ranks']} ranks: {network}; {updates}; stall and stretch of one of {', '.join(lengths)}."
 
 
-def losses(folder: Path) -> str:
+def losses(folder: Path, used: Iterable[str]) -> str:
     """How much of the processors was lost while commands ran, and what was repeated for that."""
-    lost = {file.stem: json.loads(file.read_text("utf-8")) for file in sorted(folder.glob("*.lost"))}
-    again = [name for name, each in lost.items() if len(each) > 1]
-    worst = {name: min(each) for name, each in lost.items() if min(each) > QUIET}
+    made = {name: attempts(folder, name) for name in sorted(used)}
+    again = [name for name, each in made.items() if len(each) > 1]
+    worst = {name: each for name, records in made.items() if (each := chosen(records).stolen) > QUIET}
     said = (
         f"A command ran again if other machines of its host took over {QUIET:.0%} of the processors (steal time) "
         f"meanwhile, whatever its result: up to {ATTEMPTS} times in a row, and the quietest counts. "
-        f"Of {len(lost)} commands that were {len(again)}. "
+        f"Of {len(made)} commands that were {len(again)}. "
     )
     left = ", ".join(f"{name} ({share:.1%})" for name, share in worst.items())
     said += f"Still above that: {left}." if worst else "None was left above that."
     return fill(said, WIDTH, break_on_hyphens=False) + "\n"
 
 
-def page(found: Sequence[Compared], folder: Path) -> Iterator[str]:
-    """The whole page, from the rows and the folder of their commands."""
+def page(found: Sequence[Compared], lost: str) -> Iterator[str]:
+    """The whole page, from the rows and what is said of their commands."""
     yield HEAD.format(**BOUNDS, iterations=ITERATIONS)
     ranks, models = ({row.measured[key]: None for row in found} for key in ("ranks", "model"))
     links = {f"{row.kind}:{row.rate}": None for row in found}
     names = ", ".join(model.removeprefix("synthetic:") for model in models)
     had = f"This run had {' and '.join(map(str, ranks))} ranks, {names}, and the links {', '.join(links)}."
     yield fill(had, WIDTH, break_on_hyphens=False)
-    yield losses(folder)
+    yield lost
     for (contest, kind, rate), same in groupby(found, lambda each: (each.contest, each.kind, each.rate)):
         rows = list(same)
         peers = "Peers, each with the buckets of its source: " if contest == PEERS else ""
@@ -164,26 +159,28 @@ def page(found: Sequence[Compared], folder: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
-    parser.add_argument("--models", choices=FORWARD_S, nargs="+", default=list(FORWARD_S))
-    parser.add_argument("--links", choices=LINKS, nargs="+", default=LINKS)
+    parser.add_argument("--ranks", type=int, nargs="+")
+    parser.add_argument("--models", choices=FORWARD_S, nargs="+")
+    parser.add_argument("--links", choices=LINKS, nargs="+")
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder for what the commands write")
     options = parser.parse_args()
+    part = WHOLE if options.whole else PART
+    ranks, models, texts = (getattr(options, each) or part[each] for each in ("ranks", "models", "links"))
+    used = set[str]()
     with tempfile.TemporaryDirectory(prefix="validation-") as name:
         folder = options.keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
         links = [
-            Link(folder, link, ranks)
-            for link in options.links
-            for ranks in options.ranks
-            if ranks in RANKS[link.partition(":")[0]]
+            Link(folder, text, size, used) for text in texts for size in ranks if size in RANKS[text.partition(":")[0]]
         ]
-        found = [each for link in links for each in compared(link, options.models, USUAL)]
-        chosen = [link for link in links if f"{link.kind}:{link.rate}" in PEERS_LINKS and link.ranks == PEERS_RANKS]
-        if PEERS_MODEL in options.models:
-            found += [each for link in chosen for each in compared(link, [PEERS_MODEL], PEERS)]
-        text = "\n".join(page(found, folder))
-    print(text)
-    PAGE.write_text(text, encoding="utf-8")
+        found = [each for link in links for each in compared(link, models, USUAL)]
+        with_peers = [link for link in links if f"{link.kind}:{link.rate}" in PEERS_LINKS and link.ranks == PEERS_RANKS]
+        if PEERS_MODEL in models:
+            found += [each for link in with_peers for each in compared(link, [PEERS_MODEL], PEERS)]
+        records = [chosen(attempts(folder, each)) for each in sorted(used)]
+        lines = list(page(found, losses(folder, used)))
+    write_page(PAGE, "Predictions beside measurements", records, lines)
 
 
 if __name__ == "__main__":

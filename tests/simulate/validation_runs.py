@@ -12,13 +12,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.launch import ended, mpis_at_hand
+from tests.attempts import quietest, run
+from tests.launch import mpis_at_hand
+from tests.provenance import Watch
 from tests.rooms import ROOT
-from tests.stolen import ATTEMPTS, QUIET, stolen_since, ticks
 
+COMMAND = "make validation"
 FORWARD_S = {"resnet50": 0.31, "densenet201": 0.24, "bert_base": 1.32}
 ITERATIONS = {"resnet50": 12, "densenet201": 12, "bert_base": 6}
 BENCH = "all_reduce,reduce_scatter,all_gather"
@@ -72,9 +75,9 @@ class Compared:
 class Link:
     """Ranks that have a link between them, emulated, real between hosts out of namespaces, or none at all."""
 
-    def __init__(self, folder: Path, text: str, ranks: int) -> None:
+    def __init__(self, folder: Path, text: str, ranks: int, used: set[str]) -> None:
         self.kind, _, self.rate = text.partition(":")
-        self.folder, self.ranks = folder, ranks
+        self.folder, self.ranks, self.used = folder, ranks, used  # the names of what was asked for
         mpi = mpis_at_hand()[0]
         settings = {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
         self.environment = mpi.environment(ranks) | settings
@@ -97,46 +100,21 @@ class Link:
     def run(self, command: str, *arguments: str, what: str = "", flag: str = "--json") -> Path:
         """Run a command of dear-mpi, unless a quiet run of it is there; return the file of its quietest run."""
         name = "-".join(part for part in (command, self.kind, self.rate, str(self.ranks), what) if part)
-        log, lost = self.folder / f"{name}.lost", list[float]()
-        if log.exists():
-            lost = json.loads(log.read_text("utf-8"))
-        given = [*self.launcher, sys.executable, "-m", "dear_mpi", command, *arguments, *self.flags]
-        for number in range(len(lost), len(lost) + ATTEMPTS):
-            if lost and min(lost) <= QUIET:
-                break
-            before = ticks()
-            finished([*given, flag, str(self.folder / f"{name}.{number}.json")], self.environment)
-            lost.append(stolen_since(before))
-            log.write_text(json.dumps(lost), encoding="utf-8")
-            print(f"{name}: {lost[-1]:.1%} of the processors lost", flush=True)
-        return self.folder / f"{name}.{lost.index(min(lost))}.json"
-
-
-def finished(given: list[str], environment: dict[str, str]) -> None:
-    """Run a command to its end.
-
-    Raises:
-        SystemExit: it failed, or took too long.
-    """
-    kept: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    job = subprocess.Popen(given, cwd=ROOT, env=environment, **kept)
-    with ended(job):
-        try:
-            said, _ = job.communicate(timeout=2 * LIMIT_S)
-        except subprocess.TimeoutExpired:
-            said = f"it took more than {2 * LIMIT_S} s"
-    if job.returncode:
-        raise SystemExit(f"{' '.join(given)}\n{said}")
+        given = [*self.launcher, sys.executable, "-m", "dear_mpi", command, *arguments, *self.flags, flag]
+        self.used.add(name)
+        watch = partial(Watch, COMMAND, hosts=self.kind == "hosts")
+        return quietest(self.folder, name, watch, lambda file: run([*given, str(file)], self.environment, 2 * LIMIT_S))
 
 
 def compute_of(name: str, fusion: str) -> list[str]:
     return ["--model", f"synthetic:{name}", "--forward-time", str(FORWARD_S[name]), "--fusion", fusion]
 
 
-def profile_of(folder: Path, ranks: int, name: str) -> Path:
+def profile_of(link: Link, name: str) -> Path:
     """The compute of a model, on as many ranks, without a link."""
-    flags = ["--schedule", "sequential", "--iterations", str(ITERATIONS[name])]
-    return Link(folder, "none", ranks).run("train", *compute_of(name, ALONE), *flags, what=name, flag="--profile")
+    flags = [*compute_of(name, ALONE), "--schedule", "sequential", "--iterations", str(ITERATIONS[name])]
+    alone = Link(link.folder, "none", link.ranks, link.used)
+    return alone.run("train", *flags, what=name, flag="--profile")
 
 
 def benchmarked(link: Link) -> Path:
@@ -165,12 +143,12 @@ def measured(link: Link, models: list[str], contest: Contest) -> tuple[Path, dic
 
 def predicted(link: Link, rows: Path, name: str, contest: Contest, *more: str) -> dict[str, Row]:
     """What simulate says about a model on this link, by schedule."""
-    flags = ["--network", str(rows), "--profile", str(profile_of(link.folder, link.ranks, name))]
+    flags = ["--network", str(rows), "--profile", str(profile_of(link, name))]
     flags += ["--ranks", str(link.ranks), "--schedules", contest.schedules, "--fusion", contest.fusion, *more]
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
         file = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "dear_mpi", "simulate", *flags, "--json", str(file)]
-        finished(command, link.environment)
+        run(command, link.environment, LIMIT_S)
         return {row["schedule"]: row for row in read(file)}
 
 
@@ -178,9 +156,9 @@ def compared(link: Link, models: list[str], contest: Contest) -> list[Compared]:
     """Each schedule of each model."""
     rows, runs = measured(link, models, contest)
     found = []
-    for name, run in runs.items():
+    for name, file in runs.items():
         said, free = (predicted(link, rows, name, contest, *more) for more in ((), ("--stall", "0%")))
-        for row in read(run):
+        for row in read(file):
             both = (each[row["schedule"]] for each in (said, free))
             found.append(Compared(contest, link.kind, link.rate, row, *both))
     return found

@@ -1,0 +1,58 @@
+"""Pages of the benchmark, made from rows that are there."""
+
+import json
+from dataclasses import asdict
+
+from dear_mpi.bench.summary import against_peers
+from tests import bench_pages
+from tests.bench.test_bench import row
+from tests.test_benchmark_pages import RECORD
+
+SIZES = [1 << 20, 4 << 20, 16 << 20, 64 << 20]
+
+
+def keep(folder, name, rows):
+    """As if they were measured before, in a quiet moment."""
+    (folder / f"{name}.records").write_text(json.dumps([asdict(RECORD)]))
+    (folder / f"{name}.0.json").write_text(json.dumps([asdict(each) for each in against_peers(rows)]))
+
+
+def test_the_page_of_hosts_has_the_best_call_of_the_library_at_each_size(tmp_path):
+    rows = [
+        each
+        for size in SIZES
+        for each in (
+            row("native", size, 9e4),
+            row("native-persistent", size, 8e4 if size == SIZES[0] else 1e5),
+            row("ring", size, 2e4, segment_bytes=60 << 10),
+            row("ring", size, 4e4, segment_bytes=256 << 10),
+        )
+    ]
+    keep(tmp_path, "bench-hosts", rows)
+    (tmp_path / "bench-hosts.0.tcp").write_text(json.dumps({3 * size // 2: [0.0125] * 11 for size in SIZES}))
+    _, records, lines = bench_pages.hosts(tmp_path)
+    assert records == [RECORD]
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    found = {name: cells for name, *cells in table}
+    assert list(found) == ["ms", "---", "the bound", "plain TCP", "native-best", "ring, 60 KiB", "ring, 256 KiB"]
+    assert [cell.split(", ")[-1] for cell in found["native-best"]] == ["native-persistent)"] + 3 * ["native)"]
+    assert found["plain TCP"][0] == "12.5 (1.05)"  # the bound, 13.2 ms, over it
+    assert found["ring, 60 KiB"][0] == "20.0 ±0.0 (0.66)"
+
+
+def test_the_page_of_collectives_has_a_line_for_each_size_and_means_over_them(tmp_path):
+    for ranks in (2, 4):
+        rows = [
+            *(row("native", 4, 2.0), row("mpich", 4, 4.0), row("auto", 4, 6.0, chosen="ring"), row("function", 4, 8.0)),
+            *(row("native", 64, 2.0), row("mpich", 64, 1.0), row("auto", 64, 3.0), row("function", 64, 3.0)),
+        ]
+        keep(tmp_path, f"bench-{ranks}", rows)
+    _, records, lines = bench_pages.collectives(tmp_path)
+    assert len(records) == 2
+    text = "\n".join(lines)
+    assert (
+        text.count("| 4 B | 2.0 ±0.0 (1.00, native) | 4.0 ±0.0 (2.00, mpich) | 6.0 ±0.0 (3.00, ring) | 8.0 ±0.0 (4.00)")
+        == 2
+    )
+    assert "| auto | 3.00 |  |  |" in text
+    assert "| function | 3.46 |  |  |" in text

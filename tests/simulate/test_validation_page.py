@@ -1,0 +1,44 @@
+"""The page of predictions says what was measured for it, and of that alone how much was lost."""
+
+import json
+from dataclasses import asdict, replace
+
+from tests.simulate.validation import losses, page
+from tests.simulate.validation_runs import PEERS, USUAL, Compared
+from tests.test_benchmark_pages import RECORD
+
+
+def compared(contest, ranks, model, schedule, measured_s, predicted_s):
+    facts = {
+        "ranks": ranks,
+        "model": f"synthetic:{model}",
+        "schedule": schedule,
+        "compute_s": 1.0,
+        "exposed_comm_s": 0.1,
+    }
+    measured = facts | {"median_s": measured_s, "median_low_s": measured_s - 0.01, "median_high_s": measured_s + 0.02}
+    network = {"alpha_s": 1e-5, "beta_s_per_B": 8e-9, "gamma_s_per_B": 0, "update_s_per_element": 2e-9}
+    contention = [{"update_s": 0.001, "stall": 1.1, "stretch": 1.2}]
+    predicted = facts | network | {"iteration_s": predicted_s, "contention": contention}
+    return Compared(contest, "hosts", "1gbit", measured, predicted, predicted | {"iteration_s": predicted_s - 0.1})
+
+
+def test_the_page_has_a_row_for_each_and_takes_apart_what_misses():
+    found = [compared(USUAL, 2, "resnet50", "wfbp", 1.2, 1.19), compared(USUAL, 2, "resnet50", "dear", 1.2, 1.0)]
+    found.append(compared(PEERS, 4, "resnet50", "ddp", 1.3, 1.31))
+    text = "\n".join(page(found, "What was lost.\n"))
+    assert "This run had 2 and 4 ranks, resnet50, and the links hosts:1gbit.\nWhat was lost." in text
+    assert "| 2 | resnet50 | wfbp | 1200 ±20 | 1190 | -0.8% | -9.2% |" in text
+    assert "| 2 | resnet50 | dear | 1200 ±20 | 1000 | **-16.7%** | -25.0% |" in text
+    assert "1 of 2 within 5%; median " in text
+    assert "- resnet50, dear, 2 ranks: measured +200 ms beside the prediction" in text
+    assert "## Peers, each with the buckets of its source" in text
+
+
+def test_what_was_lost_is_that_of_the_commands_of_this_page(tmp_path):
+    for name, stolen in {"bench": [0.01], "compare": [0.2, 0.02], "train": [0.2, 0.1, 0.3], "other": [0.9]}.items():
+        records = [asdict(replace(RECORD, stolen=each)) for each in stolen]
+        (tmp_path / f"{name}.records").write_text(json.dumps(records))
+    said = " ".join(losses(tmp_path, {"bench", "compare", "train"}).split())
+    assert "Of 3 commands that were 2." in said
+    assert "Still above that: train (10.0%)." in said
