@@ -52,7 +52,7 @@ def compare(flags: Flags) -> None:
         fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
         files, plot = timeline_files(flags.get("timeline")), flags.get("plot")
         written = [("--json", flags.get("json_file")), ("--plot", plot), *((FLAG, path) for path in files)]
-        check_files(read_by(flags) | {"--schedules": schedules}, written)
+        check_files(read_by(flags) | {"--schedules": schedules, "--fusion": fusions}, written)
         if plot is not None:
             check_ending("--plot", plot)
 

@@ -36,6 +36,7 @@ NETWORK = (
 )
 SEVERAL = "several with commas"
 MODEL = "synthetic:resnet50"
+FUSION = "How layers are fused into buckets: as for train, but for bo and auto; or FILE.py:FUNCTION"
 UPDATE = "Seconds of the optimiser for a million parameters."
 WIRE = f"Type in which gradients travel: {', '.join(DTYPES)}."
 FORWARD = "0.1, or that of the profile"
@@ -49,13 +50,18 @@ PROFILE = "Layers with their measured seconds, from dear-mpi train --profile FIL
 
 def simulate(
     model: Annotated[
-        str | None, Option(help=f"synthetic:TABLE; {SEVERAL}.", show_default=f"{MODEL}, or that of the profile")
+        str | None,
+        Option(
+            help=f"Model: synthetic:TABLE, as for train; {SEVERAL}.", show_default=f"{MODEL}, or that of the profile"
+        ),
     ] = None,
     ranks: Annotated[str, Option(help=f"Number of ranks; {SEVERAL}; 8:64 doubles from 8 to 64.")] = "64",
     network: Annotated[str, Option(help=NETWORK)] = "10gbit,50us",
-    schedules: Annotated[str, Option(help=f"{', '.join(SCHEDULES)}, or FILE.py:NAME; {SEVERAL}.")] = "wfbp,dear",
-    fusion: Annotated[str, Option(help=f"Where buckets are cut, as for train; {SEVERAL}.")] = "25MB",
-    algorithm: Annotated[str, Option(help=f"{NAMES}, or FILE.py:FUNCTION, if it sends messages; {SEVERAL}.")] = "ring",
+    schedules: Annotated[
+        str, Option(help=f"Schedules: {', '.join(SCHEDULES)}, or FILE.py:NAME; {SEVERAL}.")
+    ] = "wfbp,dear",
+    fusion: Annotated[str, Option(help=f"{FUSION}; {SEVERAL}.")] = "25MB",
+    algorithm: Annotated[str, Option(help=f"Collective algorithm: {NAMES}, or FILE.py:FUNCTION; {SEVERAL}.")] = "ring",
     forward_time: Annotated[
         float | None, Option(help="Seconds of the forward pass; a profile is scaled.", show_default=FORWARD)
     ] = None,
@@ -68,7 +74,7 @@ def simulate(
     update_time: Annotated[float | None, Option(help=UPDATE, show_default="0, or that of the profile")] = None,
     wire: Annotated[str | None, Option(help=WIRE, show_default="fp32, or that of the profile")] = None,
     straggler: Annotated[
-        str | None, Option(help="A rank that computes slower, and how many times, e.g. 7:1.5.", show_default="none")
+        str | None, Option(help="A slow rank, and how many times as long it computes, e.g. 7:1.5.", show_default="none")
     ] = None,
     jitter: Annotated[str, Option(help="Spread of the time of each layer on each rank, e.g. 5%.")] = "0%",
     stall: Annotated[str | None, Option(help=STALL, show_default="0%, or that of the file of bench --beside")] = None,

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.paper_models import load_modules
@@ -17,6 +19,7 @@ from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
+from tests.cli_checks import assert_one_line
 from tests.training_checks import settings
 
 SIZES = st.lists(st.integers(0, 40), max_size=20)
@@ -220,3 +223,12 @@ def test_a_users_function_cuts_while_training(tmp_path):
     config = Config.of(settings(model="mlp", iterations=5, fusion=f"{file}:cutt"))
     with pytest.raises(AgreedError, match=r"fusion file mine\.py has no function 'cutt'; it has cut"):
         run_loopback(2, lambda transport: train(config, World(transport)))
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_the_file_of_a_fusion_is_not_written_over(command, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def cut(layout, times, network):\n    return []\n")
+    fusion = f"{file}:cut" if command == "train" else f"none,{file}:cut"
+    done = CliRunner().invoke(app, [command, "--threads", "1", "--fusion", fusion, "--json", str(file)])
+    assert_one_line(done, "would write over the file of --fusion")
