@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Layer
 from dear_mpi.training.line.arena import Arena, GradPlace
+from dear_mpi.training.line.stale import Copies
 
 __all__ = ["LayerUse", "layer_uses"]
 
@@ -32,37 +34,44 @@ class LayerUse:
     filled: bool = field(default=False, init=False)
     parts: int = field(default=0, init=False)  # of this batch, before the last
     kept: list[Array] = field(default_factory=list, init=False)  # the sums of their gradients
+    copies: Copies | None = field(default=None, init=False)  # of the layer, while it is inspected
 
     @property
     def places(self) -> Sequence[GradPlace]:
         return self.arena.places[self.number]
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
-        """Run the layer.
-
-        If it is to be inspected, the memory that its values were moved from is full of NaN meanwhile: a layer that
-        kept an array, and computes with that instead of ``parameter.value``, would never see an update.
-        """
-        left = [(place, place.left) for place in self.places if place.left is not None] if inspect else []
-        if not left:
-            return self.layer.forward(x)
-        for _, array in left:
-            array[...] = math.nan
-        try:
-            y = self.layer.forward(x)
-        finally:
-            for place, array in left:
-                array[...] = place.parameter.value
-                place.left = None
-        wrong = bool(array_module(y).isnan(y).any()) and not bool(array_module(x).isnan(x).any())
-        for place, _ in left:
-            if wrong:
-                self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
-        return y
+        """Run the layer; if it is to be inspected, see first that it computes with ``parameter.value``."""
+        left = [place.left for place in self.places if place.left is not None] if inspect else []
+        if left:
+            self.copies = Copies(self.layer, left)
+            self.compare(lambda layer: [layer.forward(x.copy())])
+        return self.layer.forward(x)
 
     def backward(self, dy: Array) -> Array:
-        """Let the layer write its gradients; the gradient of its input."""
+        """Let the layer write its gradients; the gradient of its input. What began in ``forward`` is seen here, too."""
+        if self.copies is not None:
+            before = [place.grad.copy() for place in self.places]
+
+            def run(layer: Layer) -> list[Array]:
+                found = [layer.backward(dy.copy()), *(place.parameter.grad.copy() for place in self.places)]
+                for place, grad in zip(self.places, before, strict=True):
+                    place.parameter.grad = place.grad
+                    place.grad[...] = grad
+                return found
+
+            self.compare(run)
+            self.copies = None
+            for place in self.places:
+                place.left = None
         return self.layer.backward(dy)
+
+    def compare(self, run: Callable[[Layer], Sequence[Any]]) -> None:
+        """Complain if what copies of the layer make depends on the memory that its values were moved from."""
+        if self.copies is not None and self.copies.differ(run):
+            for place in self.places:
+                if place.left is not None:
+                    self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
 
     def before_backward(self, dy: Array, *, inspect: bool) -> None:
         """Let the layer's gradients go where this use has its own; fill them with NaN if they are to be inspected."""

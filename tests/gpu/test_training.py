@@ -2,10 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from dear_mpi.collectives.transports.transport import StagedTransport
+from dear_mpi.kernels.array import to_host
+from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World, run_world
+from dear_mpi.training import Session
 from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
@@ -45,6 +49,37 @@ def test_same_bits_under_every_schedule_direct_and_staged(choices):
         for path in (direct, staged)
     }
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("update", ["full", "sharded"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_value_that_was_changed_in_place_is_kept(dtype, update):
+    """Where it stays in its own memory: it is read on the stream of the update, behind that of the change."""
+
+    def body(world):
+        weight = np.random.default_rng(0).standard_normal((6, 40))
+        layers = [Cast("narrow", weight.astype(dtype)), Dense("last", np.ones((40, 4)))]
+        layers[0].weight.rebind = dtype == "float32"
+        with Session(layers, SoftmaxCrossEntropy(), direct(world), device="cuda", update=update) as session:
+            for _ in range(2):
+                session.step(np.ones((3, 6)), np.zeros(3, int))
+                session.flush()
+                layers[0].weight.value[1] = 5.0
+            session.step(np.ones((3, 6)), np.zeros(3, int))
+            session.flush()
+            return abs(to_host(layers[0].weight.value)[1] - 5.0).max()
+
+    assert run_world(body, threads=2) < 0.5
+
+
+class Cast(Dense):
+    """A layer of another type than the model's."""
+
+    def forward(self, x):
+        return super().forward(x.astype(self.weight.value.dtype)).astype(float)
+
+    def backward(self, dy):
+        return super().backward(dy.astype(self.weight.value.dtype)).astype(float)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])

@@ -1,6 +1,7 @@
 """What goes wrong in training is found, on all ranks alike, and said by name: no result is wrong in silence."""
 
 import re
+import threading
 import warnings
 
 import numpy as np
@@ -14,7 +15,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
-from tests.training_checks import KINDS, arena_of, settings
+from tests.training_checks import KINDS, README, arena_of, settings
 
 RANKS = 3
 
@@ -159,11 +160,107 @@ class Keeps(Dense):
         return x @ self.mine + self.bias.value
 
 
+class KeepsBehindAMask(Keeps):
+    """It hides what is no number."""
+
+    def forward(self, x):
+        h = super().forward(x)
+        return np.where(h > 0, h, 0)
+
+
+class KeepsForBackward(Keeps):
+    """It reads its value forward, and a view of its own array backward."""
+
+    def __init__(self, name, weight):
+        super().__init__(name, weight)
+        self.mine = weight.T
+
+    def forward(self, x):
+        return Dense.forward(self, x)
+
+    def backward(self, dy):
+        super().backward(dy)
+        return dy @ self.mine
+
+
+class KeepsForGradients(KeepsForBackward):
+    """As a decay of its own."""
+
+    def backward(self, dy):
+        dx = Dense.backward(self, dy)
+        self.weight.grad += 0.01 * self.mine.T
+        return dx
+
+
 @pytest.mark.parametrize("schedule", KINDS)
-def test_a_layer_that_does_not_read_its_values_is_named(schedule, model):
-    model(Keeps)
+@pytest.mark.parametrize("layer", [Keeps, KeepsBehindAMask, KeepsForBackward, KeepsForGradients])
+def test_a_layer_that_does_not_read_its_values_is_named(layer, schedule, model):
+    model(layer)
     said = complaint(schedule=schedule)
-    assert "layer 2 (Keeps), parameter dense1.weight: the layer computes with an array of its own; read param" in said
+    what = "parameter dense1.weight: the layer computes with an array of its own; read parameter.value each time"
+    assert f"layer 2 ({layer.__name__}), {what}" in said
+
+
+class Holds(Keeps):
+    """It does nothing wrong, though it holds the array that it was made of."""
+
+    forward = Dense.forward
+
+
+DRAWN = np.random.default_rng(0)
+
+
+class Draws(Holds):
+    """From a generator that all layers share, copies as well."""
+
+    def forward(self, x):
+        return super().forward(x) + DRAWN.standard_normal(20).astype(x.dtype)
+
+
+class Counts(Holds):
+    """What it has seen is a part of it: an inspection must leave no trace there."""
+
+    seen = iterations = 0
+
+    def forward(self, x):
+        self.seen += 1
+        assert self.seen <= self.iterations + 2, "once more, to see what memory it takes, or for the accuracy"
+        return super().forward(x)
+
+    def backward(self, dy):
+        self.iterations += 1
+        return super().backward(dy)
+
+
+class IsNotCopied(Holds):
+    def __init__(self, name, weight):
+        super().__init__(name, weight)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("layer", [Holds, Draws, Counts, IsNotCopied])
+def test_a_layer_that_only_holds_an_array_is_left_alone(layer, accumulate, model):
+    model(layer)
+    assert complaints(iterations=2, accumulate=accumulate, debug=True) == [None] * RANKS
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
+def test_models_whose_arrays_somebody_holds_are_left_alone(name, monkeypatch):
+    """With the losses of models that nobody holds."""
+    build, held = MODELS[name], []
+
+    def hold(*arguments):
+        layers = build(*arguments)
+        held.extend(parameter.value for layer in layers for parameter in layer.parameters)
+        return layers
+
+    choices = {"model": name, "iterations": 3} | ({"data": README, "context": 8, "batch": 6} if name == "gpt" else {})
+    config = Config.of(settings(**choices))
+    plain = run_loopback(2, lambda transport: train(config, World(transport))["params_sha256"])
+    monkeypatch.setitem(MODELS, name, hold)
+    assert run_loopback(2, lambda transport: train(config, World(transport))["params_sha256"]) == plain
+    assert held
 
 
 def test_arrays_that_others_hold_have_their_values_after_the_first_iteration(monkeypatch):

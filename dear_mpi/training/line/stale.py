@@ -1,0 +1,75 @@
+"""Does a layer compute with the memory that its values were moved from, instead of ``parameter.value``?
+
+Such a layer would never see an update. Copies of it run, forward and backward, while that memory is full of other
+numbers, and what they return and write is compared: that of a right layer does not depend on these numbers.
+
+Two fillings have opposite signs, so that no mask, such as max(h, 0), hides both. The first one comes again: a layer
+that draws random numbers differs from itself, and is left alone. So is one that cannot be copied.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.models.layer import Layer
+
+__all__ = ["Copies"]
+
+FILLINGS = 1.0, -3.0, 1.0
+
+
+class Copies:
+    """Copies of a layer, which share its parameters.
+
+    Args:
+        left: the memory that its values were moved from; it is as before when a call returns.
+    """
+
+    def __init__(self, layer: Layer, left: Sequence[Array]) -> None:
+        self.left, self.copies = [(array, array.copy()) for array in left], [layer] * len(FILLINGS)
+        shared = [*layer.parameters, *left]
+        self.useful = False
+        with suppress(Exception):  # whatever a user's layer holds that cannot be copied
+            self.copies = self.each(lambda own: copy.deepcopy(own, {id(each): each for each in shared}))
+            self.useful = True
+
+    def differ(self, run: Callable[[Layer], Sequence[Any]]) -> bool:
+        """Whether the arrays that a call makes of each copy depend on what the memory is filled with."""
+        if not self.useful:
+            return False
+        first, other, again = self.each(run)
+        random, stale = not alike(first, again), not alike(first, other)
+        self.useful = not random and not stale
+        return stale and not random
+
+    def each(self, run: Callable[[Layer], Any]) -> list[Any]:
+        found = []
+        for filling, layer in zip(FILLINGS, self.copies, strict=True):
+            for array, value in self.left:
+                array[...] = filling * (1.5 - value)  # also where all values are 0, or 1
+            try:
+                found.append(run(layer))
+            finally:
+                for array, value in self.left:
+                    array[...] = value
+        return found
+
+
+def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether arrays are equal but for rounding, which may depend on where an array begins in memory."""
+    pairs = zip(some, others, strict=True)
+    return not any(far(to_host(one), to_host(other)) for one, other in pairs if hasattr(one, "shape"))
+
+
+def far(one: Array, other: Array) -> bool:
+    if one.shape != other.shape:
+        return True
+    first, second = one.astype(np.float64), other.astype(np.float64)
+    most = np.maximum(abs(first), abs(second)).max(initial=0.0)
+    return bool((abs(first - second) > most * 10.0**-one.itemsize).any())
