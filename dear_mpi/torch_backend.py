@@ -11,25 +11,20 @@ so ``torch.distributed`` needs no address and no port: its store is one that eac
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from functools import partial
-from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
-from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce_scatter, transport_of
+from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
+from dear_mpi.collectives.plans.exchange import exchange
 from dear_mpi.collectives.plans.runners import check_algorithm
-from dear_mpi.collectives.program.errors import ArgumentError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.collectives.transports.watchdog import Watchdog
-from dear_mpi.kernels.array import Array
-from dear_mpi.models.adapters.torch_parameter import array_of
+from dear_mpi.models.adapters.torch_group import Steps, TorchGroup, collective
+from dear_mpi.models.adapters.torch_tensors import check_fits, contiguous, counts, cut, for_each, octets, only, plain
 from dear_mpi.reporting.units import check_seconds
 
 __all__ = ["DearGroup", "init_process_group"]
@@ -43,7 +38,8 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
 
     Args:
         comm: an mpi4py communicator, or a ``Transport``.
-        algorithm: of all-reduce, reduce-scatter and all-gather; a broadcast goes by a binomial tree.
+        algorithm: of all-reduce, reduce-scatter and all-gather; broadcast and reduce go by a binomial tree, and
+            gather, scatter and all-to-all straight from rank to rank.
         stall_after_s: say so when a rank has waited for so long (``docs/faults.md``); 0 for never.
         options: more of ``make_plan``, such as ``segment_bytes``.
 
@@ -96,131 +92,146 @@ def among(transport: Transport, ranks: Sequence[int]) -> Any:
     return found
 
 
-class Work(dist.Work):  # type: ignore[misc]
-    """A collective under way; ``future`` is done when it is over."""
-
-    def __init__(self, future: Any) -> None:
-        super().__init__()
-        self.future = future
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Block until it is over; raises what went wrong."""
-        self.future.wait()
-        return True
-
-    def is_completed(self) -> bool:
-        return bool(self.future.done())
-
-    def get_future(self) -> Any:
-        """What C++ waits for: an exception is an error there only if it leaves a callback."""
-        return self.future.then(lambda future: future.wait())
+def not_offered(group: DearGroup, *arguments: Any) -> NoReturn:
+    raise NotImplementedError(f"backend {NAME!r} does not offer send and receive between two ranks")
 
 
-class DearGroup(dist.ProcessGroup):  # type: ignore[misc]
+class DearGroup(TorchGroup):
     """Ranks that communicate by our collectives; the methods are those that torch.distributed calls."""
 
-    group_name: str = ""
-
     def __init__(self, transport: Transport, chosen: dict[str, Any], name: str, stall_after_s: float = 0.0) -> None:
-        super().__init__(transport.rank, transport.size)
-        self.group_name = name  # that of the base class is one of C++'s backends, which this group has not
-        self.transport, self.chosen = transport, chosen
-        self.queue: SimpleQueue[tuple[Any, Any, Callable[[], object]] | None] = SimpleQueue()
-        # A daemon: a rank that failed elsewhere ends, and the job with it, though the thread still waits.
-        threading.Thread(target=self.serve, args=[stall_after_s], name="torch_backend", daemon=True).start()
-
-    def serve(self, stall_after_s: float) -> None:
-        """Run what was started; after a failure nothing on the wire can be relied on, and nothing more is run."""
-        with Watchdog(self.transport, stall_after_s) if stall_after_s else nullcontext():
-            failure: BaseException | None = None
-            while (item := self.queue.get()) is not None:
-                failure = carried_out(*item, failure) or failure
-
-    def start(self, result: Any, call: Callable[[], object]) -> Work:
-        future: Any = torch.futures.Future()
-        self.queue.put((future, result, call))
-        return Work(future)
-
-    def shutdown(self) -> None:
-        """End the thread when it has run what was started."""
-        self.queue.put(None)
+        super().__init__(transport, name, stall_after_s)
+        self.chosen = chosen
 
     def getBackendName(self) -> str:
         return NAME
 
-    def allreduce(self, tensors: Sequence[Any], opts: Any) -> Work:
+    @collective
+    def allreduce(self, tensors: Sequence[Any], opts: Any) -> Steps:
         op = op_of(opts)
-
-        def run() -> None:
-            for tensor in tensors:
-                with plain(tensor) as array:
-                    all_reduce(array, self.transport, op=op, **self.chosen)
-
-        return self.start(tensors, run)
+        with plain(tensors) as arrays:
+            yield tensors
+            for array in arrays:
+                all_reduce(array, self.transport, op=op, **self.chosen)
 
     allreduce_coalesced = allreduce
 
-    def broadcast(self, tensors: Sequence[Any], opts: Any) -> Work:
-        def run() -> None:
-            for tensor in tensors:
-                with plain(tensor) as array:
-                    broadcast(octets(array), self.transport, root=opts.rootRank)
+    @collective
+    def reduce(self, tensors: Sequence[Any], opts: Any) -> Steps:
+        """Only the root's tensor changes."""
+        op, root = op_of(opts), opts.rootRank
+        with plain(tensors) as arrays:
+            yield tensors
+            for array in arrays:
+                reduce(array if self.rank() == root else array.copy(), self.transport, root=root, op=op)
 
-        return self.start(tensors, run)
+    @collective
+    def broadcast(self, tensors: Sequence[Any], opts: Any) -> Steps:
+        with plain(tensors) as arrays:
+            yield tensors
+            for array in arrays:
+                broadcast(octets(array), self.transport, root=opts.rootRank)
 
-    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Work:
-        """Output: what the ranks give, one behind the other."""
+    @collective
+    def allgather(self, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any = None) -> Steps:
+        """Ranks may give tensors of different sizes."""
+        (tensors,), (own,) = outputs, given
+        with plain(tensors) as arrays:
+            check_fits("tensor", own, tensors[self.rank()])
+            whole = np.empty(sum(array.nbytes for array in arrays), np.uint8)
+            part = octets(contiguous(own))
+            yield outputs
+            sizes = counts([array.nbytes for array in arrays])
+            all_gather(part, self.transport, out=whole, **sizes, **self.chosen)
+            for array in arrays:
+                octets(array)[...], whole = whole[: array.nbytes], whole[array.nbytes :]
 
-        def run() -> None:
-            with plain(output) as whole:
-                rows = octets(whole).reshape(self.size(), -1)
-                rows[self.rank()] = octets(np.ascontiguousarray(array_of(given)))
+    @collective
+    def all_gather_single_coalesced(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None) -> Steps:
+        """Output: what the ranks give, one after the other."""
+        with plain(outputs) as arrays:
+            for output, own in zip(outputs, given, strict=True):
+                check_fits("output_tensor", output, own, self.size())
+            yield outputs
+            for array, own in zip(arrays, given, strict=True):
+                rows = octets(array).reshape(self.size(), -1)
+                rows[self.rank()] = octets(contiguous(own))
                 all_gather(rows, self.transport, **self.chosen)
 
-        return self.start(output, run)
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
+        return self.all_gather_single_coalesced([output], [given], opts)
 
-    def allgather(self, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any = None) -> Work:
-        def run() -> None:
-            for tensors, own in zip(outputs, given, strict=True):
-                rows = np.empty((self.size(), own.nbytes), np.uint8)
-                rows[self.rank()] = octets(np.ascontiguousarray(array_of(own)))
-                all_gather(rows, self.transport, **self.chosen)
-                for tensor, row in zip(tensors, rows, strict=True):
-                    with plain(tensor) as array:
-                        octets(array)[...] = row
-
-        return self.start(outputs, run)
-
-    def reduce_scatter_single(self, output: Any, given: Any, opts: Any) -> Work:
-        """Given: as many parts as ranks, one behind the other; output: the sum of those of this rank's number."""
+    @collective
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any) -> Steps:
+        """Given: as many parts as ranks, one after the other; output: the sum of those of this rank's number."""
         op = op_of(opts)
-
-        def run() -> None:
-            whole = np.ascontiguousarray(array_of(given)).reshape(-1)
-            with plain(output) as array:
+        with plain(outputs) as arrays:
+            for output, whole in zip(outputs, given, strict=True):
+                check_fits("input", whole, output, self.size())
+            wholes = [contiguous(whole).reshape(-1) for whole in given]
+            yield outputs
+            for array, whole in zip(arrays, wholes, strict=True):
                 reduce_scatter(whole, self.transport, out=array.reshape(-1), op=op, **self.chosen)
 
-        return self.start(output, run)
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any) -> Any:
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
 
-    def reduce_scatter(self, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Work:
-        (output,), (parts,) = outputs, given
-        return self.reduce_scatter_single(output, torch.cat([part.reshape(-1) for part in parts]), opts)
+    @collective
+    def reduce_scatter(self, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Steps:
+        """Parts may be of different sizes."""
+        ((output,), (parts,)), op = (outputs, given), op_of(opts)
+        with plain([output]) as (array,):
+            check_fits("output", output, parts[self.rank()])
+            whole = np.concatenate([contiguous(part).reshape(-1) for part in parts])
+            yield outputs
+            sizes = counts([part.numel() for part in parts])
+            reduce_scatter(whole, self.transport, out=array.reshape(-1), op=op, **sizes, **self.chosen)
 
-    def barrier(self, opts: Any = None) -> Work:
-        return self.start(None, partial(barrier, self.transport))
+    @collective
+    def gather(self, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any) -> Steps:
+        """Outputs: a list at the root, none elsewhere."""
+        (own,), (tensors,) = given, outputs or [[]]
+        with plain(tensors) as arrays:
+            outgoing = only(opts.rootRank, contiguous(own), self.size())
+            incoming = for_each(arrays, self.size())
+            yield outputs
+            exchange(self.transport, "gather", outgoing, incoming)
 
+    @collective
+    def scatter(self, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Steps:
+        """Given: a list at the root, none elsewhere."""
+        (parts,) = given or [[]]
+        with plain(outputs) as (array,):
+            outgoing = for_each([contiguous(part) for part in parts], self.size())
+            incoming = only(opts.rootRank, array, self.size())
+            yield outputs
+            exchange(self.transport, "scatter", outgoing, incoming)
 
-def carried_out(future: Any, result: Any, call: Callable[[], object], before: BaseException | None) -> Any:
-    """Make a call, and tell its future; what went wrong, unless it is an argument that all ranks refuse."""
-    try:
-        if before is not None:
-            raise CollectiveError(f"the collective was not run, because one before it failed: {before}")
-        call()
-    except BaseException as error:
-        future.set_exception(error)
-        return None if isinstance(error, ArgumentError) else before or error
-    future.set_result(result)
-    return None
+    @collective
+    def alltoall(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None) -> Steps:
+        with plain(outputs) as arrays:
+            outgoing = for_each([contiguous(part) for part in given], self.size())
+            incoming = for_each(arrays, self.size())
+            yield outputs
+            exchange(self.transport, "all_to_all", outgoing, incoming)
+
+    @collective
+    def all_to_all_single(
+        self, output: Any, given: Any, output_sizes: Any, given_sizes: Any, opts: Any = None
+    ) -> Steps:
+        """Cut along the first dimension: into the sizes given, or evenly if there are none."""
+        with plain([output]) as (array,):
+            outgoing = cut(contiguous(given), given_sizes, self.size())
+            incoming = cut(array, output_sizes, self.size())
+            yield output
+            exchange(self.transport, "all_to_all_single", outgoing, incoming)
+
+    @collective
+    def barrier(self, opts: Any = None) -> Steps:
+        yield None
+        barrier(self.transport)
+
+    send = recv = recv_anysource = not_offered
 
 
 def op_of(opts: Any) -> str:
@@ -233,18 +244,3 @@ def op_of(opts: Any) -> str:
     if name not in OPS:
         raise ValueError(f"reduction {name} is not offered by backend {NAME!r}. Allowed: {', '.join(OPS)}")
     return OPS[name]
-
-
-@contextmanager
-def plain(tensor: Any) -> Iterator[Array]:
-    """A contiguous array with a tensor's elements, which go back into the tensor behind the block."""
-    array = array_of(tensor)
-    contiguous = np.ascontiguousarray(array)
-    yield contiguous
-    if not np.may_share_memory(array, contiguous):
-        array[...] = contiguous
-
-
-def octets(array: Array) -> Array:
-    """The bytes of a contiguous array, flat: what is not reduced may have any type."""
-    return array.reshape(-1).view(np.uint8)

@@ -7,11 +7,18 @@ torch = pytest.importorskip("torch", reason="the backend of torch.distributed ne
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from dear_mpi.collectives import all_reduce  # noqa: E402
-from dear_mpi.collectives.program.errors import ArgumentError, CollectiveError, MismatchError  # noqa: E402
+from dear_mpi.collectives.program.errors import (  # noqa: E402
+    ArgumentError,
+    CollectiveError,
+    MismatchError,
+    TransportError,
+)
 from dear_mpi.torch_backend import init_process_group  # noqa: E402
 from tests.adapters.torch_digits import ddp, learned, new, parts  # noqa: E402
 
@@ -138,8 +145,125 @@ def sharded(module):
 
 
 def test_what_is_not_offered_says_so(comm, group):
-    with pytest.raises(ValueError, match=r"reduction BXOR is not offered by backend 'dear'\. Allowed: SUM"):
+    with pytest.raises(ArgumentError, match=r"reduction BXOR is not offered by backend 'dear'\. Allowed: SUM"):
         dist.all_reduce(torch.ones(3, dtype=torch.int64), dist.ReduceOp.BXOR)
+    with pytest.raises(NotImplementedError, match="backend 'dear' does not offer send and receive"):
+        dist.isend(torch.ones(3), (comm.rank + 1) % comm.size)
+
+
+SPARSE = torch.ones(3).to_sparse()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda size, bad: dist.all_reduce(SPARSE.clone() if bad else torch.ones(3)), "must be dense"),
+        (lambda size, bad: dist.broadcast(SPARSE.clone() if bad else torch.ones(3), 0), "must be dense"),
+        (lambda size, bad: dist.all_reduce(torch.ones(3), dist.ReduceOp.BXOR if bad else dist.ReduceOp.SUM), "BXOR"),
+        (lambda size, bad: dist.all_reduce(torch.ones(1).expand(3) if bad else torch.ones(3)), "memory for each"),
+        (lambda size, bad: dist.all_gather([torch.ones(2)] * size, torch.ones(2 + bad)), "must have 2 elements"),
+        (
+            lambda size, bad: dist.all_gather_single(torch.ones(2 * size + bad), torch.ones(2)),
+            "output_tensor must have",
+        ),
+        (lambda size, bad: dist.reduce_scatter_single(torch.ones(2), torch.ones(2 * size + bad)), "input must have"),
+        (
+            lambda size, bad: dist.all_to_all([torch.ones(2)] * size, [torch.ones(2)] * (size + bad)),
+            "a tensor for each",
+        ),
+        (
+            lambda size, bad: dist.all_to_all_single(
+                torch.ones(size), torch.ones(size), None, [bad + 1] + [1] * (size - 1)
+            ),
+            "split sizes must add up to",
+        ),
+    ],
+)
+def test_what_one_rank_cannot_do_all_refuse_and_go_on(comm, agree, group, call, message):
+    """Twice: at first there are no plans, then kept ones."""
+    for bad in (comm.rank == comm.size - 1, True, comm.rank == 0):
+        with pytest.raises(ArgumentError, match=message):
+            call(comm.size, int(bad))
+        ones = torch.ones(3)
+        dist.all_reduce(ones)
+        agree(ones.tolist() == [comm.size] * 3)
+        call(comm.size, 0)
+
+
+def test_what_ranks_give_may_be_of_different_sizes(comm, agree, group):
+    size, rank = comm.size, comm.rank
+    gathered = [torch.zeros(other, 2) for other in range(size)]
+    dist.all_gather(gathered, torch.full((rank, 2), float(rank)))
+    agree(all(bool((each == other).all()) for other, each in enumerate(gathered)))
+    part = torch.zeros(rank + 1)
+    dist.reduce_scatter(part, [torch.full((other + 1,), float(other)) for other in range(size)])
+    agree(part.tolist() == [rank * size] * (rank + 1))
+    received = torch.zeros(sum(range(size)) + size * rank, 1, dtype=torch.int16)
+    given = torch.full((sum(range(size)) + size * rank, 1), rank, dtype=torch.int16)
+    sizes = [rank + other for other in range(size)]
+    dist.all_to_all_single(received, given, sizes, sizes)
+    agree(received.flatten().tolist() == [other for other in range(size) for _ in range(rank + other)])
+
+
+def test_a_tensor_of_another_size_on_one_rank_is_refused_by_all(comm, agree, group):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    bad = int(comm.rank == 1)
+    with pytest.raises(MismatchError, match=r"gather: rank 1 sends 12 bytes to rank 0, which expects 8"):
+        dist.gather(torch.ones(2 + bad), [torch.ones(2) for _ in range(comm.size)] if comm.rank == 0 else None)
+    with pytest.raises(MismatchError, match="count must be the same on all ranks"):
+        dist.all_gather([torch.ones(2 + (bad and each != 1)) for each in range(comm.size)], torch.ones(2))
+    ones = torch.ones(3)
+    dist.all_reduce(ones)
+    agree(ones.tolist() == [comm.size] * 3)
+
+
+def test_rooted_collectives_and_all_to_alls(comm, agree, group):
+    size, rank = comm.size, comm.rank
+    root = size - 1
+    total = torch.arange(6.0).reshape(3, 2).T + rank  # which is not contiguous
+    before = total.clone()
+    dist.reduce(total, root)
+    expected = size * torch.arange(6.0).reshape(3, 2).T + sum(range(size))
+    agree(torch.equal(total, expected if rank == root else before))
+    means = torch.full((3,), float(rank))
+    dist.reduce(means, 0, dist.ReduceOp.AVG)
+    agree(rank > 0 or means.tolist() == [(size - 1) / 2] * 3)
+    gathered = [torch.zeros(2, dtype=torch.bool) for _ in range(size)] if rank == root else None
+    dist.gather(torch.tensor([rank % 2 == 0, True]), gathered, root)
+    agree(gathered is None or [each.tolist() for each in gathered] == [[n % 2 == 0, True] for n in range(size)])
+    part = torch.zeros(4)[::2]
+    dist.scatter(part, [torch.full((2,), float(other)) for other in range(size)] if rank == root else None, root)
+    agree(part.tolist() == [rank, rank])
+    received = [torch.zeros(other + rank) for other in range(size)]
+    dist.all_to_all(received, [torch.full((rank + other,), rank + 0.5) for other in range(size)])
+    agree(all(bool((each == other + 0.5).all()) for other, each in enumerate(received)))
+    whole = torch.zeros(size, 2, dtype=torch.complex64)
+    dist.all_to_all_single(whole, torch.full((size, 2), rank + 1j, dtype=torch.complex64))
+    agree(whole[:, 0].tolist() == [other + 1j for other in range(size)])
+    found = [None] * size if rank == 0 else None
+    dist.gather_object({"rank": rank}, found)
+    agree(rank > 0 or found == [{"rank": other} for other in range(size)])
+    taken = [None]
+    dist.scatter_object_list(taken, [f"for {other}" for other in range(size)] if rank == 0 else None)
+    agree(taken == [f"for {rank}"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_sharded_module_gives_its_whole_parameters(comm, agree, group):
+    """`full_tensor`, `distribute_tensor` and state dictionaries of DTensor call the group from C++."""
+    torch.manual_seed(0)
+    module = nn.Linear(7, 5)
+    expected = {name: each.detach().clone() for name, each in module.named_parameters()}
+    fully_shard(module)
+    agree(all(torch.equal(each.full_tensor(), expected[name]) for name, each in module.named_parameters()))
+    mesh = init_device_mesh("cpu", (comm.size,))
+    x = torch.arange(24.0).reshape(6, 4)
+    rows = distribute_tensor(x.clone(), mesh, [Shard(0)])
+    agree(torch.equal(rows.redistribute(mesh, [Shard(1)]).full_tensor(), x))
+    partial = DTensor.from_local(torch.full((6, 4), float(comm.rank)), mesh, [Partial()])
+    agree(bool((partial.redistribute(mesh, [Shard(0)]).full_tensor() == sum(range(comm.size))).all()))
+    agree(bool((partial.full_tensor() == sum(range(comm.size))).all()))
 
 
 def test_what_all_refuse_leaves_the_group_as_it_is(comm, group):
@@ -156,17 +280,35 @@ def test_an_algorithm_that_does_not_exist_is_refused_by_all(comm):
     assert not dist.is_initialized()
 
 
-def test_ranks_that_differ_hear_of_it_where_they_wait_and_go_no_further(comm):
+def test_ranks_that_differ_hear_of_it_where_they_wait_and_go_on(comm, agree):
     if comm.size == 1:
         pytest.skip("needs two ranks")
     init_process_group(comm)
     try:
-        module = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
         work = dist.all_reduce(torch.ones(3 + comm.rank), async_op=True)
         with pytest.raises(MismatchError, match="all_reduce: count must be the same on all ranks"):
             work.wait()
-        with pytest.raises(CollectiveError, match="was not run, because one before it failed: all_reduce: count must"):
+        ones = torch.ones(3)
+        dist.all_reduce(ones)
+        agree(ones.tolist() == [comm.size] * 3)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_after_a_failure_on_the_wire_nothing_more_is_run(comm, monkeypatch):
+    init_process_group(comm)
+    module = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+
+    def lost(*arguments, **options):
+        raise TransportError("the wire is cut")
+
+    monkeypatch.setattr("dear_mpi.torch_backend.all_reduce", lost)
+    try:
+        with pytest.raises(TransportError, match="the wire is cut"):
             dist.all_reduce(torch.ones(3))
+        with pytest.raises(CollectiveError, match="was not run, because one before it failed: the wire is cut"):
+            dist.broadcast(torch.ones(3), 0)
         with pytest.raises(RuntimeError):  # said by C++, in words of its own
             module(torch.ones(1, 3)).sum().backward()
     finally:

@@ -1,0 +1,81 @@
+"""Every rank has bytes for every other one: what gathers, scatters and all-to-alls come down to.
+
+Each message goes straight from who has it to who wants it. Nothing is kept for the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dear_mpi.collectives.plans.call import MESSAGE_BYTES
+from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
+from dear_mpi.collectives.program.errors import MismatchError
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.transport import Request, Transport
+from dear_mpi.kernels.array import Array
+
+__all__ = ["exchange"]
+
+
+def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
+    """Collective: send ``outgoing[r]`` to rank r, for every r, and receive ``incoming[r]`` from it.
+
+    Args:
+        what: the name of this call, for messages.
+        outgoing, incoming: flat arrays of bytes, one for each rank, this one included; of no bytes for nothing.
+
+    Raises:
+        MismatchError: a rank expects other bytes than another one sends; on all ranks, before anything is sent.
+    """
+    tag = transport.next_tag()
+    agree(transport, what, dict)
+    sizes = transport.gather_values(([each.size for each in outgoing], [each.size for each in incoming]))
+    for sender, (sent, _) in enumerate(sizes):
+        for receiver, (_, expected) in enumerate(sizes):
+            if sent[receiver] != expected[sender]:
+                said = f"rank {sender} sends {sent[receiver]} bytes to rank {receiver}"
+                raise MismatchError(f"{what}: {said}, which expects {expected[sender]}")
+    np.copyto(incoming[transport.rank], outgoing[transport.rank])
+    Exchange(transport, what, tag, outgoing, incoming).run()
+
+
+class Exchange:
+    """The messages of one exchange, as one of them is waited for."""
+
+    def __init__(
+        self, transport: Transport, what: str, tag: int, outgoing: Sequence[Array], incoming: Sequence[Array]
+    ) -> None:
+        self.transport, self.what, self.arrays = transport, what, (outgoing, incoming)
+        requests, names = list[Request](), list[str]()
+        for verb, prepare, arrays in (
+            ("receiving from", transport.recv_init, incoming),
+            ("sending to", transport.send_init, outgoing),
+        ):
+            for peer, array in enumerate(arrays):
+                for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
+                    requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
+                    names.append(f"{verb} rank {peer}")
+        begin = BoundInstruction((), (), (), tuple(request.Start for request in requests))
+        self.messages = InstructionRun(transport.rank, [begin, bind(requests, names, ())], requests)
+
+    def run(self) -> None:
+        """Move the bytes. After an error messages may still be under way, so that their memory is kept for good."""
+        waits, under_way = self.transport.waits, self.transport.under_way
+        waits.number += 1
+        self.number, waits.now = waits.number, self
+        under_way.add(self)
+        try:
+            self.messages.whole()
+        finally:
+            waits.now = None
+        under_way.discard(self)
+        self.messages.free()
+
+    def place(self) -> tuple[int, ...]:
+        return (self.number, *self.messages.place())
+
+    def waits_for(self) -> str:
+        message = self.messages.waits_for()
+        return message and f"{message} in {self.what}"

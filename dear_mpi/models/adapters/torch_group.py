@@ -1,0 +1,127 @@
+"""A process group of ``torch.distributed`` whose collectives a thread carries out, in the order in which they start.
+
+A collective is a generator: what stands above its ``yield`` looks at the arguments of this rank and moves nothing, and
+what it yields is the result. So whatever is wrong with the arguments is raised by all ranks, and the group goes on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import wraps
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.collectives.transports.watchdog import Watchdog
+
+__all__ = ["Steps", "TorchGroup", "collective"]
+
+FAILED_S, EXIT_S = 2.0, 60.0  # for which a rank that fails, and one that ends, waits for collectives under way
+Steps = Iterator[Any]
+
+
+class Work(dist.Work):  # type: ignore[misc]
+    """A collective under way; ``future`` is done when it is over."""
+
+    def __init__(self, future: Any) -> None:
+        super().__init__()
+        self.future = future
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Block until it is over; raises what went wrong."""
+        self.future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return bool(self.future.done())
+
+    def get_future(self) -> Any:
+        """What C++ waits for: an exception is an error there only if it leaves a callback."""
+        return self.future.then(lambda future: future.wait())
+
+
+def collective(method: Callable[..., Steps]) -> Callable[..., Work]:
+    """Let the thread of a group carry out a method."""
+
+    @wraps(method)
+    def start(group: TorchGroup, *arguments: Any, **options: Any) -> Work:
+        return group.start(method.__name__, method(group, *arguments, **options))
+
+    return start
+
+
+class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """Ranks of a transport, and the thread of this one."""
+
+    group_name: str = ""
+
+    def __init__(self, transport: Transport, name: str, stall_after_s: float = 0.0) -> None:
+        super().__init__(transport.rank, transport.size)
+        self.group_name = name  # that of the base class is one of C++'s backends, which this group has not
+        self.transport = transport
+        self.queue: SimpleQueue[tuple[Any, str, Steps] | None] = SimpleQueue()
+        # A daemon: a rank that failed elsewhere ends, and the job with it, though the thread still waits.
+        self.thread = threading.Thread(target=self.serve, args=[stall_after_s], name="torch_backend", daemon=True)
+        self.thread.start()
+        atexit.register(self.shutdown, EXIT_S)
+
+    def serve(self, stall_after_s: float) -> None:
+        """Run what was started; after a failure nothing on the wire can be relied on, and nothing more is run."""
+        with Watchdog(self.transport, stall_after_s) if stall_after_s else nullcontext():
+            failure: BaseException | None = None
+            while (item := self.queue.get()) is not None:
+                failure = self.carried_out(*item, failure) or failure
+
+    def start(self, name: str, steps: Steps) -> Work:
+        future: Any = torch.futures.Future()
+        self.queue.put((future, name, steps))
+        return Work(future)
+
+    def carried_out(self, future: Any, name: str, steps: Steps, before: BaseException | None) -> BaseException | None:
+        """Carry a collective out, and tell its future; what went wrong, unless all ranks know of it."""
+        try:
+            if before is not None:
+                raise CollectiveError(f"the collective was not run, because one before it failed: {before}")
+            result = self.prepared(name, steps)
+            next(steps, None)
+        except BaseException as error:
+            future.set_exception(error)
+            return None if isinstance(error, AgreedError) else before or error
+        future.set_result(result)
+        return None
+
+    def prepared(self, name: str, steps: Steps) -> Any:
+        """What a collective yields. If it raises before, the other ranks, who begin theirs, are told of it.
+
+        Raises:
+            ArgumentError: it does; on all ranks.
+        """
+        try:
+            return next(steps)
+        except Exception as error:
+            failure = error
+
+        def facts() -> dict[str, Any]:
+            raise failure
+
+        self.transport.next_tag()  # as the others take one
+        return agree(self.transport, name, facts)
+
+    def shutdown(self, limit_s: float | None = None) -> None:
+        """End the thread when it has run what was started: it must not touch a future while Python ends.
+
+        What a rank that fails has started, the others may never start. So such a rank does not wait for long.
+        """
+        atexit.unregister(self.shutdown)
+        self.queue.put(None)
+        failed = sys.exc_info()[0] is not None or hasattr(sys, "last_type")
+        self.thread.join(FAILED_S if failed else limit_s)

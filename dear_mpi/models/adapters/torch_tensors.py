@@ -1,0 +1,95 @@
+"""What ``torch.distributed`` hands to a collective, as arrays that ours take; whatever does not fit is a ValueError."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.models.adapters.torch_parameter import array_of, tensor_of
+
+__all__ = ["check_fits", "contiguous", "counts", "cut", "for_each", "octets", "only", "plain"]
+
+NOTHING = np.empty(0, np.uint8)
+
+
+@contextmanager
+def plain(tensors: Sequence[Any]) -> Iterator[list[Array]]:
+    """Contiguous arrays with the elements of tensors, which go back into the tensors at the end of the block."""
+    arrays = [contiguous(tensor) for tensor in tensors]
+    for tensor in tensors:
+        if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)):
+            raise ValueError("a tensor that is written to must have memory for each element: pass a clone()")
+    yield arrays
+    for tensor, array in zip(tensors, arrays, strict=True):
+        if array.size and array.ctypes.data != tensor.data_ptr():
+            tensor.detach().copy_(tensor_of(array).reshape(tensor.shape))
+
+
+def contiguous(tensor: Any) -> Array:
+    """A tensor's elements in one piece: its own memory if it is one, else a copy."""
+    return np.ascontiguousarray(array_of(tensor))
+
+
+def octets(array: Array) -> Array:
+    """The bytes of a contiguous array, flat: what is not reduced may have any type.
+
+    >>> octets(np.zeros((2, 3), np.int32)).shape
+    (24,)
+    """
+    return array.reshape(-1).view(np.uint8)
+
+
+def check_fits(name: str, tensor: Any, other: Any, times: int = 1) -> None:
+    """See that a tensor has the type of another one, and so many times its elements.
+
+    Raises:
+        ValueError: it does not.
+    """
+    found, expected = (tensor.numel(), tensor.dtype), (times * other.numel(), other.dtype)
+    if found != expected:
+        raise ValueError("{} must have {} elements of {}, not {} of {}".format(name, *expected, *found))
+
+
+def counts(sizes: Sequence[int]) -> dict[str, Any]:
+    """How many elements each rank owns, as an option of a collective; none where all own equally many.
+
+    >>> counts([3, 3]), counts([1, 0, 2])
+    ({}, {'counts': [1, 0, 2]})
+    """
+    return {} if len(set(sizes)) == 1 else {"counts": list(sizes)}
+
+
+def for_each(arrays: Sequence[Array], ranks: int) -> list[Array]:
+    """The bytes of an array for each rank; where there is no array, no bytes.
+
+    Raises:
+        ValueError: there are some, but not as many as ranks.
+    """
+    if len(arrays) not in (0, ranks):
+        raise ValueError(f"a list must have a tensor for each of {ranks} ranks, not {len(arrays)}")
+    return [octets(array) for array in arrays] or [NOTHING] * ranks
+
+
+def only(rank: int, array: Array, ranks: int) -> list[Array]:
+    """An array's bytes for one rank, and none for the others."""
+    return [octets(array) if each == rank else NOTHING for each in range(ranks)]
+
+
+def cut(array: Array, sizes: Sequence[int], ranks: int) -> list[Array]:
+    """The bytes of an array that is cut along its first dimension, into parts of these sizes or evenly.
+
+    Raises:
+        ValueError: that cannot be done.
+
+    >>> [part.tolist() for part in cut(np.arange(3, dtype=np.uint8), [2, 1], 2)]
+    [[0, 1], [2]]
+    """
+    if sizes and (sum(sizes) != len(array) or min(sizes) < 0):
+        raise ValueError(f"split sizes must add up to {len(array)}, the first dimension, not be {list(sizes)}")
+    if len(array) % ranks and not sizes:
+        raise ValueError(f"the first dimension, {len(array)}, must be divisible by {ranks} ranks, or be split by sizes")
+    return for_each(np.split(array, np.cumsum(sizes)[:-1] if sizes else ranks), ranks)
