@@ -67,6 +67,13 @@ proofs: install       ## every algorithm and collective proved for all sizes up 
 test-serial: install  ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi
 
+# What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers.
+SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_loopback training/test_schedules \
+	training/test_tuner simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal
+
+test-quick: install   ## two minutes of the serial tests: all but nine slow files
+	$(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/mpi --ignore=tests/test_launch.py $(SLOW:%=--ignore=tests/%.py) tests
+
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
 	$(STANDIN) $(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/gpu/mpi tests/standin tests/gpu
 	$(STANDIN) $(PYTHON) tests/launch.py --ranks 3 -- -m pytest $(UNDER_MPI) tests/gpu/mpi

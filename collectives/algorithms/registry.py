@@ -24,6 +24,7 @@ from dear_mpi.collectives.algorithms.mirror import family
 from dear_mpi.collectives.algorithms.user_algorithm import load_algorithm
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
+from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
@@ -72,7 +73,7 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
     """
     lookup("collective", collective, COLLECTIVES)
     known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
-    served = load_algorithm(name) if ":" in name else lookup("algorithm", name, known)
+    served = load_algorithm(name) if ":" in name or is_in_file(name) else lookup("algorithm", name, known)
     if collective not in served:
         others = ", ".join(other for other, row in ALGORITHMS.items() if collective in row)
         serves = f"serves {', '.join(served)}, not {collective}" if served else f"has no program for {collective}"

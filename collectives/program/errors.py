@@ -23,7 +23,15 @@ class MismatchError(AgreedError, ValueError):
 
 
 class ProgramError(CollectiveError):
-    """An algorithm is wrong: the message names rank, step and chunk."""
+    """An algorithm is wrong: the message names rank, step and chunk.
+
+    Attributes:
+        rank, chunk: the same for a program, where one rank or chunk is at fault.
+    """
+
+    def __init__(self, message: str, *, rank: int | None = None, chunk: int | None = None) -> None:
+        super().__init__(message)
+        self.rank, self.chunk = rank, chunk
 
 
 class TransportError(CollectiveError):

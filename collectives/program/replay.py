@@ -89,7 +89,7 @@ def run(programs: Sequence[Program], *, keep: bool = False) -> list[RankReplay]:
             ready.append(entering)
     for replayed in ranks:
         if not replayed.done:
-            raise ProgramError(blocked(replayed, lanes))
+            raise ProgramError(blocked(replayed, lanes), rank=replayed.rank)
     return ranks
 
 
@@ -98,17 +98,19 @@ def transfer(sender: RankReplay, receiver: RankReplay, send: Send, data: Row, re
     if sender.number != receiver.number:
         raise ProgramError(
             f"{receiver}: receives from rank {sender.rank} what that rank sends in its step {sender.number}; "
-            "both ends of a message must be in the same step"
+            "both ends of a message must be in the same step",
+            rank=receiver.rank,
         )
     if receive.chunks != send.chunks:
         raise ProgramError(
-            f"{receiver}: expects {label(receive.chunks)} from rank {sender.rank}, which sends {label(send.chunks)}"
+            f"{receiver}: expects {label(receive.chunks)} from rank {sender.rank}, which sends {label(send.chunks)}",
+            rank=receiver.rank,
         )
     row = receiver.row
     for chunk, arriving in zip(send.chunks, data, strict=True):
         problem = fault(row[chunk], arriving, receive)
         if problem is not None:
-            raise ProgramError(f"{receiver}, chunk {chunk}: {problem}")
+            raise ProgramError(f"{receiver}, chunk {chunk}: {problem}", rank=receiver.rank, chunk=chunk)
         row[chunk] = row[chunk] | arriving if receive.combine else arriving
 
 

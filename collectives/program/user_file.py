@@ -1,5 +1,6 @@
 """What users write in files of their own: ``path/to/mine.py:my_ring`` names something in one, which is run once."""
 
+import ast
 import importlib.util
 import sys
 import zlib
@@ -38,22 +39,36 @@ class Source:
 
 
 def is_in_file(name: str) -> bool:
-    """Whether a name is of the form ``FILE.py:NAME``, and not one of ours."""
-    return ".py:" in name
+    """Whether a name is of the form ``FILE.py:NAME``, or a file whose name was forgotten, and not one of ours."""
+    return ".py:" in name or name.endswith(".py")
 
 
 def source_of(spec: str, kind: str, example: str) -> Source:
     """What a user has named.
 
     Raises:
-        ValueError: there is no such Python file.
+        ValueError: there is no such Python file, or no name was given.
     """
-    path, _, name = spec.rpartition(":")
+    path, _, name = (spec, "", "") if spec.endswith(".py") else spec.rpartition(":")
     file = Path(path).resolve()
     if file.suffix != ".py" or not file.is_file():
         wrong = "is no Python file" if file.exists() else "does not exist"
         raise ValueError(f"{kind} file {str(file)!r} {wrong}: write it like path/to/mine.py:{example}")
-    return Source(kind, file, file.read_bytes(), name)
+    source = Source(kind, file, file.read_bytes(), name)
+    if not name:
+        meant = (
+            " or ".join(f"{path}:{each}" for each in defined(source)) or f"{path}:{example}, and define {example} there"
+        )
+        raise ValueError(f"{kind} {spec!r} names a file alone: write {meant}")
+    return source
+
+
+def defined(source: Source) -> list[str]:
+    """What a file defines that may be meant, without running it: classes for a schedule, or else functions."""
+    with telling(f"{source.kind} file {str(source.path)!r} fails"):
+        nodes = ast.parse(source.code).body
+    wanted = ast.ClassDef if source.kind == "schedule" else ast.FunctionDef
+    return [node.name for node in nodes if isinstance(node, wanted) and not node.name.startswith("_")]
 
 
 @cache

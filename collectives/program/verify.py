@@ -31,7 +31,8 @@ def verify(programs: Sequence[Program]) -> None:
             owner = replayed.program.owner(chunk)
             if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
                 due = ranks_in(expected[owner])
-                raise ProgramError(f"rank {rank} ends with the data of {ranks_in(held)} in chunk {chunk}, not of {due}")
+                said = f"rank {rank} ends with the data of {ranks_in(held)} in chunk {chunk}, not of {due}"
+                raise ProgramError(said, rank=rank, chunk=chunk)
 
 
 def promised(collective: str, size: int) -> Row:
@@ -47,7 +48,10 @@ def check_shapes(programs: Sequence[Program]) -> None:
         ProgramError: naming the rank and the step.
     """
     for rank, program in enumerate(programs):
-        check_shape(program, rank, programs[0], len(programs))
+        try:
+            check_shape(program, rank, programs[0], len(programs))
+        except ProgramError as error:
+            raise ProgramError(str(error), rank=rank) from None
 
 
 def check_shape(program: Program, rank: int, first: Program, size: int) -> None:

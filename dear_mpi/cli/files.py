@@ -41,6 +41,6 @@ def file_of(text: str) -> str:
     ['mine.py', 'mine.json', 'mine.npz', '', '']
     """
     if is_in_file(text):
-        return text.rpartition(":")[0]
+        return text.rpartition(":")[0] or text
     file = text.partition(":")[2] or text
     return file if Path(file).suffix else ""

@@ -103,7 +103,7 @@ CONFIG_FLAGS = {
     "warmup": Option(help="Number of iterations over which the learning rate rises to --lr."),
     "batch": Option(help="Number of examples in an iteration, over all ranks together.", show_default="by model"),
     "accumulate": Option(
-        help="Number of parts that each batch is split into. Gradients add up over the parts and travel after the last."
+        help="Number of parts that each batch is split into. Gradients of all parts add up, and then travel."
     ),
     "clip": Option(
         help="Largest norm of all gradients together; larger ones are scaled by CLIP / norm (torch: norm + 1e-6).",

@@ -24,7 +24,7 @@ from dear_mpi.training.tuning import TUNINGS
 __all__ = ["train", "train_and_show"]
 
 Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write a checkpoint after the last iteration.")]
-EVERY = "Write the checkpoint of --save after every N iterations, too."
+EVERY = "Also write the checkpoint of --save after every N iterations."
 Every = Annotated[int | None, Option(min=1, help=EVERY, metavar="N", show_default="none")]
 Resume = Annotated[bool, Option("--resume", help="Continue from the checkpoint of --save, on any number of ranks.")]
 PROFILE = "Write the measured time of each layer to FILE, for simulate --profile."

@@ -2,26 +2,24 @@
 
 import inspect
 import textwrap
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
 
-from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, runner_of
 from dear_mpi.collectives.lowering import phases
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import Network, cost
-from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import replay, run
-from dear_mpi.collectives.program.verify import check_shapes, keeps_rank_order
+from dear_mpi.collectives.program.user_file import is_in_file
+from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import plural
+from dear_mpi.see.fault import Replayed
 from dear_mpi.see.figure import check_figure
 from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
@@ -45,14 +43,14 @@ def explain_algorithm(
 
     Raises:
         ValueError: a name is unknown, or the picture cannot be drawn.
-        ProgramError: the algorithm is wrong; what it does until then has been shown.
+        ProgramError: the algorithm is wrong; what it does until then has been shown and drawn.
     """
     if picture is not None:
         check_figure("--picture", picture)
     hosts = min(hosts, size)
     layout = [rank * hosts // size for rank in range(size)]
     runner = runner_of(name)
-    if ":" not in name and runner in PROMISES:
+    if ":" not in name and not is_in_file(name) and runner in PROMISES:
         lookup("algorithm", name, ALGORITHMS)  # which have programs, and no others
     written, screen = programs(name, collective, size, hosts=layout), console()
     width = min(screen.width, MOST_COLUMNS)
@@ -60,12 +58,19 @@ def explain_algorithm(
     show(screen, *lesson_lines(inspect.getdoc(subject) or "", width), markup=False)
     on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
+    replayed = Replayed.of(written)
     if runner == "shared":
         for line in phase_lines(collective, size):
             show(screen, *textwrap.wrap(line, width, subsequent_indent="      ") or [""])
     else:
-        show_messages(screen, written, layout, width)
-    verify(written)
+        show_messages(screen, replayed, width)
+        if replayed.fault is None:
+            show(screen, *textwrap.wrap(traffic(written, layout), width))
+    if picture is not None:
+        draw_steps(name, replayed, picture)
+        show(screen, f"Drawn into {picture}", markup=False)
+    if replayed.fault is not None:
+        raise replayed.fault
     if COLLECTIVES[collective].reduces:
         order = "in the order of the ranks" if keeps_rank_order(written) else "in another order than that of the ranks"
         show(screen, f"Contributions are combined {order}.")
@@ -74,9 +79,6 @@ def explain_algorithm(
             prove(name, collective, layout, advance)
         numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
         show(screen, *textwrap.wrap(f"Proved for {numbers}{PROMISES[runner]}", width))
-    if picture is not None:
-        draw_steps(name, written, replay(written), picture)
-        show(screen, f"Drawn into {picture}", markup=False)
 
 
 def show(screen: Console, *lines: str, markup: bool = True) -> None:
@@ -98,43 +100,13 @@ def lesson_lines(text: str, width: int) -> Iterator[str]:
                 yield from (*textwrap.wrap(part, width), "")
 
 
-def show_messages(screen: Console, written: Sequence[Program], layout: Sequence[int], width: int) -> None:
-    """The tables, up to the step that breaks the algorithm, and what is sent in all.
-
-    Raises:
-        ProgramError: the algorithm is wrong.
-    """
-    check_shapes(first(written, 0))
-    count = len(written[0].steps)
-    broken = breaks(written)
-    if broken:  # the number of steps before the one that cannot be carried out
-        count = bisect_left(range(1, count + 1), True, key=lambda steps: breaks(first(written, steps)))
-    if len(written) > MOST_RANKS_IN_TABLES:
+def show_messages(screen: Console, replayed: Replayed, width: int) -> None:
+    """The tables, up to the step that breaks the algorithm."""
+    if len(replayed.rows) > MOST_RANKS_IN_TABLES:
         show(screen, f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
     else:
-        shown = first(written, count if misshapen(first(written, count + 1)) else count + 1)
-        show(screen, *step_lines(shown, replay(first(written, count)), width))
-    show(screen, "", *([] if broken else textwrap.wrap(traffic(written, layout), width)))
-
-
-def first(written: Sequence[Program], count: int) -> list[Program]:
-    return [replace(program, steps=program.steps[:count]) for program in written]
-
-
-def misshapen(written: Sequence[Program]) -> bool:
-    return not succeeds(check_shapes, written)
-
-
-def breaks(written: Sequence[Program]) -> bool:
-    return misshapen(written) or not succeeds(run, written)
-
-
-def succeeds(check: Callable[[Sequence[Program]], object], written: Sequence[Program]) -> bool:
-    try:
-        check(written)
-    except ProgramError:
-        return False
-    return True
+        show(screen, *step_lines(replayed, width))
+    show(screen, "")
 
 
 def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:

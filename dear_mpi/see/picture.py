@@ -6,25 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.program.program import Program, Receive
-from dear_mpi.collectives.program.replay import Row, members
+from dear_mpi.collectives.program.replay import members
 from dear_mpi.collectives.program.verify import promised
 from dear_mpi.reporting.units import format_numbers, plural
+from dear_mpi.see.fault import Replayed
 from dear_mpi.see.figure import write_figure
+from dear_mpi.see.sweep.panels import TITLE
 
 __all__ = ["draw_steps"]
 
 PANEL_INCHES = 2.6
 MOST_RANKS_WITH_TEXT = 8  # in a cell of a panel
 SHADES, DARKEST = "Greens", 1.4  # arrows are seen on cells with all contributions: these are 1
-ADDED, COPIED, FRAME = "tab:orange", "tab:blue", "black"
+ADDED, COPIED, FRAME, WRONG = "tab:orange", "tab:blue", "black", "red"
 
 
-def draw_steps(name: str, written: Sequence[Program], rows: list[list[Row]], path: Path) -> None:
-    """Draw the programs of all ranks.
+def draw_steps(name: str, replayed: Replayed, path: Path) -> None:
+    """Draw the programs of all ranks: what each rank holds after each step, up to a fault, which is red.
 
     Args:
         name: the algorithm's, for the title.
-        rows: what each rank holds before each step and at the end, as ``replay`` tells.
         path: the file; its ending decides the format.
 
     Raises:
@@ -32,20 +33,49 @@ def draw_steps(name: str, written: Sequence[Program], rows: list[list[Row]], pat
     """
     from matplotlib.figure import Figure
 
-    size, count = len(written), 1 + len(rows[0])
+    written, fault = replayed.programs, replayed.fault
+    size, states = len(written), len(replayed.rows[0])
+    count = 1 + states + (replayed.broken is not None)
     columns = min(count, max(4, round(math.sqrt(2 * count))))  # about as wide as a slide
     lines = -(-count // columns)
     figure = Figure(figsize=(PANEL_INCHES * columns, PANEL_INCHES * lines + 1), layout="constrained")
     shape_panel, *panels = figure.subplots(lines, columns, squeeze=False).flat
     draw_shape(shape_panel, written)
     for number, axes in enumerate(panels):
-        if number < len(rows[0]):
-            draw_panel(axes, written, rows, number)
+        if number < count - 1:
+            draw_panel(axes, replayed, min(number, states - 1), number - 1)
         else:
             axes.axis("off")
-    figure.suptitle(f"{name} {written[0].collective} on {plural(size, 'rank')}", fontsize="x-large", weight="bold")
+    title = [f"{name} {written[0].collective} on {plural(size, 'rank')}"]
+    if fault is not None:
+        mark(panels[count - 2], fault.rank, fault.chunk)
+        title += TITLE.wrapped(str(fault), figure.get_figwidth())
+    color = WRONG if fault else FRAME
+    figure.suptitle("\n".join(title), fontsize=TITLE.points, weight=TITLE.weight, color=color)
     figure.legend(handles=legend(size), loc="outside lower center", ncols=3, frameon=False)
+    leave_out_what_does_not_fit(figure, panels[: count - 1])
     write_figure("--picture", path, figure)
+
+
+def mark(axes: Any, rank: int | None, chunk: int | None) -> None:
+    """A red frame around the cell that is wrong; around the rank's row, if it is no single one."""
+    from matplotlib.patches import Rectangle
+
+    axes.title.set_color(WRONG)
+    if rank is not None:
+        left, right = axes.get_xlim() if chunk is None else (chunk - 0.5, chunk + 0.5)
+        axes.add_patch(
+            Rectangle((left, rank - 0.5), right - left, 1, facecolor="none", edgecolor=WRONG, lw=3, zorder=5)
+        )
+
+
+def leave_out_what_does_not_fit(figure: Any, panels: Sequence[Any]) -> None:
+    """Hide the texts that are wider than their cells, whose size is known when panels have their places."""
+    figure.draw_without_rendering()
+    for axes in panels:
+        (left, _), (right, _) = axes.transData.transform([(0, 0), (1, 0)])
+        for text in axes.texts:
+            text.set_visible(text.get_window_extent().width < right - left)
 
 
 def legend(size: int) -> list[Any]:
@@ -87,11 +117,12 @@ def draw_shape(axes: Any, written: Sequence[Program]) -> None:
     axes.set_title("who sends to whom", fontsize="medium")
 
 
-def draw_panel(axes: Any, written: Sequence[Program], rows: list[list[Row]], number: int) -> None:
-    """What all ranks hold after a number of steps, with the arrows of the last of these."""
+def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
+    """What ranks hold after ``number`` steps, and the arrows of step ``last``: the one before, or one that breaks."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
+    written, rows = replayed.programs, replayed.rows
     size, chunks = len(written), range(written[0].chunks)
     complete = promised(written[0].collective, size)
     held = [[mask.bit_count() / size for mask in history[number]] for history in rows]
@@ -107,14 +138,15 @@ def draw_panel(axes: Any, written: Sequence[Program], rows: list[list[Row]], num
                 frames.append(Rectangle((chunk - 0.46, rank - 0.46), 0.92, 0.92))
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, lw=16 / (8 + size)))
     axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(len(chunks)), yticks=ticks(size))
-    arrivals = [(to, program.rank) for program in written if number for to in program.steps[number - 1].receives]
+    steps = [(program.rank, program.steps[last]) for program in written if 0 <= last < len(program.steps)]
+    arrivals = [(to, rank) for rank, step in steps for to in step.receives]
     if arrivals:
         draw_arrows(axes, arrivals)
     kinds = {to.combine for to, _ in arrivals}
     does = {frozenset([True]): "added", frozenset([False]): "copied"}.get(frozenset(kinds), "added or copied")
-    color = {"added": ADDED, "copied": COPIED}.get(does, "black")
-    title = f"after step {number - 1}: {does if kinds else 'nothing sent'}" if number else "at first"
-    axes.set_title(title, fontsize="medium", color=color if kinds else "black")
+    color = {"added": ADDED, "copied": COPIED}.get(does, FRAME)
+    title = f"after step {last}: {does if kinds else 'nothing sent'}" if number else "at first"
+    axes.set_title(f"step {last} fails" if last == replayed.broken else title, fontsize="medium", color=color)
 
 
 def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int]]) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, Send
-from dear_mpi.collectives.program.replay import Row, members
+from dear_mpi.collectives.program.replay import members
 from dear_mpi.collectives.program.verify import promised
 from dear_mpi.reporting.units import format_numbers
+from dear_mpi.see.fault import Replayed
 
 __all__ = ["phase_lines", "step_lines"]
 
@@ -17,12 +18,9 @@ COUNTED = "Each cell counts the ranks whose contributions the chunk holds on tha
 SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds it to its own"
 
 
-def step_lines(written: Sequence[Program], rows: Sequence[Sequence[Row]], width: int) -> Iterator[str]:
-    """The legend, then a table at first and after each step, with the markup of rich.
-
-    Args:
-        rows: what each rank holds at first and after each step, as ``replay`` tells, up to a step that breaks.
-    """
+def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
+    """The legend, then a table at first and after each step, with the markup of rich; what is wrong is red."""
+    written, rows = replayed.programs, replayed.rows
     chunks, heads = range(written[0].chunks), rank_heads(len(written))
     complete = [promised(written[0].collective, len(written))[written[0].owner(chunk)] for chunk in chunks]
     room = width - len(heads[0])
@@ -40,15 +38,24 @@ def step_lines(written: Sequence[Program], rows: Sequence[Sequence[Row]], width:
     cell = max(max(map(len, naming.values())) + 1, len(str(chunks[-1]))) + 1
     fitting = max(1, room // cell)
     blocks = [chunks[at : at + fitting] for at in range(0, len(chunks), fitting)]
+    wrong = (len(rows[0]) - 1, replayed.fault.rank, replayed.fault.chunk) if replayed.fault else None
     for number in range(len(rows[0])):
         yield f"\n[bold]after step {number - 1}[/]" if number else "\n[bold]at first[/]"
         for block in blocks:
             yield f"{'chunk':<{len(heads[0])}}" + "".join(f"{chunk:>{cell - 1}} " for chunk in block).rstrip()
-            for head, history in zip(heads, rows, strict=True):
-                cells = (marked(naming, complete, history[number], chunk, cell) for chunk in block)
+            for rank, (head, history) in enumerate(zip(heads, rows, strict=True)):
+                row = history[number]
+                cells = (
+                    cell_of(
+                        naming[row[at]], width=cell, complete=row[at] == complete[at], wrong=(number, rank, at) == wrong
+                    )
+                    for at in block
+                )
                 yield head + "".join(cells).rstrip()
         if number < len(written[0].steps):
-            yield from textwrap.wrap(f"step {number} sends " + sends(written, number), width, subsequent_indent="  ")
+            red = "[bold red]{}[/]" if number == replayed.broken else "{}"
+            lines = textwrap.wrap(f"step {number} sends " + sends(written, number), width, subsequent_indent="  ")
+            yield from map(red.format, lines)
 
 
 def rank_heads(size: int) -> list[str]:
@@ -56,12 +63,11 @@ def rank_heads(size: int) -> list[str]:
     return [f"rank {rank:>{width}} " for rank in range(size)]
 
 
-def marked(naming: dict[int, str], complete: Sequence[int], row: Row, chunk: int, width: int) -> str:
+def cell_of(text: str, *, width: int, complete: bool, wrong: bool) -> str:
     """A cell, to the right; green and with a mark where it has all contributions that it will have."""
-    text = naming[row[chunk]]
-    if row[chunk] != complete[chunk]:
-        return f"{text:>{width - 1}} "
-    return f"[bold green]{text + '*':>{width}}[/]"
+    style = "bold red" if wrong else "bold green" if complete else ""
+    cell = f"{text + '*' if complete else text + ' ':>{width}}"
+    return f"[{style}]{cell}[/]" if style else cell
 
 
 def sends(written: Sequence[Program], number: int) -> str:

@@ -20,6 +20,7 @@ from dear_mpi.cli.flags import CONFIG_FLAGS
 from dear_mpi.cli.panels import PANELS
 from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.runs.config import Config
+from tests.cli_checks import assert_one_line
 
 
 def run(*arguments):
@@ -189,6 +190,33 @@ def test_bad_input(arguments, message):
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        (
+            "explain --algorithm mine.py",
+            "algorithm 'mine.py' names a file alone: write mine.py:my_ring or mine.py:build",
+        ),
+        ("train --threads 2 --algorithm mine.py", "write mine.py:my_ring or mine.py:build"),
+        ("bench --threads 2 --algorithms ring,mine.py", "write mine.py:my_ring or mine.py:build"),
+        ("train --threads 2 --schedule mine.py", "schedule 'mine.py' names a file alone: write mine.py:Lazy"),
+        ("simulate --schedules mine.py", "write mine.py:Lazy"),
+        (
+            "train --threads 2 --model mine.py",
+            "model 'mine.py' names a file alone: write mine.py:my_ring or mine.py:build",
+        ),
+        ("explain --algorithm empty.py", "write empty.py:my_ring, and define my_ring there"),
+        ("explain --algorithm none.py", "does not exist: write it like path/to/mine.py:my_ring"),
+    ],
+)
+def test_a_file_alone_is_answered_with_what_is_in_it(command, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.py").touch()
+    own = "class Lazy: ...\ndef my_ring(rank, size): ...\ndef build(shape, classes, rng, dtype): ...\ndef _own(): ...\n"
+    (tmp_path / "mine.py").write_text(own)
+    assert_one_line(run(*command.split()), meant)
 
 
 def test_kernels_are_timed(tmp_path, monkeypatch):

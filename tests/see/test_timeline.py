@@ -164,6 +164,12 @@ def test_a_picture_says_predicted_and_emulated():
     assert transport in said(drawn(timeline_of(transport=transport))[0])
 
 
+def test_a_title_has_the_class_of_a_file_on_the_same_line():
+    figure, (panel,) = drawn(timeline_of(run_of("folder/mine.py:Mine")))
+    assert "under mine.py:Mine" in said(figure)
+    assert panel.get_title().startswith("mine.py:Mine: the last iteration")
+
+
 def test_a_picture_of_several_runs_has_a_panel_for_each_on_one_scale():
     figure, panels = drawn(timeline_of(run_of("wfbp"), run_of("dear", iterations=1)))
     taken = "the last iteration takes 4000 ms, of which 750.0 are exposed"

@@ -58,6 +58,15 @@ def label(name: str) -> str:
     return PurePath(name.removeprefix("synthetic:")).name.replace(".py:", ".py:\n")
 
 
+def in_title(name: str) -> str:
+    """The same on one line.
+
+    >>> in_title("folder/mine.py:Mine")
+    'mine.py:Mine'
+    """
+    return label(name).replace("\n", "")
+
+
 def milliseconds(seconds: float) -> str:
     """Milliseconds without their unit, short enough for a cell.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
-from dear_mpi.see.sweep.sweep import label, milliseconds
+from dear_mpi.see.sweep.sweep import in_title, milliseconds
 from dear_mpi.training.timeline.spans import COMPUTE, KINDS, LANES, Rank, Run, Span, Timeline
 
 __all__ = ["draw_timeline", "shown_ranks"]
@@ -93,8 +93,8 @@ def result(timeline: Timeline) -> str:
 def title(timeline: Timeline) -> str:
     """Whether times are live or predicted, and of what."""
     sizes, words = {run.size for run in timeline.runs}, ["Live:" if timeline.live else "Predicted:"]
-    words += [", ".join(label(str(name)) for name in listed(timeline.facts.get("model", [])))]
-    words += ["under", label(timeline.runs[0].name)] * (len(timeline.runs) == 1)
+    words += [", ".join(in_title(str(name)) for name in listed(timeline.facts.get("model", [])))]
+    words += ["under", in_title(timeline.runs[0].name)] * (len(timeline.runs) == 1)
     words += ["on", plural(max(sizes), "rank")] * (len(sizes) == 1)
     return " ".join(filter(None, words))
 
@@ -146,7 +146,7 @@ def draw_run(axes: Any, run: Run, few: int, window: Window) -> None:
     axes.tick_params(axis="y", length=0)
     bottom = places[-1] + 0.5 + GAP / 2
     axes.set(xlim=(0, (window.end_s - window.begin_s) * 1e3), ylim=(bottom, -0.5 - GAP / 2))
-    axes.set(title=f"{label(run.name)}: {told_of(run)}", xlabel="ms")
+    axes.set(title=f"{in_title(run.name)}: {told_of(run)}", xlabel="ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 

@@ -50,7 +50,7 @@ class Bayesian(Tuner):
             import bayes_opt  # noqa: F401
         except ImportError:
             what = "Bayesian tuning needs bayesian-optimization: pip install bayesian-optimization (our extra 'tune')"
-            raise ValueError(f"{what}; bo:random and bo:grid do without") from None
+            raise ValueError(f"{what}, or take bo:random or bo:grid") from None
 
     def propose(self, untried: Sequence[int]) -> int:
         from bayes_opt import BayesianOptimization

@@ -1,0 +1,64 @@
+"""How far an algorithm can be carried out: all of it, or up to the step that breaks it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dear_mpi.collectives import verify
+from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.replay import Row, replay, run
+from dear_mpi.collectives.program.verify import check_shapes
+
+__all__ = ["Replayed"]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What can be shown of the programs of all ranks.
+
+    Attributes:
+        programs: up to the step that breaks them, which is the last one here unless it cannot even be read.
+        rows: what each rank holds at first and after each step that can be carried out, as ``replay`` tells.
+        fault: what is wrong, if anything is.
+        broken: the number of the step in which that is; None if it is wrong at the end, or right.
+    """
+
+    programs: Sequence[Program]
+    rows: list[list[Row]]
+    fault: ProgramError | None
+    broken: int | None
+
+    @classmethod
+    def of(cls, written: Sequence[Program]) -> Replayed:
+        """Carry programs out as far as that is possible.
+
+        Raises:
+            ProgramError: it cannot be said what their steps are.
+        """
+        check_shapes(first(written, 0))
+        count = steps = len(written[0].steps)
+        if breaks(written):  # the number of steps before the one that cannot be carried out
+            count = bisect_left(range(1, count + 1), True, key=lambda end: breaks(first(written, end)))
+        shown = first(written, count + 1)
+        rows, fault = replay(first(written, count)), error_of(verify, shown)
+        readable = shown if error_of(check_shapes, shown) is None else first(written, count)
+        return cls(readable, rows, fault, count if count < steps else None)
+
+
+def first(written: Sequence[Program], count: int) -> list[Program]:
+    return [replace(program, steps=program.steps[:count]) for program in written]
+
+
+def breaks(written: Sequence[Program]) -> bool:
+    return (error_of(check_shapes, written) or error_of(run, written)) is not None
+
+
+def error_of(check: Callable[[Sequence[Program]], object], written: Sequence[Program]) -> ProgramError | None:
+    try:
+        check(written)
+    except ProgramError as error:
+        return error
+    return None
