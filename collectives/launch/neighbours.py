@@ -25,7 +25,7 @@ NAME = "dear-mpi-notice"
 NOTICE_BYTES = 1024
 LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # variables of launchers: ranks on this host
 FAREWELL = "the end of the job: this rank aborts it"
-IDLE = "waits for nobody: it computes, sleeps or is elsewhere"
+IDLE = "waits for no other rank: it computes, sleeps or is elsewhere"
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False)
     >>> blame([Neighbour(0, waits="a message"), Neighbour(1, 7, stopped=True)], 2)
     'rank 1 (process 7) is stopped'
     >>> blame([Neighbour(0, place=(5, 2), waits="rank 2"), Neighbour(1, 7)], 3)
-    'rank 1 (process 7) waits for nobody: it computes, sleeps or is elsewhere; rank 2 cannot be seen from here'
+    'rank 1 (process 7) waits for no other rank: it computes, sleeps or is elsewhere; rank 2 cannot be seen from here'
     >>> blame([Neighbour(0, place=(5, 2), waits="rank 1"), Neighbour(1, place=(5, 0), waits="rank 0")], 2)
     'all wait, rank 1 at the earliest point: for rank 0'
     >>> blame([Neighbour(0, waits="rank 1")], 2, one_host=True)

@@ -63,7 +63,7 @@ class Sentinel:
                 continue
             limit_s = None  # it is said once
             if any(other.stopped for other in notice.neighbours() if other.rank == self.rank):
-                continue  # it waits for nobody: the others speak
+                continue  # it waits for no other rank: the others speak
             say(f"stall: rank {self.rank} has waited {after_s:g} s for {WAITS[state]}; {notice.blame()}")
             if abort:
                 notice.part()

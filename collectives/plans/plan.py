@@ -73,7 +73,7 @@ class Plan:
 
     @alone
     def start(self) -> None:
-        """Begin a run. It waits for nobody; only in debug mode it waits for all ranks.
+        """Begin a run. It waits for no other rank; only in debug mode it waits for all ranks.
 
         On a GPU it does not even wait for the kernels that wrote the arrays. The first messages leave in the first
         ``advance`` after those kernels, or in ``wait``.

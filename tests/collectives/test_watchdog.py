@@ -43,7 +43,7 @@ def test_a_late_rank_is_named(said, algorithm):
     first = next(text for rank, text in said if rank == 2)
     assert first.startswith("has waited 0.1 s for ")
     assert "receiving from rank 1 in all_reduce (" in first
-    assert first.endswith("rank 1 (a thread) waits for nobody: it computes, sleeps or is elsewhere")
+    assert first.endswith("rank 1 (a thread) waits for no other rank: it computes, sleeps or is elsewhere")
 
 
 def test_a_rank_that_polls_is_watched(said):

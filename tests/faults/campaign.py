@@ -117,7 +117,7 @@ def named(fault):
         "kill": rf"{who} \(process \d+\) has died|process {who} with PID[^.]*signal|{who} is gone",
         "stop": rf"{who} \(process \d+\) is stopped",
         "interrupt": rf"{who} failed: KeyboardInterrupt|{who} was interrupted",
-        "endless": rf"{who} \([^)]*\) waits for nobody",
+        "endless": rf"{who} \([^)]*\) waits for no other rank",
         "raise": rf"{who} failed: .*planted|planted.* on {who}",
         "bad argument": rf"\b{who}\b|\branks [\d, ]*{fault.rank}\b",
         "full disk": rf"No space left.* on {who}",
