@@ -8,10 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median
+from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
 from dear_mpi.reporting.units import format_hosts
 from dear_mpi.see.tables import MEDIANS, algorithm, buckets, sharded
+from dear_mpi.training.runs.compare import compared
 
 __all__ = ["as_sweep", "heading", "show_comparison"]
 
@@ -47,12 +48,25 @@ def table_of(rows: Sequence[Row], fused: str) -> Table:
     first = rows[0]
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
     title += f"\n{algorithm(first)}{sharded(first)} over {first['transport']}"
-    parts = "exposed: waiting for communication; hidden: of what could be; bound: least time possible"
+    parts = "exposed: waiting for communication; rest: updates, the loss, packing; hidden: of what could be"
     ends = "predicted: by the virtual fabric, from this compute and what collectives cost alone"
+    ends += "; bound: least time possible"
     caption = f"ms: {MEDIANS}; {parts}; {ends}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=0)
-    for head in ("schedule", "iteration", "compute", "exposed", "hidden", "predicted", "bound", "speed-up", ""):
-        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=not head)
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for head in (
+        "schedule",
+        "iteration",
+        "compute",
+        "exposed",
+        "rest",
+        "hidden",
+        "pre-\ndicted",
+        "bound",
+        "speed-up",
+        "",
+    ):
+        words = max(map(len, head.split("\n"))) or len("baseline")  # of 80 columns they take 79: none is cut
+        table.add_column(head, justify="left" if head in LEFT else "right", min_width=words, no_wrap=head == "schedule")
     digits = 0 if first["median_s"] >= 0.1 else 2
     for row in rows:
         table.add_row(
@@ -60,13 +74,24 @@ def table_of(rows: Sequence[Row], fused: str) -> Table:
             interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, digits),
             f"{row['compute_s'] * 1e3:.{digits}f}",
             f"{row['exposed_comm_s'] * 1e3:.{digits}f}",
+            f"{row['rest_s'] * 1e3:.{digits}f}",
             "-" if row["hidden"] is None else f"{row['hidden']:.0%}",
             f"{row['predicted_s'] * 1e3:.{digits}f}",
             f"{row['bound_s'] * 1e3:.{digits}f}",
-            "-" if row["verdict"] == "too noisy" else interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3),
-            row["verdict"],
+            *gain(row),
         )
     return table
+
+
+def gain(found: Row) -> tuple[str, str]:
+    """A speed-up and its verdict: of what is too noisy no figure, and of the baseline no interval.
+
+    >>> gain({"verdict": "faster", "speedup": 1.25, "ci_low": 1.125, "ci_high": 1.375})
+    ('1.250 ±0.125', 'faster')
+    """
+    known = {"too noisy": "-", "baseline": "1.000"}
+    verdict = found["verdict"]
+    return known.get(verdict) or interval(found["speedup"], found["ci_low"], found["ci_high"], 1, 3), verdict
 
 
 def waits(row: Row, digits: int) -> str:
@@ -84,20 +109,20 @@ def best_table(rows: Sequence[Row]) -> Table:
     """Each schedule with the fusion that suits it best."""
     names = list(dict.fromkeys(row["schedule"] for row in rows))
     best = [min((row for row in rows if row["schedule"] == name), key=lambda row: row["median_s"]) for name in names]
-    caption = f"the fastest of those above, by medians: chosen after they were seen, so a little too good; {PLUS_MINUS}"
+    caption = "the fastest of those above, by medians: chosen after they were seen, so a little too good"
+    caption += f"; speed-up: over {names[0]}; {PLUS_MINUS}"
     table = Table(title="Each schedule with its best fusion", caption=caption, box=SIMPLE_HEAD, padding=0)
-    for head in ("schedule", "fusion", "buckets", "iteration", f"/ {names[0]}"):
-        table.add_column(head, justify="left" if head in ("schedule", "fusion") else "right")
+    for head in ("schedule", "fusion", "buckets", "iteration", "speed-up", ""):
+        table.add_column(head, justify="left" if head in (*LEFT, "fusion") else "right")
     digits = 0 if best[0]["median_s"] >= 0.1 else 2
-    medians = [Median(row["median_s"], row["median_low_s"], row["median_high_s"]) for row in best]
-    for row, middle in zip(best, medians, strict=True):
+    for row in best:
         asked = row["asked_fusion"]
         table.add_row(
             row["schedule"],
             asked if asked == row["fusion"] else f"{asked}: {row['fusion']:.20}",
             str(row["buckets"]),
-            interval(middle.value, middle.low, middle.high, 1e3, digits),
-            "-" if medians[0].is_noisy or middle.is_noisy else f"{medians[0].value / middle.value:.3f}",
+            interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, digits),
+            *gain(compared(row["iteration_s"], best[0]["iteration_s"])),
         )
     return table
 
@@ -110,6 +135,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     if waited:
         waited[0] = f"ms, means over iterations and ranks: {waited[0]}"
     waited += [few] * (len(rows) > 1 and first["iterations"] < FEWEST_SAMPLES)
+    if FEWEST_SAMPLES <= first["iterations"] < FEWEST_ORDERED and any(row["verdict"] in CLEAR for row in rows):
+        waited.append(
+            f"Fewer than {FEWEST_ORDERED} iterations do not show whether the machine was slow for several in a row: "
+            "verdicts may be wrong more often than in 5 % of cases."
+        )
     if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
         what = "With one bucket, only the layers before the first trained one can overlap communication"
         return [*waited, f"{what}: all others run before it or after it. Try a finer --fusion."]

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.stats import FEWEST_SAMPLES
-from dear_mpi.see.comparison import notes, show_comparison
+from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
+from dear_mpi.reporting.terminal import console
+from dear_mpi.see.comparison import best_table, notes, show_comparison
 from dear_mpi.training.runs.compare import compare, compared
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from dear_mpi.training.runs.report import Timing, timing
+from dear_mpi.training.runs.report import timing
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
 from dear_mpi.training.trainer import Times
 from tests.training_checks import README, settings
@@ -41,6 +42,7 @@ def test_the_figures_are_those_of_one_iteration_on_one_rank(seed, ranks, counts)
     assert figures.steady_s == pytest.approx(steady.tolist())
     middle_s = float(np.median(steady))
     assert figures.forward_s + figures.backward_s + figures.exposed_comm_s <= middle_s * (1 + 1e-12)
+    assert figures.forward_s + figures.backward_s + figures.exposed_comm_s + figures.rest_s == pytest.approx(middle_s)
     assert figures.bound_s == figures.forward_s + max(figures.backward_s, 1.0)
 
 
@@ -49,10 +51,6 @@ def test_a_rank_that_computes_long_and_one_that_waits_long_are_not_mixed():
     ranks = [[[Times(70.0, 20.0, 24.6, 25.0)] * 3], [[Times(70.6, 15.0, 17.0, 38.1)] * 3]]
     figures = timing(gathering(ranks), Wfbp, ranks[0], NETWORK)
     assert (figures.forward_s, figures.backward_s, figures.exposed_comm_s) == pytest.approx((15.0, 17.0, 38.1))
-
-
-def figures(samples):
-    return Timing([], 0.0, 0.0, 0.0, 0.0, list(samples))
 
 
 STEADY = np.linspace(0.99, 1.01, 30)
@@ -66,31 +64,34 @@ VERDICTS = {
 
 @pytest.mark.parametrize("word", VERDICTS)
 def test_a_speed_up_has_a_word(word):
-    baseline = figures(STEADY)
-    assert compared(figures(VERDICTS[word]), baseline)["verdict"] == word
+    baseline = list(STEADY)
+    assert compared(VERDICTS[word], baseline)["verdict"] == word
     assert compared(baseline, baseline)["verdict"] == "baseline"
 
 
 def test_few_iterations_tell_nothing_apart():
-    fast, slow = figures([0.5] * (FEWEST_SAMPLES - 1)), figures([1.0] * 30)
+    fast, slow = [0.5] * (FEWEST_SAMPLES - 1), [1.0] * 30
     assert compared(fast, slow)["verdict"] == compared(slow, fast)["verdict"] == "cannot tell"
-    assert compared(figures([0.5] * FEWEST_SAMPLES), slow)["verdict"] == "faster"
+    assert compared([0.5] * FEWEST_SAMPLES, slow)["verdict"] == "faster"
 
 
-def test_noise_is_not_shown_as_a_figure(capsys):
+def test_noise_is_not_shown_as_a_figure(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     config = Config.of(settings(iterations=3))
     world, rows = run_world(lambda world: (world, compare(config, world, ["wfbp", "dear"])), threads=2)
     rows[1] |= {"verdict": "too noisy", "speedup": 0.764, "ci_low": 0.1, "ci_high": 1.721}
     show_comparison(world, rows)
     shown = " ".join(capsys.readouterr().out.split())
     assert "0.764" not in shown
+    assert "…" not in shown, "80 columns have room for the table"
+    assert all(each["rest_s"] >= 0 for each in rows)
     assert "noisy" in shown
 
 
 def row(**figures):
     given = {"schedule": "dear", "ranks": 4, "buckets": 9, "ideal_speedup": 1.25, "median_s": 1.0, "exposed_s": {}}
     given["verdict"] = "cannot tell"
-    return given | {"iterations": FEWEST_SAMPLES} | figures
+    return given | {"iterations": FEWEST_ORDERED} | figures
 
 
 def test_it_is_said_where_bounds_are_equal():
@@ -104,6 +105,23 @@ def test_it_is_said_where_bounds_are_equal():
 
     (said,) = notes([first | {"iterations": 5}, row()])
     assert said.startswith("Fewer than 6 iterations have no 95 % interval")
+
+    few = {"iterations": FEWEST_SAMPLES}
+    assert notes([first | few, row()]) == []
+    (said,) = notes([first | few, row(verdict="slower")])
+    assert said.startswith("Fewer than 15 iterations do not show whether the machine was slow for several in a row")
+
+
+def test_the_best_fusions_are_compared_as_any_others(capsys):
+    """The table had a ratio of medians, whatever the samples said of it."""
+    fused = {"fusion": "25MB", "asked_fusion": "25MB", "median_low_s": 0.9, "median_high_s": 1.1}
+    times = np.random.default_rng(0).normal(1.0, 0.1, (2, 15))
+    first, other = (
+        row(schedule=name, iteration_s=list(each)) for name, each in zip(("wfbp", "dear"), times, strict=True)
+    )
+    console().print(best_table([first | fused, other | fused]))
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in shown if line.startswith((" wfbp", " dear"))] == ["baseline", "tell"]
 
 
 def test_the_ideal_gain_is_that_of_the_bounds():

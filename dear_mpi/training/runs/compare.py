@@ -23,7 +23,7 @@ from dear_mpi.training.runs.report import Timing, describe
 from dear_mpi.training.schedules import find_schedules, own_fusion
 from dear_mpi.training.timeline.spans import Run
 
-__all__ = ["compare", "turns"]
+__all__ = ["compare", "compared", "turns"]
 
 BLOCK = 3  # counted iterations of one schedule before the next one's turn
 
@@ -48,7 +48,8 @@ def compare(
     Returns:
         For each fusion and schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95
         % interval), ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is that of
-        the bounds at the first schedule's compute; ``network_s`` and ``exposed_s`` are seconds of each collective, in
+        the bounds at the first schedule's compute; ``rest_s`` is what of an iteration is neither compute nor waiting
+        (updates, the loss, packing); ``network_s`` and ``exposed_s`` are seconds of each collective, in
         all and waited for; ``hidden`` is the share that was hidden of what compute could hide, None if that is nothing;
         ``sent_messages`` and ``sent_bytes`` are those of the rank that sends most in an iteration, None where plans are
         no programs of messages; ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own
@@ -81,7 +82,7 @@ def compare(
         rows = [
             row_of(job, each, figures[case])
             | end
-            | compared(figures[case], figures[case[0], schedules[0]])
+            | compared(figures[case].steady_s, figures[case[0], schedules[0]].steady_s)
             | ideal(each, contestants[case[0], schedules[0]], figures[case[0], schedules[0]])
             for case, each in contestants.items()
         ]
@@ -107,6 +108,7 @@ def row_of(job: Job, contestant: Contestant, figures: Timing) -> dict[str, Any]:
         "sent_bytes": nbytes,
         "network_s": dict(contestant.network),
         "exposed_s": contestant.exposed_s(),
+        "rest_s": figures.rest_s,
         "predicted_s": contestant.predicted_s(figures),
         "hidden": hidden(network_s - figures.exposed_comm_s, hideable_s),
     }
@@ -151,21 +153,21 @@ def turns(iterations: int) -> list[int]:
     return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)][::-1]
 
 
-def verdict(figures: Timing, baseline: Timing, speedup: Median) -> str:
+def verdict(samples: Sequence[float], baseline: Sequence[float], speedup: Median) -> str:
     """What may be said of a speed-up."""
-    if figures is baseline:
+    if samples is baseline:
         return "baseline"
-    if any(median(each.steady_s).is_noisy for each in (figures, baseline)):
+    if any(median(each).is_noisy for each in (samples, baseline)):
         return "too noisy"
-    if min(len(figures.steady_s), len(baseline.steady_s)) < FEWEST_SAMPLES:
+    if min(len(samples), len(baseline)) < FEWEST_SAMPLES:
         return "cannot tell"
     return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "cannot tell"
 
 
-def compared(figures: Timing, baseline: Timing) -> dict[str, float | str]:
-    """Median and speed-up over the baseline, with intervals."""
-    middle = median(figures.steady_s)
-    speedup = ratio(baseline.steady_s, figures.steady_s)
+def compared(samples: Sequence[float], baseline: Sequence[float]) -> dict[str, Any]:
+    """Median and speed-up over the baseline, with intervals, from the seconds of iterations in their order."""
+    middle = median(samples)
+    speedup = ratio(baseline, samples)
     return {
         "median_s": middle.value,
         "median_low_s": middle.low,
@@ -173,5 +175,5 @@ def compared(figures: Timing, baseline: Timing) -> dict[str, float | str]:
         "speedup": speedup.value,
         "ci_low": speedup.low,
         "ci_high": speedup.high,
-        "verdict": verdict(figures, baseline, speedup),
+        "verdict": verdict(samples, baseline, speedup),
     }

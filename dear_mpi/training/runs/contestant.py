@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 
@@ -100,7 +100,6 @@ class Contestant:
         job = self.job
         ranks: list[Array] = job.world.transport.gather_values(np.mean(self.uses_s, axis=0))
         forward_s, backward_s = max(ranks, key=np.sum).tolist()
-        rest_s = median(figures.steady_s) - figures.forward_s - figures.backward_s - figures.exposed_comm_s
         run = VirtualRun(
             layout=job.layout,
             itemsize=job.arena.wire.itemsize,
@@ -108,7 +107,7 @@ class Contestant:
             nominal=Nominal(forward_s, backward_s, self.price, judged=job.options.judged),
             parts=job.options.accumulate,
             loss_s=self.loss_s,
-            rest_s=max(0.0, rest_s),
+            rest_s=figures.rest_s,
             sharded=job.options.sharded,
         )
         return run.seconds(self.policy)

@@ -31,6 +31,12 @@ class Timing:
     bound_s: float
     steady_s: list[float] = field(repr=False)
 
+    @property
+    def rest_s(self) -> float:
+        """Of the iteration of median length: what is neither a layer nor waiting, as updates, the loss and packing."""
+        known_s = self.forward_s + self.backward_s + self.exposed_comm_s
+        return max(0.0, float(np.median(self.steady_s)) - known_s)  # not -1e-17
+
 
 def timing(
     transport: Transport,
