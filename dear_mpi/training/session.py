@@ -237,7 +237,7 @@ class Session(Checkpointed):
             self.closed = True
             if error is not None:
                 raise error
-            self.flush()
+            self.check_alike()
 
     def leave(self) -> None:
         """Let other sessions train the layers from now on."""

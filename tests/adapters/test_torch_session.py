@@ -418,3 +418,18 @@ def test_what_cannot_be_profiled_is_told():
         TorchSession.profile(module.train(), nn.CrossEntropyLoss(), x, targets)
     with pytest.raises(ValueError, match="a profile needs an iteration"):
         TorchSession.profile(module, LOSS, x, targets, iterations=0)
+
+
+def test_an_embedding_that_scales_its_rows_in_forward_is_named():
+    """Each rank those that it looks up: at the end all have another model."""
+
+    def body(transport):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Embedding(12, 4, max_norm=0.5), nn.Flatten(), nn.Linear(8, 4))
+        x = torch.arange(4).reshape(2, 2) + 4 * transport.rank
+        with TorchSession(module, LOSS, transport, example=torch.zeros(2, 2, dtype=torch.int64)) as session:
+            session.step(x, np.arange(2))
+
+    said = on_all(body, 3)
+    assert said == said[:1] * 3
+    assert "as where forward changes a parameter in place: parameter 0 (0.weight) must be the same on all" in said[0]

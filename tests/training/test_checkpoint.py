@@ -203,6 +203,81 @@ def test_a_state_that_was_tampered_with_is_refused_on_all_ranks(said):
     assert said in text
 
 
+def about(state, **changes):
+    """A state whose maker has changed what it says of itself."""
+    return state | {"about": np.frombuffer(json.dumps(json.loads(bytes(state["about"])) | changes).encode(), np.uint8)}
+
+
+WRONG_ABOUT = [
+    ({"updates": 0}, "it must have more than 0 updates, because the optimiser's state is not that of the beginning"),
+    ({"iterations": 10**30}, "it must have notes and numbers of iterations and updates, not {"),
+    ({"loss_scale": {"scale": "high"}}, "its loss scale is no good: ValueError: a loss scale must be a finite number"),
+    ({"loss_scale": {"scale": 8.0, "best": 1}}, "its loss scale is no good: TypeError: "),
+    ({"loss_scale": "high"}, "its loss scale is no good: TypeError: "),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG_ABOUT)
+def test_a_state_that_was_made_by_hand_is_refused_on_all_ranks(changes, said):
+    def body(transport):
+        with one(transport=transport, loss_scale="dynamic") as session:
+            session.step(np.ones((2, 6)), np.zeros(2, int))
+            state = session.state()
+            assert session.load(state) is None
+            with pytest.raises(AgreedError) as error:
+                session.load(about(state, **changes))
+        return str(error.value)
+
+    (text,) = set(run_loopback(2, body))
+    assert said in text
+
+
+def change_notes(file, **changes):
+    with np.load(file) as kept:
+        state = dict(kept)
+    notes = json.loads(bytes(state["about"]))["notes"]
+    np.savez(file, **about(state, notes={name: each for name, each in (notes | changes).items() if each is not None}))
+
+
+def data(path, turned=0):
+    rng = np.random.default_rng(0)
+    np.savez(path, x=rng.standard_normal((80, 6)), y=np.arange(80) % 4 ^ turned)
+    return str(path)
+
+
+def test_a_run_does_not_go_on_with_other_data_of_the_same_name(tmp_path):
+    file, name = tmp_path / "run.npz", data(tmp_path / "data.npz")
+    run(2, 3, Saving(file), data=name)
+    moved = data(tmp_path / "moved.npz")
+    assert len(run(2, 4, Saving(file, resume=True), data=moved)["loss"]) == 4, "it is the same data"
+    data(tmp_path / "data.npz", turned=3)
+    said = run(2, 5, Saving(file, resume=True), data=name)
+    assert f"the checkpoint is of a run on other data: data '{moved}' had the SHA-256 " in said
+    assert "give --data the file of before, or begin a new run with another --save" in said
+
+
+def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
+    """Once, by rank 0; and nothing where nothing has."""
+    file = tmp_path / "run.npz"
+    run(2, 2, Saving(file))
+    run(2, 3, Saving(file, resume=True), schedule="wfbp", update="sharded")
+    assert capsys.readouterr().err == ""
+    run(2, 4, Saving(file, resume=True), lr=0.01, beta1=0.5, clip=1.0, decay="cosine")
+    said = capsys.readouterr().err
+    changes = "lr is 0.01, and was 0.003; beta1 is 0.5, and was 0.9; decay is cosine, and was none; clip is 1.0,"
+    assert said == f"note: the run goes on, but {changes} and was None\n"
+
+
+def test_a_checkpoint_of_before_still_goes_on(tmp_path, capsys):
+    file = saved(tmp_path)
+    change_notes(file, examples=None, settings=None)
+    assert len(run(2, 6, Saving(file, resume=True))["loss"]) == 6
+    said = capsys.readouterr().err
+    assert said == "note: the run goes on, but the checkpoint does not say what data and settings its run had\n"
+    change_notes(file, loss="abc")
+    assert "must have the losses of its 6 iterations, not 'abc'" in run(2, 8, Saving(file, resume=True))
+
+
 def test_notes_that_json_cannot_hold_on_one_rank_are_refused_on_all():
     def body(transport):
         with one(transport=transport) as session, pytest.raises(AgreedError) as error:

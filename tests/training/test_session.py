@@ -326,3 +326,22 @@ def test_layers_of_a_session_that_could_not_open_are_free(wrong):
 
     (loss,) = on_all(body, ranks=1)
     assert np.isfinite(loss)
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_parameters_that_ranks_have_changed_differently_are_named(saves, tmp_path):
+    """As a layer that changes its values in forward, by its own part of the batch."""
+
+    def body(transport):
+        mine = layers()
+        with Session(mine, SoftmaxCrossEntropy(), transport) as session:
+            session.step(*batch(0, transport.rank))
+            session.flush()
+            mine[2].weight.value[0] *= 1.0 + transport.rank // 2
+            if saves:
+                session.save(tmp_path / "run.npz")
+
+    said = on_all(body)
+    assert said == said[:1] * 3
+    assert "parameter 2 (last.weight) must be the same on all ranks, not checksum " in said[0]
+    assert list(tmp_path.iterdir()) == []

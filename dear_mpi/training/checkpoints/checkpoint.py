@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.program.user_file import telling
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
+from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.facts import sha256
 from dear_mpi.training.line.arena import Arena
 
@@ -35,6 +37,7 @@ __all__ = ["restore", "resume", "save", "snapshot"]
 
 FORMAT = 1
 VALUE = "value"
+MOST = 2**53  # iterations and updates, of which optimisers make float64
 
 
 def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[str, Array]:
@@ -42,9 +45,10 @@ def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[
 
     Raises:
         ArgumentError: the notes are something that JSON cannot hold.
+        MismatchError: the ranks' parameters differ.
     """
     agree(session.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
-    session.flush()
+    session.check_alike()
     arena, trainer = session.arena, next(iter(session.trainers.values()))
     arena.read()
     about = {
@@ -105,7 +109,7 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
     session.fabric.restored(about["updates"])
     for trainer in session.trainers.values():
         trainer.done = about["iterations"]
-    if session.loss_scale is not None and about["loss_scale"] is not None:
+    if session.loss_scale is not None and about.get("loss_scale") is not None:
         vars(session.loss_scale).update(about["loss_scale"])
     return about["notes"]
 
@@ -131,7 +135,7 @@ def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
     if about.get("format") != FORMAT:
         raise ValueError(f"it must be of format {FORMAT}, not {about.get('format')}")
     counts = [about.get(name) for name in ("iterations", "updates")]
-    if not all(type(count) is int and count >= 0 for count in counts) or "notes" not in about:
+    if not all(type(count) is int and 0 <= count < MOST for count in counts) or "notes" not in about:
         raise ValueError(f"it must have notes and numbers of iterations and updates, not {about!r:.200}")
     arena = session.arena
     here = {"dtype": arena.values.dtype.name, "optimizer": type(arena.optimizer).__name__}
@@ -153,6 +157,12 @@ def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
         found = arrays.get(array)
         if found is None or (found.shape, found.dtype) != (shape, stored(like.dtype)):
             raise ValueError(f"it must have the array {array!r} of {like.dtype}{list(shape)} for {arena.optimizer}")
+    begun = any(arrays[f"{name}.{number}"].any() for name, number in product(kept[1:], range(len(mine))))
+    if begun and about["updates"] == 0:
+        raise ValueError("it must have more than 0 updates, because the optimiser's state is not that of the beginning")
+    if about.get("loss_scale") is not None:
+        with telling("its loss scale is no good"):
+            LossScale(**about["loss_scale"])
     return about
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.checkpoints.checkpoint import restore, resume, save, snapshot
+from dear_mpi.training.facts import checksum
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
@@ -32,3 +34,11 @@ class Checkpointed:
     def resume(self, path: str | Path) -> Any:
         """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
         return resume(cast("Session", self), Path(path))
+
+    def check_alike(self) -> None:
+        """Flush, and see that all ranks have the same parameters; MismatchError with the name of one that differs."""
+        session = cast("Session", self)
+        session.flush()
+        what = "the ranks no longer train one model, as where forward changes a parameter in place"
+        named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(session.parameters)]
+        agree(session.world.transport, what, lambda: {name: f"checksum {checksum(each.value)}" for name, each in named})

@@ -3,6 +3,7 @@
 Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2; the numbers are those of PyTorch.
 """
 
+import math
 from dataclasses import dataclass
 
 __all__ = ["LossScale"]
@@ -25,6 +26,16 @@ class LossScale:
     interval: int = 2000
     good: int = 0
     skipped: int = 0
+
+    def __post_init__(self) -> None:
+        """See that the numbers, perhaps of a file, have a meaning.
+
+        Raises:
+            ValueError: they have none.
+        """
+        counts = all(type(count) is int and count >= 0 for count in (self.interval, self.good, self.skipped))
+        if type(self.scale) is not float or not LEAST <= self.scale < math.inf or not counts:
+            raise ValueError(f"a loss scale must be a finite number of at least {LEAST}, with counts, not {self}")
 
     def overflowed(self) -> bool:
         """Halve the scale, if that can be; whether the iteration is to be skipped for it."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module
@@ -47,11 +46,11 @@ class Job(Session):
         config = self.config
         self.workload = make_workload(config, world)
         facts = asdict(config) | {"model": self.workload.model}
-        self.batches = None
+        self.batches, self.examples_sha256 = None, None
         if self.workload.dataset is not None:
             examples = self.workload.dataset.train
             self.batches = Batches(examples, config.batch, rank=world.rank, size=world.size, seed=config.seed)
-            facts["examples"] = sha256(examples.arrays)  # a rank that reads another file is noticed
+            self.examples_sha256 = facts["examples"] = sha256(examples.arrays)  # another file on a rank is noticed
         return facts
 
     def batch(self, iteration: int) -> tuple[Array, Array, int]:
@@ -66,11 +65,11 @@ class Job(Session):
 
         Raises:
             AgreedError: the last iteration went wrong, or a parameter is not finite.
-            CollectiveError: the parameters differ.
+            MismatchError: the parameters differ.
         """
-        self.flush()
+        self.check_alike()
         agree(self.world.transport, "training", self.check_parameters)
-        return {"accuracy": self.accuracy(), "params_sha256": self.agreed_sha256()}
+        return {"accuracy": self.accuracy(), "params_sha256": self.parameters_sha256()}
 
     def check_parameters(self) -> dict[str, Any]:
         """See that the last update has left nothing that is infinite or not a number."""
@@ -95,15 +94,3 @@ class Job(Session):
             total += targets.size
         counts = self.world.transport.gather_values((right, total))
         return float(np.divide(*np.sum(counts, axis=0)))
-
-    def agreed_sha256(self) -> str:
-        """Collective: the SHA-256 of the parameters' bytes, which is the same on all ranks.
-
-        Raises:
-            CollectiveError: the parameters differ.
-        """
-        digests = self.world.transport.gather_values(self.parameters_sha256())
-        for rank, digest in enumerate(digests):
-            if digest != digests[0]:
-                raise CollectiveError(f"parameters of rank {rank} differ from those of rank 0: {digest}, {digests[0]}")
-        return str(digests[0])

@@ -9,6 +9,7 @@ from typing import Any
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable
+from dear_mpi.reporting.terminal import console
 from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.recording import Show, recording, show_runs
@@ -21,6 +22,8 @@ from dear_mpi.training.trainer import Times, TrainingError
 
 __all__ = ["Saving", "train"]
 
+# What changes the numbers that a run comes to, beside the model, the wire's type and the optimiser's own settings.
+SETTINGS = "decay", "warmup", "accumulate", "clip", "loss_scale", "context"
 FILL = 2  # iterations that do not count at the beginning, and when buckets were cut: the very first ends with a flush
 
 
@@ -86,7 +89,7 @@ def train(
             if progress is not None:
                 progress(iterations, losses[-1])
             if saving is not None and saving.is_due(iterations, config.iterations):
-                job.save(saving.path, {"loss": losses, **order_of(config)})
+                job.save(saving.path, {"loss": losses, **order_of(config), **settings_of(job)})
 
         runs: list[Run] = []
         with nullcontext() if timeline is None else recording(job, config.schedule, runs):
@@ -141,21 +144,53 @@ def order_of(config: Config) -> dict[str, Any]:
     return {"seed": config.seed, "batch": config.batch, "data": config.data}
 
 
+def settings_of(job: Job) -> dict[str, Any]:
+    """The data, and what else must stay as it was for a run that goes on to come to the bits of one without a break."""
+    config = job.config
+    settings = {"model": job.workload.model, "wire": config.wire or config.dtype, **asdict(job.options.optimizer)}
+    settings |= {name: getattr(config, name) for name in SETTINGS}
+    if config.decay != "none":
+        settings["iterations"] = config.iterations
+    return {"examples": job.examples_sha256, "settings": settings}
+
+
 def gone_on(job: Job, path: Path) -> list[float]:
-    """Collective: go on from a checkpoint; the losses before it.
+    """Collective: go on from a checkpoint; the losses before it. Rank 0 says what settings have changed.
 
     Raises:
-        TrainingError: it is of a run that had its examples in another order, or of a script's session.
+        TrainingError: it is of a run that had other examples, or had them in another order, or of a script's session.
     """
-    notes, order = job.resume(path), order_of(job.config)
+    notes, order, settings = job.resume(path), order_of(job.config), settings_of(job)
     if not isinstance(notes, dict) or not {"loss", *order} <= notes.keys():
         raise TrainingError(
             f"the checkpoint is of a script: it must say what a run has, its {', '.join(order)} and loss"
         )
+    if "examples" in notes:
+        del order["data"]  # its name may change
+        if notes["examples"] != settings["examples"]:
+            what = f"data {notes['data']!r} had the SHA-256 {notes['examples']}, and {job.config.data!r} here has"
+            advice = "give --data the file of before, or begin a new run with another --save"
+            raise TrainingError(f"the checkpoint is of a run on other data: {what} {settings['examples']}; {advice}")
     for name, value in order.items():
         if notes[name] != value:
             raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {value}")
-    return list(notes["loss"])
+    done = job.trainers[job.config.schedule].done
+    if not isinstance(notes["loss"], list) or len(notes["loss"]) != done:
+        raise TrainingError(f"the checkpoint must have the losses of its {done} iterations, not {notes['loss']!r:.99}")
+    tell_changes(job.world, notes, settings["settings"])
+    return notes["loss"]
+
+
+def tell_changes(world: World, notes: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Let rank 0 say, in one line, which settings are not those of the checkpoint."""
+    before = notes.get("settings")
+    if not isinstance(before, dict):
+        said = ["the checkpoint does not say what data and settings its run had"]
+    else:
+        both = [name for name in settings if name in before and before[name] != settings[name]]
+        said = [f"{name} is {settings[name]}, and was {before[name]}" for name in both]
+    if said:
+        console(world, stderr=True).print(f"note: the run goes on, but {'; '.join(said)}", markup=False, soft_wrap=True)
 
 
 def write_profile(job: Job, profiler: Profiler, path: Path) -> None:
