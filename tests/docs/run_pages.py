@@ -1,7 +1,7 @@
 """Runs every command and every program of the pages, as they are written, but for less time: `make docs`.
 
-What a page has its reader run is run from top to bottom in one folder of the page. The rules are in
-tests/docs/commands.py; what is not run says why.
+What a page has its reader run is run from top to bottom in one folder of the page, hence in one process. The rules are
+in tests/docs/commands.py; what is not run says why.
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ def read():
 LEFT_OUT = {}  # by page: why something there was not run, which may have written a file for what follows
 READ = {name: (found, files) for name, found, files in read()}
 EACH = [
-    pytest.param(name, task, id=f"{name}:{task.line}: {task.name}", marks=pytest.mark.xdist_group(name))
+    pytest.param(name, task, id=f"{name}:{task.line}: {task.name}")
     for name, (found, _) in READ.items()
     for task in found
 ]
