@@ -142,7 +142,7 @@ faults: install       ## plant 200 faults into training jobs, and judge how they
 docs: install         ## run the examples in docstrings, and every command and program of the pages; look at each link
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi
 	$(PYTHON) -m pytest -q tests/test_docs.py tests/docs
-	$(PYTHON) -m pytest -q $(PARALLEL:loadfile=loadgroup) tests/docs/run_pages.py
+	$(PYTHON) -m pytest -q tests/docs/run_pages.py
 
 package: install      ## build sdist and wheel, check them, and run the wheel alone in an empty environment
 	$(PIP) install build twine
