@@ -50,7 +50,7 @@ def run(command: list[str], environment: dict[str, str], limit_s: int) -> str:
     job = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
     with ended(job):
         try:
-            said, errors = job.communicate(timeout=limit_s)
+            said, errors = map(str, job.communicate(timeout=limit_s))
         except subprocess.TimeoutExpired:
             raise SystemExit(f"{' '.join(command)}\nit took more than {limit_s} s") from None
     if job.returncode:

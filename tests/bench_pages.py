@@ -198,7 +198,7 @@ def main():
     parser.add_argument("--keep", type=Path, help="a folder for what is measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pages-") as name:
-        folder = options.keep or Path(name)
+        folder = (options.keep or Path(name)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         title, records, lines = PAGES[options.page](folder)
     if max(each.stolen for each in records) > QUIET:

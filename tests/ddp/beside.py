@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dear_mpi.reporting.stats import median, ratio
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, ratio
 from tests.attempts import attempts, chosen, quietest, run
 from tests.ddp.case import FULL, OURS, SHARDED, TORCH, Case
 from tests.launch import mpis_at_hand
@@ -39,9 +39,9 @@ computes; gradients, updates and messages are real. All contestants of a case ta
 - **ms** of an iteration on its slowest rank: the median, and the distance to the farther end of its 95 % interval.
 - **rest**: ms that are neither layers nor waiting for messages, mostly updates. **predicted**: by the virtual fabric.
   **bound**: the least time that the schedule allows. The last two take the compute measured here, and what collectives
-  cost alone.
+  cost alone, as the best of three runs says; where the time of a row is below its bound, all three were slow ones.
 - **torch / it**: how many times as fast as the fastest of torch's own rows in the table, with its 95 % interval. Where
-  that has 1 in it, the two are **not told apart**.
+  that has 1 in it, or there are fewer than 6 iterations, the two are **not told apart**.
 
 Equal state stands beside equal state: under *full updates* each rank updates all parameters, under *sharded updates* a
 quarter of them.
@@ -72,7 +72,8 @@ def table(rows):
         found = [row.get(name) for name in ("rest_s", "predicted_s", "bound_s")]
         parts = ["-" if each is None else f"{each * 1e3:.0f}" for each in found]
         gain = f"{faster.value:.2f} ({faster.low:.2f} to {faster.high:.2f})"
-        said = "faster" if faster.low > 1 else "slower" if faster.high < 1 else "not told apart"
+        told = min(len(torch_s), len(row["samples_s"])) >= FEWEST_SAMPLES and not faster.low <= 1 <= faster.high
+        said = ("faster" if faster.low > 1 else "slower") if told else "not told apart"
         if row["samples_s"] == torch_s:
             gain, said = "1", "fastest of torch"
         name = f"**{row['name']}**" if row["kind"] == OURS else row["name"]
@@ -125,7 +126,7 @@ def main():
     parser.add_argument("--keep", type=Path, help="a folder for what is measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="beside-") as name:
-        folder = options.keep or Path(name)
+        folder = (options.keep or Path(name)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         records, lines = page(folder, options.cases)
     write_page(PAGE, "Beside torch", records, lines)

@@ -81,7 +81,7 @@ class Torch:
         self.samples_s = []
 
     def settle(self):
-        for _ in range(3):  # DDP cuts its buckets anew after the first
+        for _ in range(2):  # DDP cuts its buckets anew after the first
             self.loop.iterate()
 
     def turn(self, count):

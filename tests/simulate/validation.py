@@ -169,7 +169,7 @@ def main() -> None:
     ranks, models, texts = (getattr(options, each) or part[each] for each in ("ranks", "models", "links"))
     used = set[str]()
     with tempfile.TemporaryDirectory(prefix="validation-") as name:
-        folder = options.keep or Path(name)
+        folder = (options.keep or Path(name)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         links = [
             Link(folder, text, size, used) for text in texts for size in ranks if size in RANKS[text.partition(":")[0]]
