@@ -66,17 +66,18 @@ def seen(written: str) -> list[str]:
     """The lines that stay, and each bar in its middle."""
     lines, bars = [""], []
     for part in re.split(r"(\r?\n|\r|\x1b\[[0-9;?]*[A-Za-z])", written):
+        a_bar = "━" in lines[-1] and "/" in lines[-1]
         if part.endswith("\n"):
+            if bars and lines[-1] and not a_bar:
+                lines[-1:] = [bars[len(bars) // 2], lines[-1]]
+                bars = []
             lines.append("")
         elif part == "\x1b[2K":
-            if "━" in lines[-1] and "/" in lines[-1]:
+            if a_bar:
                 bars.append("~ " + lines[-1].rstrip())
             lines[-1] = ""
         elif part == "\x1b[1A":
             lines.pop()
-            if bars:
-                lines[-1:] = [bars[len(bars) // 2], ""]
-                bars = []
         elif part and not part.startswith(("\r", "\x1b")):
             lines[-1] += part
     return [line.rstrip() for line in lines]

@@ -10,6 +10,8 @@ import os
 import sys
 import threading
 
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.launcher_process import end_launcher
 from dear_mpi.collectives.transports.transport import Transport
 
 __all__ = ["Watchdog"]
@@ -72,6 +74,8 @@ class Watchdog:
         timer = threading.Timer(ABORT_S, os._exit, (1,))
         timer.daemon = True
         timer.start()
+        if launch_of(os.environ).size > 1:
+            end_launcher()
         self.transport.abort(f"rank {self.transport.rank} ends the job after a stall of {self.after_s:g} s, as asked")
         timer.cancel()
 

@@ -6,14 +6,13 @@ host than the launcher's, nobody is taken to look on: output is plain, and there
 """
 
 import os
-from pathlib import Path
 from typing import TextIO
 
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of
+from dear_mpi.collectives.launch.launcher_process import launcher_process
 
-__all__ = ["columns_of", "launcher_process"]
+__all__ = ["columns_of"]
 
-LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "srun")
 UNKNOWN_COLUMNS = 80  # of a terminal that does not tell
 
 
@@ -37,18 +36,3 @@ def columns_of(stream: TextIO) -> int | None:
 def width_of(descriptor: int) -> int:
     """An OSError says that this is no terminal."""
     return os.get_terminal_size(descriptor).columns or UNKNOWN_COLUMNS
-
-
-def launcher_process(proc: Path = Path("/proc")) -> Path | None:
-    """The folder in /proc of what started this job: the nearest launcher above this process; None if there is none.
-
-    An OSError says that /proc cannot be read.
-    """
-    process = proc / str(os.getppid())
-    while process.name != "0":
-        # "PID (NAME) STATE PARENT ...", and there may be brackets in the name
-        name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
-        if name in LAUNCHERS:
-            return process
-        process = proc / rest.split()[1]
-    return None

@@ -3,10 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dear_mpi.ranks.world import World
@@ -32,6 +32,14 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
     )
 
 
+class WholeLines(Progress):
+    """Each frame ends with a new line, and the next one begins above it: Open MPI's launcher forwards whole lines."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield ""
+
+
 @contextmanager
 def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], object]]:
     """A progress bar on a terminal, if there is one; the call advances it by one and replaces the note.
@@ -42,7 +50,7 @@ def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], 
     screen = screen if screen.is_terminal else console(world, stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     hidden = screen.quiet or not screen.is_terminal
-    with Progress(*columns, console=screen, transient=True, auto_refresh=False, disable=hidden) as progress:
+    with WholeLines(*columns, console=screen, transient=True, auto_refresh=False, disable=hidden) as progress:
         task = progress.add_task(note, total=total)
         screen.show_cursor(True)  # a job that is killed would leave it hidden
         drawn = time.monotonic()

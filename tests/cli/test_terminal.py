@@ -69,6 +69,38 @@ def test_a_terminal_shows_a_bar_and_styles(mpi):
     assert "\x1b[3m" in text.partition("test accuracy")[0]  # the table's title
 
 
+SLOW = """
+import os, pathlib, sys, time, types
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.reporting.terminal import bar
+with bar(types.SimpleNamespace(rank=launch_of(os.environ).rank), 3, "the note"):
+    while not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.01)
+"""
+
+
+@each_mpi
+def test_a_bar_is_seen_while_the_program_runs(mpi, tmp_path):
+    """Open MPI's launcher forwards whole lines: all frames came at the end. The program ends when it has been seen."""
+    both, seen = Pty(), tmp_path / "seen"
+    ended, live = threading.Event(), []
+
+    def look():
+        for _ in range(3000):
+            if b"0/3" in both.shown or ended.wait(0.01):
+                break
+        live.append(b"0/3" in both.shown and not ended.is_set())
+        seen.touch()
+
+    eyes = threading.Thread(target=look)
+    eyes.start()
+    status = launched(mpi, both.writer, both.writer, ("-c", SLOW, str(seen)))
+    ended.set()
+    eyes.join()
+    both.text()
+    assert (status, live) == (0, [True])
+
+
 @each_mpi
 def test_files_are_plain(mpi, tmp_path):
     with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:

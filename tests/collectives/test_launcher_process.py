@@ -1,0 +1,29 @@
+"""A launcher that stays after an abort is ended from its own host; a scheduler's is left alone."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """#!/bin/sh
+trap '' TERM
+{python} -c 'from dear_mpi.collectives.launch.launcher_process import end_launcher; end_launcher(0.2)' </dev/null
+{then}
+"""
+STAYS = "while :; do sleep 0.1; done"
+
+
+def returned(path, then):
+    path.write_text(SCRIPT.format(python=sys.executable, then=then))
+    path.chmod(0o755)
+    return subprocess.run([path], timeout=120, check=False).returncode
+
+
+@pytest.mark.parametrize("name", ["mpirun", "prterun", "mpiexec.hydra"])
+def test_a_launcher_that_stays_is_ended(name, tmp_path):
+    assert returned(tmp_path / name, STAYS) == -9
+
+
+@pytest.mark.parametrize("name", ["srun", "shell"])
+def test_schedulers_and_shells_are_left_alone(name, tmp_path):
+    assert returned(tmp_path / name, "sleep 2; exit 7") == 7
