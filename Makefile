@@ -35,7 +35,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 page = tail -n 1 $(1) | grep -qx '```' && mv $(1) docs/benchmarks/$(2) || { rm $(1); echo 'failed: see above'; exit 1; }
 
 .PHONY: help install demo test proofs test-quick test-standin frameworks test-frameworks test-gpu check format docs clean
-.PHONY: bench bench-hosts bench-cadence bench-ddp bench-gpu numerics topology testbed validation terminal faults
+.PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology testbed validation terminal faults
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -129,6 +129,12 @@ bench-ddp: install    ## our schedules and torch DDP between 4 hosts with 1 Gbit
 	echo 'virtual fabric. Both are from the compute measured here and from what collectives cost alone, at their best of three.'; echo; \
 	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=10800 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.beside; \
 	} > build-ddp.md && mv build-ddp.md docs/benchmarks/ddp.md
+
+bench-torch: install  ## TorchSession and torch DDP on real compute, on this machine and between 4 hosts: docs/benchmarks/torch.md
+	@{ $(PYTHON) -m tests.ddp.real --header && \
+	for busy in '' --busy; do for ranks in 1 2 4; do $(MPIRUN) -n $$ranks $(PYTHON) -m tests.ddp.real $$busy || exit 1; done; done && \
+	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=3600 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.real; \
+	} > build-torch.md && mv build-torch.md docs/benchmarks/torch.md
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
 	@export COLUMNS=120; { \

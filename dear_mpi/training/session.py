@@ -17,6 +17,7 @@ import numpy as np
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.patience import patient
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
@@ -71,6 +72,7 @@ class Session(Checkpointed):
     """
 
     trainer_kind: Callable[..., Trainer] = Trainer
+    threads = 2  # of each rank that want to run: the main thread's, and the engine's
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class Session(Checkpointed):
         with ExitStack() as stack:
             stack.callback(self.leave)
             agree(self.world.transport, name, build)
+            self.world = replace(self.world, transport=patient(self.world.transport, self.threads))
             stack.enter_context(self.streams.compute.use())
             stack.push(self.free)
             self.engine = stack.enter_context(Engine(self.streams))  # which ends before its plans are freed

@@ -40,9 +40,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Parameter(torch.zeros(length, width))
         options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
-        self.layers = nn.Sequential(
-            *(nn.TransformerEncoderLayer(width, 8, 4 * width, **options) for _ in range(depth))
-        )
+        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(width, 8, 4 * width, **options) for _ in range(depth)))
         self.decoder = nn.Linear(width, vocabulary)
 
     def forward(self, x):
