@@ -126,7 +126,7 @@ def crowded(facts: Facts) -> Iterator[Finding]:
                 "include the waiting",
                 "start fewer ranks on it, or allow them more cores",
             )
-        elif len(ranks) > 1 and 2 * len(ranks) > cores:
+        elif len(ranks) > 1 and cores < 2 * len(ranks) and max(len(rank.cores) for rank in ranks) > 1:
             yield note(
                 f"{len(ranks)} ranks of {host} have {plural(cores, 'core')} together: in training, where each rank has "
                 "two threads, ranks that wait sleep, and do not spin",

@@ -140,8 +140,7 @@ class Session(Checkpointed):
 
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
-        options = self.options
-        kind = ShardedFabric if options.sharded else LiveFabric
+        options, kind = self.options, ShardedFabric if self.options.sharded else LiveFabric
         self.fabric = kind(self.buckets, self.arena, self.world, engine, **options.plans, slab=self.slab)
         self.plans.callback(self.fabric.free)
         self.prices = WirePrices(self.fabric)
@@ -157,8 +156,7 @@ class Session(Checkpointed):
         """A trainer with this schedule."""
         schedule, options = self.schedules[name](self.fabric), self.options
         self.fabric.prepare((*schedule.collectives, *schedule.extras))
-        parts, debug = options.accumulate, options.debug
-        rules = self.rules(name, self.buckets)
+        rules, parts, debug = self.rules(name, self.buckets), options.accumulate, options.debug
         return self.trainer_kind(self.uses, self.loss, self.meter, schedule, rules, accumulate=parts, debug=debug)
 
     def rules(self, name: str, buckets: Cut) -> Rules:
@@ -211,8 +209,7 @@ class Session(Checkpointed):
             return {"fusion": fusion}
 
         agree(self.world.transport, self.name, plan)
-        ((start, self.buckets),) = found
-        self.options = replace(self.options, fusion=fusion)
+        self.options, ((start, self.buckets),) = replace(self.options, fusion=fusion), found
         self.fabric.cut(self.buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.schedules[name](self.fabric), self.rules(name, self.buckets)

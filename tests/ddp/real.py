@@ -53,9 +53,9 @@ class Ddp:
 
 
 def session_of(stack, world, model, example, name):
-    """Collective: a session of ours. Its name is a schedule, perhaps with the kind of its updates, and an algorithm."""
-    given = dict(zip(("schedule", "update", "algorithm"), name.split(", "), strict=False))
-    given |= {"optimizer": SGD(lr=LR, momentum=MOMENTUM), "fusion": "own"}
+    """Collective: a session of ours; its name is a schedule, perhaps with a fusion, and the kind of its updates."""
+    given = {"fusion": "own"} | dict(zip(("schedule", "fusion", "update"), name.split(", "), strict=False))
+    given |= {"optimizer": SGD(lr=LR, momentum=MOMENTUM)}
     loss = torch.nn.CrossEntropyLoss(reduction="sum")
     session = TorchSession(model, loss, world.transport.native.Dup(), example=example, **given)
     return stack.enter_context(session)
@@ -131,7 +131,7 @@ def quietest(world, *case, attempts, busy):
 
 def table(found):
     """The lines of a model, DDP first. Ratios are those of turns next to each other: the machine changes in time."""
-    yield "| schedule, updates | ms | of DDP's time |"
+    yield "| schedule, fusion | ms | of DDP's time |"
     yield "|---|---|---|"
     for name, samples in found.items():
         middle = median(samples)
