@@ -41,6 +41,7 @@ class EmulatedTransport(Wrapper[Transport]):
     """A transport whose ranks are joined by emulated links."""
 
     native = None  # the library's own collectives cannot be slowed
+    spins = False
 
     def __init__(self, below: Transport, link: Link) -> None:
         super().__init__(below)

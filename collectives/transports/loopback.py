@@ -98,7 +98,7 @@ def deliver(send: LoopbackRequest, receive: LoopbackRequest) -> None:
 class LoopbackTransport:
     """One rank of a hub."""
 
-    name, native = "loopback (threads)", None
+    name, native, spins = "loopback (threads)", None, False
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts

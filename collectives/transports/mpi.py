@@ -42,6 +42,8 @@ class MpiTransport:
             which is found out when the first such buffer is seen (``launch/cuda_aware.py``); then ``name`` says it.
     """
 
+    spins = True
+
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
         comm = MPI.Intracomm(comm)  # of mpi4py's own class: that of the user may have methods of its own
         self.native = comm.Dup()

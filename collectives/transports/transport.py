@@ -96,6 +96,7 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    spins: bool  # whether who waits for a message keeps a core busy
     hosts: tuple[int, ...]  # the number of the host of each rank, the same on all ranks
     kept: WeakSet[Any]  # what is to be freed before the ranks part
     under_way: set[object]  # plans whose messages may not be over: dropped by a user, they stay here for good

@@ -126,6 +126,12 @@ def crowded(facts: Facts) -> Iterator[Finding]:
                 "include the waiting",
                 "start fewer ranks on it, or allow them more cores",
             )
+        elif len(ranks) > 1 and cores < 2 * len(ranks) and max(len(rank.cores) for rank in ranks) > 1:
+            yield note(
+                f"{len(ranks)} ranks of {host} have {plural(cores, 'core')} together: in training, where each rank has "
+                "two threads, ranks that wait sleep, and do not spin",
+                "for the fastest small collectives allow each rank two cores",
+            )
 
 
 def bound_to_one_core(facts: Facts) -> Iterator[Finding]:

@@ -47,7 +47,7 @@ class Options:
     schedule: str = "dear"
     fusion: str = USUAL
     optimizer: Optimizer = field(default_factory=SGD)
-    algorithm: str = "ring"
+    algorithm: str = "auto"
     segment_bytes: int | None = None
     wire: str | None = None
     device: str = "cpu"

@@ -17,6 +17,7 @@ import numpy as np
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.patience import patient
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
@@ -71,6 +72,7 @@ class Session(Checkpointed):
     """
 
     trainer_kind: Callable[..., Trainer] = Trainer
+    threads = 2  # of each rank that want to run: the main thread's, and the engine's
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class Session(Checkpointed):
         with ExitStack() as stack:
             stack.callback(self.leave)
             agree(self.world.transport, name, build)
+            self.world = replace(self.world, transport=patient(self.world.transport, self.threads))
             stack.enter_context(self.streams.compute.use())
             stack.push(self.free)
             self.engine = stack.enter_context(Engine(self.streams))  # which ends before its plans are freed
@@ -137,8 +140,7 @@ class Session(Checkpointed):
 
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
-        options = self.options
-        kind = ShardedFabric if options.sharded else LiveFabric
+        options, kind = self.options, ShardedFabric if self.options.sharded else LiveFabric
         self.fabric = kind(self.buckets, self.arena, self.world, engine, **options.plans, slab=self.slab)
         self.plans.callback(self.fabric.free)
         self.prices = WirePrices(self.fabric)
@@ -154,8 +156,7 @@ class Session(Checkpointed):
         """A trainer with this schedule."""
         schedule, options = self.schedules[name](self.fabric), self.options
         self.fabric.prepare((*schedule.collectives, *schedule.extras))
-        parts, debug = options.accumulate, options.debug
-        rules = self.rules(name, self.buckets)
+        rules, parts, debug = self.rules(name, self.buckets), options.accumulate, options.debug
         return self.trainer_kind(self.uses, self.loss, self.meter, schedule, rules, accumulate=parts, debug=debug)
 
     def rules(self, name: str, buckets: Cut) -> Rules:
@@ -208,8 +209,7 @@ class Session(Checkpointed):
             return {"fusion": fusion}
 
         agree(self.world.transport, self.name, plan)
-        ((start, self.buckets),) = found
-        self.options = replace(self.options, fusion=fusion)
+        self.options, ((start, self.buckets),) = replace(self.options, fusion=fusion), found
         self.fabric.cut(self.buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.schedules[name](self.fabric), self.rules(name, self.buckets)

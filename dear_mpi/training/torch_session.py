@@ -88,6 +88,7 @@ class TorchSession(Session):
         self.model = TorchModule(self.module, given("example", self.example))
         self.layers = tuple(self.model.layers)
         self.trainer_kind = partial(HookedTrainer, self.model)
+        self.threads = 1 + torch.get_num_threads()
         return super().build(None)
 
     def step(self, x: Any, targets: Any, *, total: int | None = None) -> float:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizers.optimizer import Optimizer
 
@@ -34,6 +36,7 @@ class SGD(Optimizer):
     def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
         if self.weight_decay:
             grad += self.weight_decay * value
+        step = grad
         if self.momentum:
             (velocity,) = state
             velocity *= self.momentum
@@ -41,9 +44,8 @@ class SGD(Optimizer):
             if self.nesterov:
                 grad += self.momentum * velocity
             else:
-                grad = velocity * 1
-        grad *= self.lr
-        value -= grad
+                step = velocity
+        value -= np.multiply(step, self.lr, out=grad)
 
     def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
         if self.momentum:

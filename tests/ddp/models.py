@@ -40,19 +40,17 @@ class Transformer(nn.Module):
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Parameter(torch.zeros(length, width))
         options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
-        self.layers = nn.Sequential(
-            *(nn.TransformerEncoderLayer(width, 8, 4 * width, **options) for _ in range(depth))
-        )
+        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(width, 8, 4 * width, **options) for _ in range(depth)))
         self.decoder = nn.Linear(width, vocabulary)
 
     def forward(self, x):
-        return self.decoder(self.layers(self.tokens(x) + self.places)).flatten(0, 1)
+        return self.decoder(self.layers(self.tokens(x) + self.places)).transpose(1, 2)
 
 
 def transformer():
     """6 layers of width 512, and a batch of 2 sequences of 64 tokens."""
     x = torch.randint(1000, (2, 64))
-    return Transformer(1000, 512, 6, 64), x, x.roll(-1, 1).flatten()
+    return Transformer(1000, 512, 6, 64), x, x.roll(-1, 1)
 
 
 MODELS = {"resnet": resnet, "transformer": transformer}

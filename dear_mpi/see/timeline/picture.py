@@ -85,7 +85,7 @@ def result(timeline: Timeline) -> str:
     """Which of several schedules is the fastest; nothing for live ones, which one iteration cannot tell apart."""
     if timeline.live or not 2 <= len(timeline.runs) <= MOST_IN_TITLE:
         return ""
-    taken = sorted((last_iteration(run)[0], label(run.name)) for run in timeline.runs)
+    taken = sorted((last_iteration(run)[0], in_title(run.name)) for run in timeline.runs)
     first, *others = [f"{milliseconds(taken_s)} ms under {name}" for taken_s, name in taken]
     return f"An iteration takes {', '.join([first, *(other.replace(' ms', '', 1) for other in others)])}"
 

@@ -1,0 +1,82 @@
+"""Who waits asleep, and who spins."""
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.transports import patience
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.patience import Crowd, PatientTransport, crowd_of, patient
+from dear_mpi.collectives.transports.transport import Wrapper
+
+
+class Spinning(Wrapper):
+    """The transport of threads, as if whoever waits there would spin."""
+
+    spins = True
+
+
+class Impatient(Wrapper):
+    """A message for which nobody may wait but by looking."""
+
+    def Wait(self):
+        raise AssertionError("waited without sleeping")
+
+
+class Watched(Spinning):
+    def send_init(self, *arguments):
+        return Impatient(self.below.send_init(*arguments))
+
+    def recv_init(self, *arguments):
+        return Impatient(self.below.recv_init(*arguments))
+
+
+@pytest.fixture(params=[8, 6, 4])
+def cores(request, monkeypatch):
+    monkeypatch.setattr(patience, "own_cores", lambda: (set(range(request.param)), float("inf")))
+    return request.param
+
+
+def test_ranks_sleep_where_there_are_more_threads_than_cores(cores, capsys):
+    found = run_loopback(3, lambda transport: patient(Spinning(transport), 2))
+    sleep = cores < 3 * 2
+    assert [isinstance(each, PatientTransport) for each in found] == [sleep] * 3
+    said = f"ranks that wait sleep (6 threads, {cores} cores)"
+    assert capsys.readouterr().err == (f"dear-mpi: {said}\n" if sleep else "")  # one line, of rank 0
+    assert found[1].name == ("loopback (threads); " + said if sleep else "loopback (threads)")
+
+
+def test_ranks_that_sleep_already_and_a_rank_alone_stay_as_they_are(cores):
+    assert not any(run_loopback(3, lambda transport: patient(transport, 9) is not transport))
+    assert not any(run_loopback(1, lambda transport: isinstance(patient(Spinning(transport), 9), PatientTransport)))
+
+
+class Told(Wrapper):
+    """A transport on which all ranks know what they are told."""
+
+    def __init__(self, *known):
+        super().__init__(None)
+        self.known = known
+
+    def gather_values(self, value):
+        return list(self.known)
+
+
+def test_the_most_crowded_machine_counts():
+    """Ranks that are bound have the cores of all of them together, and no more than a cgroup allows."""
+    bound = [("a", 2, {core}, 9.0) for core in range(3)]
+    assert crowd_of(Told(*bound, ("b", 2, {0, 1, 2, 3}, 9.0)), 2) == Crowd(threads=6, cores=3)
+    assert crowd_of(Told(*bound, ("b", 5, {0, 1, 2, 3}, 2.5)), 2) == Crowd(threads=5, cores=2)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "auto"])
+def test_plans_of_patient_ranks_wait_asleep_alone(algorithm):
+    def body(transport):
+        x, crowd = np.full(100_000, 1.0 + transport.rank, np.float32), Crowd(4, 2)
+        with make_plan("all_reduce", x, PatientTransport(Watched(transport), crowd), algorithm=algorithm) as plan:
+            plan()
+            plan.start()
+            return plan.wait().copy()
+
+    for found in run_loopback(2, body):
+        assert (found == 6.0).all()  # 1 + 2, and that twice
