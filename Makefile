@@ -118,11 +118,8 @@ bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links (Linux, 
 bench-ddp: install    ## our schedules and torch's between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/ddp.md
 	$(PYTHON) -m tests.ddp.beside $(KEPT)
 
-bench-torch: install  ## TorchSession and torch DDP on real compute, on this machine and between 4 hosts: docs/benchmarks/torch.md
-	@{ $(PYTHON) -m tests.ddp.real --header && \
-	for busy in '' --busy; do for ranks in 1 2 4; do $(MPIRUN) -n $$ranks $(PYTHON) -m tests.ddp.real $$busy || exit 1; done; done && \
-	MPIRUN='$(subst $(LIMIT),,$(MPIRUN))' LIMIT=3600 hostfiles/namespaces.sh with 4 1gbit $(PYTHON) -m tests.ddp.real; \
-	} > build-torch.md && mv build-torch.md docs/benchmarks/torch.md
+bench-torch: install  ## TorchSession and torch DDP on real compute, on this machine and between 4 hosts (root): docs/benchmarks/torch.md
+	$(PYTHON) -m tests.ddp.real_page $(KEPT)
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
 	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m tests.bench_pages gpu

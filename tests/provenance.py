@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -80,7 +80,7 @@ class Watch:
 
 
 def now() -> str:
-    return datetime.now(UTC).isoformat(" ", "minutes").removesuffix("+00:00")
+    return datetime.now(timezone.utc).isoformat(" ", "minutes").removesuffix("+00:00")
 
 
 def commit() -> str:

@@ -2,18 +2,15 @@
 
 mpirun -n 2 python -m tests.ddp.real [--models resnet transformer] [--schedules dear wfbp ddp] [--busy]
 
-Rank 0 prints a table for each model. `make bench-torch` makes a page of several runs.
+Rank 0 prints a table for each model. `make bench-torch` makes a page of several runs (real_page.py).
 """
 
 import argparse
-import datetime
 import os
-import platform
 import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from statistics import fmean
 
 import torch
@@ -24,7 +21,6 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.torch_session import TorchSession
 from tests.ddp.models import MODELS
-from tests.stolen import ATTEMPTS, QUIET, await_quiet, stolen_since, ticks
 
 LR, MOMENTUM = 0.001, 0.9
 DDP = "torch DDP, gloo"
@@ -68,7 +64,7 @@ def seeded(model, seed=0):
 
 
 def run(world, model, names, turns):
-    """Collective: seconds of an iteration in each turn, the mean over ranks, by name; the share of lost processors."""
+    """Collective: seconds of an iteration in each turn, the mean over ranks, by name."""
     _, example, _ = seeded(model)
     _, x, targets = seeded(model, 1 + world.rank)
     with gloo_group(world), ExitStack() as stack:
@@ -80,7 +76,6 @@ def run(world, model, names, turns):
                 each.step(x, targets)
             each.flush()
         check_alike(rows)
-        before = ticks()
         for _ in range(turns):
             for name, each in rows.items():
                 world.transport.barrier(asleep=True)
@@ -90,9 +85,8 @@ def run(world, model, names, turns):
                     each.step(x, targets)
                 found[name].append((time.perf_counter() - begin_s) / BLOCK)
                 each.flush()
-        stolen, *_ = world.transport.gather_values(stolen_since(before))
         ranks = world.transport.gather_values(found)
-    return {name: [fmean(each) for each in zip(*(rank[name] for rank in ranks), strict=True)] for name in found}, stolen
+    return {name: [fmean(each) for each in zip(*(rank[name] for rank in ranks), strict=True)] for name in found}
 
 
 def check_alike(rows):
@@ -117,18 +111,6 @@ def spinning(busy):
             each.wait()
 
 
-def quietest(world, *case, attempts, busy):
-    """Collective: of a few runs that of which least was lost; there is one alone if that was quiet."""
-    found = []
-    while len(found) < attempts and not any(stolen <= QUIET for *_, stolen in found):
-        if world.rank == 0 and attempts > 1:
-            await_quiet()
-        world.transport.barrier(asleep=True)
-        with spinning(busy and world.rank == 0):
-            found.append(run(world, *case))
-    return min(found, key=lambda each: each[-1])
-
-
 def table(found):
     """The lines of a model, DDP first. Ratios are those of turns next to each other: the machine changes in time."""
     yield "| schedule, fusion | ms | of DDP's time |"
@@ -142,67 +124,21 @@ def table(found):
     yield ""
 
 
-def title(world, model, stolen, *, busy):
-    """What a table is of."""
-    ranks, hosts = world.size, len(world.ranks_per_host)
-    where = f"{hosts} hosts" if hosts > 1 else "one machine"
-    said = f"{ranks} ranks" if ranks > 1 else "1 rank"
-    return (
-        f"## {model}, {said} on {where}, {'busy' if busy else 'quiet'}\n\n"
-        f"Other machines of the host took {stolen:.1%} of the processors meanwhile.\n"
-    )
-
-
-HEADER = """# Real torch compute beside DDP
-
-`make bench-torch`: {date}, commit {commit}, {cores} cores of {cpu}, Linux {kernel}, Python {python}, torch {torch} with
-one thread a rank ({flags}). DDP and ours take turns in one run, {block} iterations at a time behind one that does not
-count. DDP is over gloo, its gradients are views of its buckets, its optimiser is SGD with momentum and `foreach=True`.
-Ours is `TorchSession` as it comes, with the fusion of each schedule's source. Updates are full unless a row says
-`sharded`. resnet: 1.2 million parameters, GroupNorm, 8 images of 3x32x32 a rank. transformer: 20 million parameters, 2
-sequences of 64 tokens a rank. ms of an iteration: the mean over ranks, the median of turns, its 95 % interval. The last
-column: the median of ratios of neighbouring turns, so what others do to the machine hits both. Busy: a program spins on
-each core. Hosts are network namespaces of this machine, with links of 1 Gbit/s and reno; they share its cores.
-"""
-
-
-def header():
-    """The head of the page: what is measured, when, on what, with what."""
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    return HEADER.format(
-        date=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
-        commit=commit.stdout.strip(),
-        cores=len(os.sched_getaffinity(0)),
-        cpu=next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "an unknown CPU"),
-        kernel=platform.release(),
-        python=platform.python_version(),
-        torch=torch.__version__,
-        flags=torch.backends.cpu.get_cpu_capability(),
-        block=BLOCK,
-    )
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--schedules", nargs="*", default=["dear", "wfbp", "ddp"], help="such as 'dear, sharded'")
     parser.add_argument("--turns", type=int, default=15, help="of each row")
-    parser.add_argument("--attempts", type=int, default=ATTEMPTS, help="runs until one is quiet")
     parser.add_argument("--busy", action="store_true", help="beside a program that spins on each core")
-    parser.add_argument("--header", action="store_true", help="print the head of the page, and end")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.header:
-        print(header())
-        return
 
     def body(world):
         for model in options.models:
-            case = model, options.schedules, options.turns
-            found, stolen = quietest(world, *case, attempts=options.attempts, busy=options.busy)
+            with spinning(options.busy and world.rank == 0):
+                found = run(world, model, options.schedules, options.turns)
             if world.rank == 0:
-                print(title(world, model, stolen, busy=options.busy), *table(found), sep="\n", flush=True)
+                print(*table(found), sep="\n", flush=True)
 
     run_world(body)
 
