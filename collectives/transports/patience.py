@@ -23,7 +23,7 @@ from dear_mpi.kernels.array import Array
 
 __all__ = ["Crowd", "PatientTransport", "crowd_of", "patient"]
 
-LOOKS = 20  # before the first nap: what is on its way already comes soon
+LOOKS = 2  # before the first nap: what is on its way already comes soon
 SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # of a nap; its share of the time waited so far
 
 
