@@ -122,7 +122,7 @@ def test_compare_writes_a_row_per_schedule(tmp_path, monkeypatch):
     assert all(row["ci_low"] <= row["speedup"] <= row["ci_high"] for row in rows)
     assert "EMULATED" in result.stdout
     for row in rows:  # a line each, at 80 columns
-        assert sum(line.startswith(f" {row['schedule']} ") for line in result.stdout.splitlines()) == 1
+        assert sum(line.split()[:1] == [row["schedule"]] for line in result.stdout.splitlines()) == 1
     assert row["verdict"] in result.stdout
     assert "…" not in result.stdout
 

@@ -22,6 +22,7 @@ from dear_mpi.simulate.table import exposed_parts
 from dear_mpi.training.fabric.virtual import Slowdown, VirtualFabric
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from tests.cli_checks import assert_one_line
+from tests.rooms import ROOT
 from tests.simulate import testbed
 
 KEYS = (  # a contract: scripts depend on them
@@ -273,7 +274,7 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
 
 def test_the_page_of_the_testbed_is_of_these_presets():
     """`make testbed` has been run since: the presets, and a line of each network."""
-    text = testbed.PAGE.read_text("utf-8")
+    text = (ROOT / testbed.PAGE).read_text("utf-8")
     for network, preset in PRESETS.items():
         assert preset.text in text
         cells = " | ".join(map(str, testbed.rows_of(network, "resnet50", "BSP-A2A")))
