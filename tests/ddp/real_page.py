@@ -30,6 +30,7 @@ CASES = {  # ranks, between hosts, beside a program on each core
     "2-busy": (2, False, True),
     "4-busy": (4, False, True),
 }
+HOST_ROWS = ("dear", "wfbp", "ddp", "dear, cut:1MB", "dear-eager, cut:1MB", "dear-eager, cut:1MB, sharded")
 HEAD = """torch computes, one thread a rank. DDP over gloo and `TorchSession` take turns in one run, three iterations
 at a time, after one that does not count.
 
@@ -52,6 +53,7 @@ def measure(file, model, ranks, *, hosts, busy):
     launcher = ["hostfiles/namespaces.sh", "with", str(ranks), RATE] if hosts else [*mpi.mpirun, "-n", str(ranks)]
     await_quiet()
     command = [*launcher, sys.executable, "-m", "tests.ddp.real", "--models", model, *["--busy"] * busy]
+    command += ["--schedules", *HOST_ROWS] if hosts else []
     file.write_text(json.dumps(run(command, mpi.environment(ranks) | settings, LIMIT_S)), encoding="utf-8")
 
 
