@@ -22,7 +22,7 @@ RESNET = {
     "model": "synthetic:resnet50",
     "fusion": "10MB",
     "forward_time": 0.25,
-    "iterations": 9,
+    "iterations": 15,
     "segment_bytes": "1MiB",
 }
 # ResNet-50 has 102.2 MB of fp32 gradients, of which a ring on 4 ranks sends 2 * 3/4 in each direction: 153 MB, which

@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "none"},
     "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "layers:2"},
     "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600, "fusion": "none"},
-    "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 10, "fusion": USUAL},
+    "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 15, "fusion": USUAL},
     IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": USUAL},
 }
 # A setting that is of no use for a kind of model is refused, so that nobody believes that it had an effect.
