@@ -31,35 +31,35 @@ GLOO = ["gloo"] * (importlib.util.find_spec("torch") is not None)
 COLLECTIVES = """All-reduce, reduce-scatter and all-gather of fp32 (sum, in place) on 2 and on 4 ranks of one machine.
 [This page](how-bench-measures.md) says how `dear-mpi bench` measures.
 
-- Of each MPI library the fastest of its calls is shown at each size (`native-best`, `mpich-best`; `--json` has all).
-- `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it: that
-  is memory that the ranks share above 16 KiB. `function` is `all_reduce(x, comm, algorithm="auto")` and
-  its like on a private array, as a program has that prepares nothing: it looks for its plan in each call.
-- A cell has us, the median over calls with the distance to the farther end of its 95 % interval, and in brackets the
-  time over that of the fastest MPI call at that size. Behind `auto` stands what it chose.
-- A table of means has geometric means of these ratios. Sizes at which an interval of ours or of the peer is wider than
-  its median are left out, of the class for all rows alike.
+- The tables have the fastest call of each MPI library at each size (`native-best`, `mpich-best`; `--json` has all).
+- `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it;
+  above 16 KiB the ranks share that memory. `function` is `all_reduce(x, comm, algorithm="auto")` and its like on a
+  private array, as in a program that prepares nothing: each call looks for its plan.
+- A cell has us: the median over calls, and the distance to the farther end of its 95 % interval. In brackets stand the
+  ratio to the time of the fastest MPI call at that size, and the call or algorithm that `-best` or `auto` chose.
+- A table of means has geometric means of these ratios, by classes of sizes. A size is left out of its class, for all
+  rows alike, if one of our intervals or the interval of the fastest MPI call is wider than its median.
 """
 
 RANKS, RATE = 4, "1gbit"
 HOST_SIZES = "1MiB,4MiB,16MiB,64MiB"
 LINE_RATE = 125e6  # bytes/s
 EFFICIENCY = 1448 / 1514  # bytes of data in a frame of TCP on a link with MTU 1500
-HOSTS = f"""All-reduce of fp32 (sum, in place) between {RANKS} hosts out of network namespaces of one machine
+HOSTS = f"""All-reduce of fp32 (sum, in place) between {RANKS} hosts made of network namespaces of one machine
 (`hostfiles/namespaces.sh`), one rank on each, links of 1 Gbit/s, MTU 1500, real TCP. All ranks share the processors.
 
 TCP carries 1448 bytes of data in each frame of 1514, so n bytes on P ranks take at least 2(P-1)/P n over 0.956 of the
-line rate: the first row. In the cells are ms, medians of 11 calls or more, each from a barrier to its end on its
-slowest rank, with the distance to the farther end of the 95 % interval; in brackets, the bound over them. It can pass
-1: a link that was idle has saved up 256 kB. `plain TCP` is a stream of as many bytes from each host to the next one
+line rate: the first row. A cell has ms: the median of 11 calls or more, each from a barrier to its end on its slowest
+rank, and the distance to the farther end of the 95 % interval. In brackets stands the bound over this time. It can be
+above 1, because an idle link saves up 256 kB. `plain TCP` is a stream of as many bytes from each host to the next one
 over sockets, measured before the others. `native-best` is the fastest of the calls that this MPI has for an all-reduce.
 """
 WHY = """`60 KiB` and `256 KiB` are the largest messages of the ring. Plans take 60 KiB between hosts, because Open MPI
 sends a message over TCP at once if, with its header, it has at most 64 KiB (`btl_tcp_eager_limit`); a larger one is
 announced first, and most of it waits for an answer of the receiving process.
 """
-GPU = """What the doctor says, kernels beside plain copies, rings on device memory beside explicit host copies, and the
-schedules on the device with the compute asleep.
+GPU = """This page has the doctor's report, kernels beside plain copies, rings on device memory beside explicit host
+copies, and the schedules on the device while the compute sleeps.
 """
 
 

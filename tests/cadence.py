@@ -21,38 +21,39 @@ PAGE = "docs/benchmarks/how-bench-measures.md"
 RANKS = (2, 4)
 SIZES = [4, 1024, 16 << 10, 256 << 10, 4 << 20]
 ROUNDS = 5  # of both programs in turns, of which the medians are shown
-METHOD = """- `--cadence isolated`, the default: a sample is one call on its slowest rank, from a barrier to its end.
-  So it contains how unevenly ranks leave the barrier. `--cadence streaming` measures as OSU's benchmarks do: each call
-  is timed by itself, a barrier between calls is not; a sample is the mean of calls in a row and over ranks, and the
-  means of the fastest and the slowest rank stand beside it. The table below has both.
-- Shown is the median with its distribution-free 95 % interval; `--json` has the rest. GB/s are decimal, sizes binary
-  and those of the full buffer; busbw is algbw times the factor of nccl-tests.
-- Backends of this job take turns call by call, in a random order, on the same arrays. gloo, whose threads would
-  disturb the backend after it, and the other MPI library, which needs a job of its own, have blocks of calls between
-  theirs; the first call of a block does not count. A job that waits for the other one sleeps.
-- `auto`, `ring` and other algorithms of ours are plans, made once. `function` is a call such as
+METHOD = """- `--cadence isolated`, the default: a sample is one call on its slowest rank, from a barrier to its end. So
+  it contains how unevenly ranks leave the barrier. `--cadence streaming` measures as OSU's benchmarks do:
+  each call is timed by itself, and the barrier between calls is not timed. A sample is then the mean over
+  calls in a row and over ranks; the means of the fastest and of the slowest rank stand beside it. The table
+  below has both.
+- The tables show the median with its distribution-free 95 % interval; `--json` has the rest. GB/s are decimal. Sizes
+  are binary, and mean the full buffer. busbw is algbw (bytes of the buffer over time) times the factor of nccl-tests.
+- Backends of this job take turns call by call, in a random order, on the same arrays. Two backends have blocks of calls
+  in between instead: gloo, because its threads would disturb the backend after it, and the other MPI library, because
+  it needs its own job. The first call of a block does not count. A job sleeps while it waits for the other one.
+- `auto`, `ring` and our other algorithms are plans, made once. `function` is a call such as
   `all_reduce(x, comm, algorithm="auto")`, which looks for its plan each time.
-- The column `memory` says where a backend's buffers were. `shared`, and `auto` at the sizes at which it works in the
-  buffers, have memory that was prepared for them, which the ranks of a host share. Training prepares its memory by the
-  same function, `wants_shared` in `collectives/plans/reach.py`. A program that calls a function on an array of its own
-  has private memory: its time is that of `function`. `--memory shared` or `private` forces one on our plans. MPI
-  libraries, gloo and `prototype` (a ring in plain mpi4py) have private memory.
-- Data are whole numbers whose result is exact in every type, other ones in each call; each result is compared bit by
-  bit. One wrong element makes the exit code 1.
+- The column `memory` says where a backend's buffers were. `shared` has prepared memory, which the ranks of a host
+  share; `auto` has such memory at the sizes at which it works in the buffers. Training prepares its memory by the same
+  function, `wants_shared` in `collectives/plans/reach.py`. A program that calls a function on its own array has private
+  memory: the row `function` has its time. `--memory shared` or `private` forces one on our plans. MPI libraries, gloo
+  and `prototype` (a ring in plain mpi4py) have private memory.
+- Data are whole numbers, new ones in each call, whose result is exact in every type. Each result is compared bit by
+  bit; one wrong element makes the exit code 1.
 - `native` is the blocking collective of the MPI that runs the job; `native-nonblocking` (MPI_Iallreduce and a wait) and
-  `native-persistent` (MPI_Allreduce_init once; MPI-4) are its kin. A name that ends in `-counts` calls
+  `native-persistent` (MPI_Allreduce_init once; MPI-4) are variants of it. A name that ends in `-counts` calls
   MPI_Reduce_scatter or MPI_Allgatherv instead of MPI_Reduce_scatter_block or MPI_Allgather. With `-beside` the result
-  goes into a second buffer; all others work in place. `native-best` runs all of them that there are for a collective:
-  `--json` has each, the table the fastest at each size. Each is the MPI call alone: bringing the result to its place is
-  not timed. A call that the library lacks is named below the table.
-- `mpich` and `openmpi` are the calls of the other library (also `mpich-best`, `mpich-persistent`, ...): that of
-  `make install`, or of the launcher given as `--other-mpi 'mpirun.mpich -f hosts'` (`env NAME=value mpirun` sets
+  goes into a second buffer; all others work in place. `native-best` runs all variants that a collective has: `--json`
+  has each, and the table has the fastest at each size. Only the MPI call is timed: bringing the result to its place is
+  not. Calls that the library lacks are named below the table.
+- `mpich` and `openmpi` are the calls of the other library (also `mpich-best`, `mpich-persistent`, ...): the library of
+  `make install`, or the library of the launcher in `--other-mpi 'mpirun.mpich -f hosts'` (`env NAME=value mpirun` sets
   variables, such as `MPI4PY_LIBMPI`). `gloo` is `torch.distributed` on the same ranks; `MASTER_ADDR` and
   `GLOO_SOCKET_IFNAME` say which address and network it takes.
-- `/ peer` is time over that of the fastest call of any MPI library in the run at the same size, which is the row with
-  1.00 (in `--json`: `peer`, `over_peer`). The least of several medians is by chance a little low, to the disadvantage
-  of ours. The last table has geometric means of it by classes of sizes. Sizes at which an interval of ours or of the
-  peer is wider than its median are left out for all of ours, so that a column is about the same sizes.
+- `/ peer` is the time over the time of the peer (in `--json`: `peer`, `over_peer`): the fastest call of any MPI library
+  in the run at the same size, whose row has 1.00. The least of several medians is a little low by chance, which puts
+  ours at a disadvantage. The last table has geometric means of `/ peer` by classes of sizes. A size is left out for all
+  of ours if one of our intervals or the peer's is wider than its median, so that each column is about the same sizes.
 - `auto (shared)` names what `auto` chose (in `--json`: `chosen`).
 - `model` is what alpha, beta and gamma (seconds per message, per byte sent, per byte summed) predict, fitted to all
   rows of the run that sent messages; `shared` sends none.
@@ -60,18 +61,18 @@ METHOD = """- `--cadence isolated`, the default: a sample is one call on its slo
 """
 HEAD = f"""## Two cadences
 
-MPI_Allreduce, fp32, sum, out of place. `OSU's loop` is that of `osu_allreduce` 7.4, written anew in `tests/osu_like.c`:
-each call is timed by itself, a barrier after it is not. `streaming` is `dear-mpi bench --algorithms native --cadence
-streaming --placement out`, which does the same from Python: means over calls and ranks, in brackets of the fastest and
-of the slowest rank. `isolated` is the default of `dear-mpi bench`. us; medians over {ROUNDS} runs of each program, in
-turns.
+MPI_Allreduce, fp32, sum, out of place. `OSU's loop` is the loop of `osu_allreduce` 7.4, written anew in
+`tests/osu_like.c`: each call is timed by itself, and the barrier after it is not timed. `streaming` is `dear-mpi bench
+--algorithms native --cadence streaming --placement out`, which does the same from Python. Both have means over calls
+and ranks, and in brackets the means of the fastest and of the slowest rank. `isolated` is the default of
+`dear-mpi bench`. Times are us: medians over {ROUNDS} runs of each program, in turns.
 
 | ranks | bytes | OSU's loop | streaming | streaming / OSU | isolated |
 |---|---|---|---|---|---|
 """
 AIM = (0.9, 1.1)
-AIMED = "Aimed at was a ratio from {} to {}: {} of {} rows have one, and all lie between {:.2f} and {:.2f}."
-MISSED = """ A call from Python costs more than one from C, which counts where calls are short. Where there are more
+AIMED = "The aim was a ratio from {} to {}: {} of {} rows have one, and all lie between {:.2f} and {:.2f}."
+MISSED = """ A call from Python costs more than one from C, which matters where calls are short. Where there are more
 ranks than cores, the order in which they run decides what a call takes."""
 
 

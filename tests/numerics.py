@@ -18,10 +18,11 @@ from dear_mpi.kernels.dtypes import DTYPES
 from tests.provenance import Watch, write_page
 
 PAGE = "docs/benchmarks/numerics.md"
-HEAD = """The relative L2 error of an all-reduce of 4096 numbers drawn from N(0.1, 1) on each rank, |result - exact| /
-|exact|, each norm over all elements. The exact sum is that of the contributions as they were sent, in the type of the
-row; errors against it are formed without rounding. What it costs to round numbers of fp64 to that type beforehand is a
-row of its own; the two add up as squares do. Nothing here depends on time, and nothing is sent.
+HEAD = """The table has the relative L2 error of an all-reduce of 4096 numbers drawn from N(0.1, 1) on each rank: the
+norm of (result - exact) over the norm of exact, each over all elements. The exact sum is taken over the contributions
+as they were sent, in the type of the row, and errors against it are computed without rounding. Rounding numbers of fp64
+to that type beforehand has its own row (`rounding what goes in`); the two errors add up as squares do. Nothing here
+depends on time, and nothing is sent.
 """
 READING = """
 Reading:
@@ -29,12 +30,13 @@ Reading:
 - A ring sums each element along one chain of ranks, and rounds at each of its P - 1 hops: the error grows about as the
   root of P.
 - `rabenseifner` and `recursive_doubling` sum in lg P levels: from 64 to 256 ranks their error hardly changes.
-- `ordered` sums numbers of two bytes in fp32, and rounds once: the error is that of storing the result, on any number
-  of ranks. `shared` has its bits. For fp32 and fp64, which have no wider type here, it is a chain like the ring.
-- On 2 ranks all are the same: there is one sum, and one rounding.
+- `ordered` sums numbers of two bytes in fp32, and rounds once: on any number of ranks, the only error is the rounding
+  of the result. `shared` gives the same bits. For fp32 and fp64, which have no wider type here, `ordered` is a chain
+  like the ring.
+- On 2 ranks all algorithms have the same error: there is one sum, and one rounding.
 
 The programs are replayed on numbers in one process (`tests/numerics.py`), by the kernel that plans use. On 2 and 8
-ranks the command compares the bits with those of loopback, and stops if they differ.
+ranks the command compares the bits with a run over loopback, and stops if they differ.
 """
 ALGORITHMS = ("ring", "rabenseifner", "recursive_doubling", "ordered")
 RANKS = (2, 8, 64, 256)

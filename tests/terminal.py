@@ -22,9 +22,9 @@ from tests.stolen import QUIET
 
 PAGE = "docs/terminal.md"
 COLUMNS = 80
-HEAD = f"""What the commands look like at a terminal of {COLUMNS} columns, and what a file gets instead, under Open
-MPI's `mpirun`. Lines that begin with `~` are a progress bar while it moves; it is gone when the command is over.
-Colours are left out. After an error `mpirun` adds lines of its own, which `head` takes away here.
+HEAD = f"""This page shows what the commands look like at a terminal of {COLUMNS} columns, and what a file gets instead,
+under Open MPI's `mpirun`. Lines that begin with `~` show a progress bar while it moves; the bar is gone when the
+command is over. Colours are left out. After an error `mpirun` adds its own lines, which `head` removes here.
 """
 SCENES = {
     "A job": ["mpirun -n 2 dear-mpi train --model mlp --iterations 300"],

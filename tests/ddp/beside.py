@@ -24,24 +24,26 @@ RANKS, RATE = 4, "1gbit"
 LIMIT_S = 900
 CASES = ("resnet50:0.31:9", "densenet201:0.24:9")
 
-HEAD = f"""Synthetic models on {RANKS} ranks, each on a host out of a network namespace of one machine, with links of
-1 Gbit/s (TCP in frames of 1514 bytes). The layers of a model sleep for their time, as a host does while its GPU
+HEAD = f"""Synthetic models run on {RANKS} ranks. Each rank has its own host: a network namespace of one machine, with a
+link of 1 Gbit/s (TCP in frames of 1514 bytes). The layers of a model sleep for their time, as a host does while its GPU
 computes; gradients, updates and messages are real. All contestants of a case take turns in one run.
 
 - **torch**: SGD without momentum, one thread a rank. `DDP` has buckets of 25 MB (its default; the first has 1 MB) or of
-  4 MB, `gradient_as_bucket_view=True`, and else its defaults. `ZeroRedundancyOptimizer` has
-  `parameters_as_bucket_view=True` and stands on DDP with 25 MB. `FSDP2` is `fully_shard` with its defaults, on modules
-  in a row of 4 MiB or more, and on the whole.
-- **our ring**: the same DDP over our `ring`, as a backend of torch.distributed. Beside DDP over gloo it shows what the
-  transport does; beside our schedules, what the schedule and our runtime do.
+  4 MB, `gradient_as_bucket_view=True`, and otherwise its defaults. `ZeroRedundancyOptimizer` has
+  `parameters_as_bucket_view=True` and works on top of DDP with 25 MB. `FSDP2` is `fully_shard` with its defaults, on
+  groups of successive modules of 4 MiB or more, and on the whole model.
+- **our ring**: the same DDP over our `ring`, as a backend of torch.distributed. Compared with DDP over gloo, it shows
+  what the transport does; compared with our schedules, it shows what the schedule and our runtime do.
 - **ours**, in bold: `schedule, fusion`, with `ring`, as `dear-mpi compare` runs it, with the same SGD. `ddp, ddp` is
   DDP's schedule with DDP's buckets.
 - **ms** of an iteration on its slowest rank: the median, and the distance to the farther end of its 95 % interval.
 - **rest**: ms that are neither layers nor waiting for messages, mostly updates. **predicted**: by the virtual fabric.
-  **bound**: the least time that the schedule allows. The last two take the compute measured here, and what collectives
-  cost alone, as the best of three runs says; where the time of a row is below its bound, all three were slow ones.
-- **torch / it**: how many times as fast as the fastest of torch's own rows in the table, with its 95 % interval. Where
-  that has 1 in it, or there are fewer than 6 iterations, the two are **not told apart**.
+  **bound**: the least time that the schedule allows. The last two take the compute measured here, and the cost of
+  collectives alone, in the best of three runs. If the time of a row is below its bound, all three of these runs were
+  slow.
+- **torch / it**: how many times as fast the row is as the fastest of torch's own rows in the table, with the 95 %
+  interval of this ratio. The two are **not told apart** if the interval contains 1, or if there are fewer than 6
+  iterations.
 
 Equal state stands beside equal state: under *full updates* each rank updates all parameters, under *sharded updates* a
 quarter of them.
@@ -51,12 +53,12 @@ READING = f"""## What these tables do not say
 
 - Four ranks share two processors: TCP, sums, updates and Python of all of them take turns. A prediction takes compute
   and collectives as each was measured alone.
-- Full updates cost what `rest` says: all four ranks update all parameters, on two processors. Where each rank has
-  a GPU of its own, it would update at the bandwidth of its own memory, and the host's processors would be free; that
-  was not measured.
-- All compute is asleep, and so nothing here says how much torch's or our own layers slow down beside messages.
-- A case of which every run lost more than {QUIET:.0%} of the processors to others, in {ATTEMPTS} attempts or more, is
-  left out.
+- Full updates cost what `rest` says: all four ranks update all parameters, on two processors. Where each rank has its
+  own GPU, it would update at the bandwidth of the GPU's memory, and the host's processors would be free; we did not
+  measure that.
+- All compute sleeps, so nothing here says how much torch's or our own layers slow down beside messages.
+- A case is left out if every run of it, in {ATTEMPTS} attempts or more, lost more than {QUIET:.0%} of the processors to
+  others.
 """
 TITLES = {FULL: "full updates", SHARDED: "sharded updates"}
 

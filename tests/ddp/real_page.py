@@ -31,17 +31,17 @@ CASES = {  # ranks, between hosts, beside a program on each core
     "4-busy": (4, False, True),
 }
 HOST_ROWS = ("dear", "wfbp", "ddp", "dear, cut:1MB", "dear-eager, cut:1MB", "dear-eager, cut:1MB, sharded")
-HEAD = """torch computes, one thread a rank. DDP over gloo and `TorchSession` take turns in one run, three iterations
-at a time, after one that does not count.
+HEAD = """The compute is real: torch computes, with one thread for each rank. DDP over gloo and `TorchSession` take
+turns in one run. A turn has three iterations, after one that does not count.
 
 - **DDP** has gradients that are views of its buckets, its own bucket sizes, and SGD with momentum and `foreach=True`.
 - **ours**: `schedule, fusion, updates`, with `algorithm="auto"` and the same SGD. `own` is the fusion of the schedule's
-  source. Updates are full, as those of DDP, unless a row says `sharded`.
+  source. Updates are full, as in DDP, unless a row says `sharded`.
 - **resnet**: 1.2 million parameters, GroupNorm, 8 images of 3x32x32 a rank. **transformer**: 20 million parameters, 2
   sequences of 64 tokens a rank.
 - **ms** of an iteration, the mean over ranks: the median over turns, and the distance to the farther end of its 95 %
-  interval. **of DDP's time**: the median of the ratios of turns next to each other, with its 95 % interval; where that
-  has 1 in it, the two are not told apart.
+  interval. **of DDP's time**: the median ratio of neighbouring turns, with its 95 % interval; if the interval contains
+  1, the two are not told apart.
 - **busy**: a program spins on each core meanwhile. **hosts**: network namespaces of this machine, with 1 Gbit/s links.
 """
 

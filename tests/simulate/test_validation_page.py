@@ -40,5 +40,5 @@ def test_what_was_lost_is_that_of_the_commands_of_this_page(tmp_path):
         records = [asdict(replace(RECORD, stolen=each)) for each in stolen]
         (tmp_path / f"{name}.records").write_text(json.dumps(records))
     said = " ".join(losses(tmp_path, {"bench", "compare", "train"}).split())
-    assert "Of 3 commands that were 2." in said
+    assert "Of 3 commands, 2 ran again." in said
     assert "Still above that: train (10.0%)." in said

@@ -201,67 +201,69 @@ def page() -> Iterator[str]:
     yield f"\n{READING}"
 
 
-HEAD = """Examples in a second that were published for a cluster of 16 hosts with 4 GPUs (RTX 2080 Ti) each, beside
-those of `dear-mpi simulate`. The first two tables are a fit: the links were fitted to the rows that stand there.
-Published: github.com/HKBU-HPML/ddl-benchmarks, results of 2020-05-29, and github.com/lzhangbv/last-batch-ddl, table 1.
-The DeAR paper's own tables could not be had. Nothing was measured here: the machine that computes this page does not
-matter.
+HEAD = """This page has throughputs (examples in a second) that were published for a cluster of 16 hosts with 4 GPUs
+(RTX 2080 Ti) each, beside throughputs of `dear-mpi simulate`. The first two tables are a fit: the links were fitted to
+the same rows. Published: github.com/HKBU-HPML/ddl-benchmarks, results of 2020-05-29, and
+github.com/lzhangbv/last-batch-ddl, table 1. The DeAR paper's own tables were not available. Nothing was measured here:
+the machine that computes this page does not matter.
 
 - **Input**: the published throughput of one GPU and its batch, which give the compute; a third of it is forward.
 - **Fitted** to the rows of the first two tables: two links for each network, as the presets have them, for all models,
-  schedules and numbers of GPUs: inside a host, and between hosts, each with its latency and rate. Latencies contain
-  whatever else a message costs.
+  schedules and numbers of GPUs: one inside a host, and one between hosts, each with its latency and rate. Latencies
+  contain all other costs of a message.
 - **Fit**: what `simulate` says with these links. `BSP-A2A` is `sequential` with buckets of 64 MB, `WFBP-A2A` is `wfbp`
   with a bucket for each tensor, `MG-WFBP` merges by its own rule, and `ByteSched-A2A` has partitions of 16 MB.
 
 A cell has published / fit, and how far the fit is above; bold where that is more than 10 %.
 """
 
-OVERLAP = """The same preset, and the longer of compute and all-reduce. On Inception-v4 the published row is slower than
-its own compute by 15 %, though its all-reduce would take less time than that. Something slows the compute down while
-messages are under way; `simulate` leaves that out.
+OVERLAP = """The prediction takes the same preset, and the longer of compute and all-reduce. On Inception-v4 the
+published row is slower than its own compute by 15 %, though its all-reduce would take less time than that. Something
+slows the compute down while messages are under way; `simulate` leaves that out.
 """
 
-GAINS = """How many times as long an iteration takes as under DeAR with 25 MB, all at their best here: no overhead of
-their own, and latencies that fit ddl-benchmarks. Below 1 the peer is predicted to be faster than DeAR with 25 MB. The
-DeAR paper says up to 1.83 on 10 Gbit/s and up to 1.15 on InfiniBand, over state-of-the-art solutions.
+GAINS = """The table says how many times as long an iteration takes as under DeAR with 25 MB. All schedules are at their
+best here: they have no overhead of their own, and latencies that fit ddl-benchmarks. Below 1 the peer is predicted to
+be faster than DeAR with 25 MB. The DeAR paper reports gains of up to 1.83 on 10 Gbit/s and up to 1.15 on InfiniBand,
+over state-of-the-art solutions.
 
-- **What they can consist of.** On 10 Gbit/s, 1.83 is within what an unfused WFBP loses, through start-up latencies of
-  hundreds of tensors; on top of that comes whatever a peer's code costs (ours over published, above: Horovod 1.06 to
-  1.45; ByteScheduler 1.00 to 1.53, on InfiniBand 1.22 to 1.65). On InfiniBand, 1.15 is less than an unfused WFBP loses
-  on BERT-Base and as much as it does on Inception-v4.
-- **What they cannot.** Overlap alone, at equal fusion, gains 1.00 to 1.08: ResNet-50 nothing, as its all-reduce takes
-  little longer than the backward pass, and what is left is the first bucket; BERT-Base most, 1.08. For these three
-  models even the least bound of any schedule (`max(ff + bp, ar)`) is within 1.25 of WFBP's. On InfiniBand everything
-  but the last bucket is hidden under the backward pass already: no schedule can gain more than some percent over one
-  that is well fused.
+- **What these gains can consist of.** On 10 Gbit/s, 1.83 is within what an unfused WFBP loses, through start-up
+  latencies of hundreds of tensors; on top of that comes whatever a peer's code costs (ours over published, above:
+  Horovod 1.06 to 1.45; ByteScheduler 1.00 to 1.53, on InfiniBand 1.22 to 1.65). On InfiniBand, 1.15 is less than an
+  unfused WFBP loses on BERT-Base and as much as it does on Inception-v4.
+- **What they cannot consist of.** Overlap alone, at equal fusion, gains 1.00 to 1.08: ResNet-50 nothing, as its
+  all-reduce takes little longer than the backward pass, and what is left is the first bucket; BERT-Base most, 1.08. For
+  these three models even the least bound of any schedule (`max(ff + bp, ar)`) is within 1.25 of WFBP's. On InfiniBand
+  everything but the last bucket is hidden under the backward pass already: no schedule can gain more than some percent
+  over one that is well fused.
 """
 
-READING = """Both are ResNet-50 on one host, by so little that it is the spread between two runs, of which one
-measured the single GPU. No row of any schedule beats the port of a host. But constants that go with this testbed do:
-the codes of MG-WFBP and DeAR have a table of alpha and beta for "10 Gbit/s", with 9.64e-10 s a byte for an all-reduce
-of 64 ranks. Each byte passes a port 2 x 15/16 times at least, so that would be 1.95 GB/s on a port of 1.25 GB/s.
-PipeDAP's code has times of each layer for these models. Its forward times are proportional to the number of
+READING = """Both are ResNet-50 on one host. The difference is so small that it is the spread between two runs, one of
+which measured the single GPU. No row of any schedule beats the port of a host. But some published constants for this
+testbed do: the codes of MG-WFBP and DeAR have a table of alpha and beta for "10 Gbit/s", with 9.64e-10 s a byte for an
+all-reduce of 64 ranks. Each byte passes a port 2 x 15/16 times at least, so that would be 1.95 GB/s on a port of 1.25
+GB/s. PipeDAP's code has times of each layer for these models. Its forward times are proportional to the number of
 parameters, so they were not measured: 0.2 ms in all for BERT-Base, and more than its backward pass for DenseNet-201.
 Neither is used here.
 
 ## Where it misses
 
 - **ByteScheduler.** Its rows are slow on one host already: ResNet-50 has 658 examples in a second on 4 GPUs, where
-  compute alone would give 1012. That is no communication: it is its own overhead on the compute, which grows with the
-  layers, and which `simulate` leaves out. Where communication is long, as for both BERT models on 10 Gbit/s from 8 GPUs
-  on, the rows are met within 8 %.
-- **Horovod.** On 64 GPUs it is slower than its schedule allows, by 21 and 45 %; BERT, where communication is nearly
-  all, is met. On Inception-v4 even messages that are all overlapped slow the compute down by 15 % (above).
+  compute alone would give 1012. The reason is not communication but ByteScheduler's own overhead on the compute, which
+  grows with the layers, and which `simulate` leaves out. Where communication is long, as for both BERT models on 10
+  Gbit/s from 8 GPUs on, the rows are met within 8 %.
+- **Horovod.** On 64 GPUs it is slower than its schedule allows, by 21 and 45 %; BERT, which takes nearly all its time
+  for communication, is met. On Inception-v4 even messages that are all overlapped slow the compute down by 15 %
+  (above).
 - **BERT-Base, WFBP and MG-WFBP.** There was less overlap than there could be. On one host, by the row of BSP, the
   all-reduce takes 160 ms; the backward pass takes 200 ms; and overlapping the two gained only 57 ms. On InfiniBand at
-  32 GPUs WFBP is even slower than BSP. BERT-Large shows both, too: on one host overlap gained 32 of 109 ms, and at 32
-  GPUs on InfiniBand WFBP is 9 % slower than BSP. The latency explains the second; what kept messages from overlapping
-  is not known.
-- **BERT-Large, WFBP, 32 GPUs, InfiniBand.** The fit is too slow. A latency that is right for ResNet-50 is too
-  long for the 398 tensors of this model; with one for all, one of the two must miss.
-- **ResNet-50, WFBP, 32 GPUs, InfiniBand.** The fit is too fast. All-reduces just fit under the backward pass;
-  but Horovod lets each tensor wait for an agreement of all ranks, which our `wfbp` has no need of.
+  32 GPUs WFBP is even slower than BSP. BERT-Large shows both as well: on one host overlap gained 32 of 109 ms, and at
+  32 GPUs on InfiniBand WFBP is 9 % slower than BSP. The latency explains the second; what kept messages from
+  overlapping is not known.
+- **BERT-Large, WFBP, 32 GPUs, InfiniBand.** The fit is too slow. A latency that is right for ResNet-50 is too long for
+  the 398 tensors of this model; with one latency for all models, one of the two must miss.
+- **ResNet-50, WFBP, 32 GPUs, InfiniBand.** The fit is too fast. All-reduces just fit under the backward pass; but
+  Horovod lets each tensor wait until all ranks agree, which our `wfbp` does not need.
 """
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ package `libsimgrid-dev`). Nothing here was measured on a network. The columns a
 - **model**: ms that `cost` (`collectives/program/cost.py`) predicts for a star, with 5 us a message and 1 GB/s a port,
   and sums that take no time. It knows no other topology.
 - **replayed**: ms that SimGrid needs for the same programs (`dear_mpi/simulate/simgrid.py`); messages that meet on a
-  link share it. The fastest, and who is within 1 % of it, is in bold.
+  link share it. The fastest time, and times within 1 % of it, are in bold.
 
 All links have 1 GB/s in each direction and 2.5 us. On the star a message passes two of them. The fat tree has 8 leaves
 of 8 ranks, and 2 links up from each where 8 would be needed, so it is 4:1 oversubscribed. The torus has 8 rows and 8
@@ -41,22 +41,25 @@ READING = """## Reading
 
 - On the star all six take the same time at 25 MiB, since they send the same bytes; at 64 KiB the steps decide, and the
   ring has the most. The model says both.
-- On the fat tree the order is turned over. At 25 MiB the ring is first, which was last: of a leaf's ranks one sends to
-  another leaf at a time. `rabenseifner` and `bruck` send their largest messages to the most distant ranks, and share
-  2 links among 8 ranks. `swing` sends as much to nearer ranks; with its few steps it is first at 64 KiB.
+- On the fat tree the order is reversed. At 25 MiB the ring is first, which was last on the star: in each step only one
+  rank of a leaf sends to another leaf. `rabenseifner` and `bruck` send their largest messages to the most distant
+  ranks, and share 2 links among 8 ranks. `swing` sends as much to nearer ranks; with its few steps it is first at 64
+  KiB.
 - On the torus `torus` is first at both sizes, and takes half of the time that any star could: each rank has four links,
-  and it alone uses both dimensions at once. Anywhere else that pattern is a poor one.
-- On the dragonfly `hierarchical` is first at 25 MiB, and `swing` at 64 KiB. The ring takes twice its time: the message
-  from the last group to the first meets one between two chassis on a link, and all wait for these two.
+  and only `torus` uses both dimensions at once. Anywhere else this pattern is a poor one.
+- On the dragonfly `hierarchical` is first at 25 MiB, and `swing` at 64 KiB. The ring takes twice as long as on the
+  star: the message from the last group to the first shares a link with a message between two chassis, and all ranks
+  wait for these two.
 - So a model without a topology cannot choose among these algorithms on such networks. Routing and sharing are left to
   SimGrid.
 """
 
 AGREEMENT = """## The model beside SimGrid
 
-By how many per cent `cost` is above SimGrid on a star, at 25 MiB: of all collectives of an algorithm, on so many ranks,
-the one with the largest difference. On 3, 7 and 17 ranks `rabenseifner` and `swing` fold ranks into pairs, and flows of
-`double_tree` share ports on 7. What is left are 16 bytes that SimGrid adds to each message.
+The table says by how many per cent `cost` is above SimGrid on a star, at 25 MiB. Of all collectives of an algorithm, on
+so many ranks, it has the one with the largest difference. On 3, 7 and 17 ranks `rabenseifner` and `swing` fold ranks
+into pairs, and flows of `double_tree` share ports on 7. The remaining difference is 16 bytes that SimGrid adds to each
+message.
 """
 
 

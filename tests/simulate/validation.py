@@ -42,37 +42,39 @@ TITLES = {
 PART: dict[str, Any] = {"ranks": [2, 3, 4], "models": ["resnet50", "densenet201"], "links": ["hosts:1gbit"]}
 WHOLE: dict[str, Any] = {"ranks": [2, 3, 4], "models": list(FORWARD_S), "links": list(LINKS)}
 
-HEAD = """Iterations that `dear-mpi simulate` predicts, beside those that `dear-mpi compare` measures. All ranks share
-the processors of one machine. `make validation` (Linux, root) measures a part that was chosen before: links of 1 Gbit/s
-between hosts, two models; `python -m tests.simulate.validation --whole` measures all.
+HEAD = """The tables have iterations that `dear-mpi simulate` predicts, beside iterations that `dear-mpi compare`
+measures. All ranks share the processors of one machine. `make validation` (Linux, root) measures a part that was chosen
+before: links of 1 Gbit/s between hosts, two models; `python -m tests.simulate.validation --whole` measures all.
 
 - **measured**: ms of an iteration on its slowest rank: the median of {iterations[resnet50]} iterations, of bert_base
   {iterations[bert_base]}, with its 95 % interval. The layers of the models sleep, as a host does while its GPU
-  computes; gradients, updates and messages are real. Ring; buckets of 25 MB, or, of peers, those of their sources.
+  computes; gradients, updates and messages are real. All use the ring, with buckets of 25 MB; peers have the buckets of
+  their sources.
 - **predicted**: ms by `simulate`, from two things alone. The network: alpha, beta and gamma, and how much updates and
   messages delay each other, as `bench --beside` finds them in collectives of 2 to 32 MiB on the same links. The
   compute: a profile (`train --profile`, with one bucket) of as many ranks on this machine without any link between
-  them. Of a link: alpha is seconds of each message, beta of each byte that is sent, gamma of each byte that is
-  summed. They are fitted to large messages, in which alpha hardly shows: it is not the latency of the link.
-- **stall** and **stretch**, of an update of some length: by how many seconds each second of it delays the messages
-  beside it, and how many times as long it takes then.
-- **off**: how far the prediction is above the measurement, in bold where that is more than {hosts:.0%}, on the emulated
-  link {emulated:.0%}. **free**: the same for a prediction in which updates and messages do not delay each other.
+  them. For a link, alpha is the seconds for each message, beta for each byte that is sent, and gamma for each byte that
+  is summed. They are fitted to large messages, in which alpha hardly shows: it is not the latency of the link.
+- **stall** and **stretch** belong to an update of some length. The stall is how many seconds each second of it delays
+  the messages beside it; the stretch is how many times as long the update takes then.
+- **off**: how far the prediction is above the measurement, in bold where it is off by more than {hosts:.0%}
+  ({emulated:.0%} on the emulated link). **free**: the same for a prediction in which updates and messages do not delay
+  each other.
 """
 
 READING = """## Reading
 
-All ranks share the processors here, and so updates and messages need the same ones. What they do to each other is
-measured by `bench --beside`; `free` says what a prediction misses without it. Where updates and messages use different
-processors the difference may be another one; that was not measured.
+All ranks share the processors here, and so updates and messages need the same ones. `bench --beside` measures what they
+do to each other; `free` says what a prediction misses without it. The difference may be another one where updates and
+messages use different processors; we did not measure that.
 
-The benchmark lets all ranks begin an update at once; in training each begins when it hears of the end of the
-collective. And the benchmark ran at another minute than the iterations.
+The benchmark lets all ranks begin an update at once; in training each rank begins when it learns that the collective
+has ended. The benchmark also ran at another time than the iterations.
 
-An iteration has many collectives, of which some are much slower than most: networks are fitted to the means of rows.
-The method is that of [decision 0015](../decisions/0015-predictions-from-means-and-lengths.md).
+Networks are fitted to the means of rows, because an iteration has many collectives, some of which are much slower than
+most. The method is that of [decision 0015](../decisions/0015-predictions-from-means-and-lengths.md).
 
-A prediction that misses, but lies within the interval of what was measured, is weak evidence either way.
+A prediction that is off, but lies within the interval of the measurement, is weak evidence either way.
 """
 
 
@@ -124,10 +126,10 @@ def losses(folder: Path, used: Iterable[str]) -> str:
     said = (
         f"A command ran again if other machines of its host took over {QUIET:.0%} of the processors (steal time) "
         f"meanwhile, whatever its result: up to {ATTEMPTS} times in a row, and the quietest counts. "
-        f"Of {len(made)} commands that were {len(again)}. "
+        f"Of {len(made)} commands, {len(again)} ran again. "
     )
     left = ", ".join(f"{name} ({share:.1%})" for name, share in worst.items())
-    said += f"Still above that: {left}." if worst else "None was left above that."
+    said += f"Still above that: {left}." if worst else "None stayed above that."
     return fill(said, WIDTH, break_on_hyphens=False) + "\n"
 
 
