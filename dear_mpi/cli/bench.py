@@ -41,8 +41,8 @@ CALLS = "native-best and mpich-best are the fastest of all calls of a library, s
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
 CADENCE = (
-    "isolated: each call is timed from a barrier to its end on the slowest rank. streaming: calls follow each other "
-    "without a barrier, as in the OSU benchmarks."
+    "isolated: a sample is one call, from a barrier to its end on the slowest rank. streaming: a sample is the mean "
+    "over calls in a row and over ranks, and barriers between calls are not timed, as in the OSU benchmarks."
 )
 OTHER_MPI = Option(
     metavar="COMMAND",
@@ -87,7 +87,7 @@ def bench(
     stall_abort: StallAbort = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Time our collectives beside those of MPI libraries and others, in turns.
+    """Time our collectives beside the collectives of MPI libraries and gloo, in turns.
 
     Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
     """

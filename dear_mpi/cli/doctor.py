@@ -26,7 +26,7 @@ DEVICE = Option(help="What to examine: cpu or cuda.", show_default="cuda on rank
 def doctor(
     device: Annotated[str | None, DEVICE] = None,
     device_memory: DeviceMemory = "auto",
-    size: Annotated[str, Option(help="Size of the messages by which bandwidth is measured.")] = "4MiB",
+    size: Annotated[str, Option(help="Size of the messages that measure bandwidth.")] = "4MiB",
     json_file: JsonFile = None,
 ) -> None:
     """Report which MPI, GPUs and links this job has, what is wrong with them, and how to mend it.

@@ -23,9 +23,9 @@ from dear_mpi.training.learning_rate import DECAYS
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
-__all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "STALL_AFTER", "DeviceMemory", "Flags", "JsonFile"]
-__all__ += ["StallAbort", "StallAfter", "Threads", "TimelineFiles", "config_of", "listed", "parameter", "parsed"]
-__all__ += ["with_flags"]
+__all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "STALL_AFTER", "TABLES", "DeviceMemory", "Flags"]
+__all__ += ["JsonFile", "StallAbort", "StallAfter", "Threads", "TimelineFiles", "config_of", "listed", "parameter"]
+__all__ += ["parsed", "with_flags"]
 
 T = TypeVar("T")
 
@@ -34,12 +34,14 @@ Flags: TypeAlias = Mapping[str, Any]
 NAMES = ", ".join(ALGORITHMS)
 STALL_AFTER = "30s"
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
+TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
 MODELS = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
 FUSION = (
     "How layers are fused into buckets. none: a bucket for each layer; layers:4: one for every 4 layers; buckets:8: 8 "
     "of similar size; 25MB: layers up to this size; tensors: one for each tensor; cut:4MB: exactly this size, also "
     "inside a tensor; bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best "
-    "size is predicted; mgwfbp: computed from measured times; own: as the authors of the schedule do."
+    "size is predicted; mgwfbp: computed from measured times; own: as the authors of the schedule do; at:N,N: at these "
+    "elements; FILE.py:FUNCTION: as a function of a file says."
 )
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 
@@ -77,12 +79,12 @@ def of_optimizers(setting: str) -> str:
 
 # `show_default` says in words what holds without the flag, where Config has no default value.
 CONFIG_FLAGS = {
-    "model": Option(help=f"{MODELS}resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json."),
-    "data": Option(help="Data to train on: digits, FILE.npz (arrays x and y), or FILE.txt (text, for gpt)."),
+    "model": Option(help=f"{MODELS}{TABLES}."),
+    "data": Option(help="Data to train on: digits, FILE.npz (arrays x and y), or any text file (for gpt)."),
     "schedule": Option(help=f"Schedule, which decides when gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME."),
     "fusion": Option(help=FUSION, show_default="by model"),
     "algorithm": Option(
-        help=f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (that of the MPI library), auto (by message "
+        help=f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (the MPI library's own), auto (by message "
         "size), or auto:FILE (by message size, from the FILE of bench --tune)."
     ),
     "segment_bytes": Option("--segment", help="Size of the largest message, e.g. 256KiB.", show_default=SEGMENT),
@@ -106,19 +108,21 @@ CONFIG_FLAGS = {
         help="Number of parts that each batch is split into. Gradients of all parts add up, and then travel."
     ),
     "clip": Option(
-        help="Largest norm of all gradients together; larger ones are scaled by CLIP / norm (torch: norm + 1e-6).",
+        help="Largest norm of all gradients together; above it, all are scaled by CLIP / norm (torch: norm + 1e-6).",
         show_default="no limit",
     ),
     "loss_scale": Option(
         help="none, or dynamic: gradients are scaled up while they travel, and an iteration that overflows is skipped."
     ),
     "update": Option(
-        help="full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and has "
-        "the optimiser's state of that part alone."
+        help="full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and keeps "
+        "the optimiser's state for that part only."
     ),
     "iterations": Option(help="Number of iterations.", show_default="by model"),
     "dtype": Option(help=f"Type of the parameters: fp32 or fp64; for synthetic models {', '.join(DTYPES)}."),
-    "wire": Option(help=f"Type in which gradients travel: {', '.join(DTYPES)}.", show_default="that of the parameters"),
+    "wire": Option(
+        help=f"Type in which gradients travel: {', '.join(DTYPES)}.", show_default="the type of the parameters"
+    ),
     "device": Option(help="Where the model is: cpu, or cuda (each rank takes the next GPU of its host)."),
     "seed": Option(help="Seed of the initial parameters and of the order of the data."),
     "debug": Option(

@@ -54,7 +54,7 @@ def agreed_on(error: Exception) -> Exception:
     except AgreedError as agreed:
         return error if str(agreed) == f"input: {error}" else agreed  # all ranks alike: in its own words
     except ValueError:
-        pass  # no MPI can be used, so nobody waits in it
+        pass  # no MPI can be used, so no rank waits in it
     return error
 
 

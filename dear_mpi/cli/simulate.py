@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from dear_mpi.cli.files import check_files
-from dear_mpi.cli.flags import BETWEEN_FUSIONS, NAMES, JsonFile, TimelineFiles, listed, parsed
+from dear_mpi.cli.flags import BETWEEN_FUSIONS, NAMES, TABLES, JsonFile, TimelineFiles, listed, parsed
 from dear_mpi.cli.run import check_alone, complaining, write_json
 from dear_mpi.cli.timeline import FLAG, timeline_files
 from dear_mpi.kernels.dtypes import DTYPES
@@ -30,29 +30,30 @@ from dear_mpi.training.schedules import SCHEDULES
 __all__ = ["simulate"]
 
 NETWORK = (
-    "The network: 10gbit,50us; with o=1us (processor time of a message) and gamma=0.1ns (of a byte that is summed); "
+    "Network: 10gbit,50us; with o=1us (processor time for a message) and gamma=0.1ns (for a byte that is summed); "
     "INSIDE/BETWEEN,hosts=N (or per_host=N); fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; "
     f"FILE.json of dear-mpi bench; or {', '.join(PRESETS)}."
 )
 SEVERAL = "several with commas"
 MODEL = "synthetic:resnet50"
-FUSION = "How layers are fused into buckets: as for train, but for bo and auto; or FILE.py:FUNCTION"
+FUSION = "How layers are fused into buckets: the values of --fusion of train, except bo and auto"
 UPDATE = "Seconds of the optimiser for a million parameters."
 WIRE = f"Type in which gradients travel: {', '.join(DTYPES)}."
-FORWARD = "0.1, or that of the profile"
+FORWARD = "0.1, or as in the profile"
 BACKWARD = "twice the forward time, or in the ratio of the profile"
 RATE = "Seconds from FLOPs: the forward pass runs at this rate, e.g. 10TFLOPS. A profile is scaled to it."
-BATCH = "Examples of a rank, for --rate."
-STALL = "How long updates hold messages up, as a part of their own time: 100% where both need the same processors."
+BATCH = "Number of examples on each rank, for --rate."
+STALL = "How long an update delays messages, as a share of its own time: 100% where both need the same processors."
 PLOT = "Draw the rows into a PNG, PDF or SVG file."
-PROFILE = "Layers with their measured seconds, from dear-mpi train --profile FILE or TorchSession.profile."
+PROFILE = "FILE with measured seconds of layers, from dear-mpi train --profile FILE or TorchSession.profile."
 
 
 def simulate(
     model: Annotated[
         str | None,
         Option(
-            help=f"Model: synthetic:TABLE, as for train; {SEVERAL}.", show_default=f"{MODEL}, or that of the profile"
+            help=f"Model: synthetic:TABLE; TABLE is {TABLES}; {SEVERAL}.",
+            show_default=f"{MODEL}, or as in the profile",
         ),
     ] = None,
     ranks: Annotated[str, Option(help=f"Number of ranks; {SEVERAL}; 8:64 doubles from 8 to 64.")] = "64",
@@ -63,25 +64,25 @@ def simulate(
     fusion: Annotated[str, Option(help=f"{FUSION}; {SEVERAL}.")] = "25MB",
     algorithm: Annotated[str, Option(help=f"Collective algorithm: {NAMES}, or FILE.py:FUNCTION; {SEVERAL}.")] = "ring",
     forward_time: Annotated[
-        float | None, Option(help="Seconds of the forward pass; a profile is scaled.", show_default=FORWARD)
+        float | None, Option(help="Seconds of the forward pass; a profile is scaled to it.", show_default=FORWARD)
     ] = None,
     backward_time: Annotated[
-        float | None, Option(help="Seconds of the backward pass; a profile is scaled.", show_default=BACKWARD)
+        float | None, Option(help="Seconds of the backward pass; a profile is scaled to it.", show_default=BACKWARD)
     ] = None,
     rate: Annotated[str | None, Option(help=RATE, show_default="none")] = None,
-    batch: Annotated[int | None, Option(min=1, help=BATCH, show_default="that of the table")] = None,
+    batch: Annotated[int | None, Option(min=1, help=BATCH, show_default="as in the table")] = None,
     profile: Annotated[Path | None, Option(metavar="FILE", help=PROFILE, show_default="none")] = None,
-    update_time: Annotated[float | None, Option(help=UPDATE, show_default="0, or that of the profile")] = None,
-    wire: Annotated[str | None, Option(help=WIRE, show_default="fp32, or that of the profile")] = None,
+    update_time: Annotated[float | None, Option(help=UPDATE, show_default="0, or as in the profile")] = None,
+    wire: Annotated[str | None, Option(help=WIRE, show_default="fp32, or as in the profile")] = None,
     straggler: Annotated[
         str | None, Option(help="A slow rank, and how many times as long it computes, e.g. 7:1.5.", show_default="none")
     ] = None,
     jitter: Annotated[str, Option(help="Spread of the time of each layer on each rank, e.g. 5%.")] = "0%",
-    stall: Annotated[str | None, Option(help=STALL, show_default="0%, or that of the file of bench --beside")] = None,
+    stall: Annotated[str | None, Option(help=STALL, show_default="0%, or as in the file of bench --beside")] = None,
     iterations: Annotated[
         int | None, Option(min=1, max=10**6, help="Iterations to average over.", show_default="20 with --jitter, or 1")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Fixes the jitter.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the jitter.")] = 0,
     plot: Annotated[Path | None, Option(metavar="FILE", help=PLOT)] = None,
     timeline: TimelineFiles = None,
     json_file: JsonFile = None,
