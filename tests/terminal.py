@@ -29,7 +29,7 @@ command is over. Colours are left out. After an error `mpirun` adds its own line
 SCENES = {
     "A job": ["mpirun -n 2 dear-mpi train --model mlp --iterations 300"],
     "The demo": ["mpirun -n 4 dear-mpi demo"],
-    "Schedules compared": ["mpirun -n 2 dear-mpi compare --forward-time 0.05 --link 10gbit,50us --iterations 9"],
+    "Schedules compared": ["mpirun -n 2 dear-mpi compare --forward-time 0.05 --link 10gbit,50us --iterations 15"],
     "An algorithm explained": [
         "dear-mpi explain --ranks 4 --collective reduce_scatter --check",
         "dear-mpi explain --ranks 16 | tail -n 23",

@@ -32,7 +32,7 @@ NOTE = "\nAn emulated link, on which an all-reduce of 4 ranks takes 4 times the 
 
 
 def demo(threads: Threads = None, stall_after: StallAfter = STALL_AFTER, stall_abort: StallAbort = False) -> None:
-    """Train a classifier with DeAR, then compare DeAR with other schedules. Takes a minute on 4 ranks.
+    """Train a classifier with DeAR, then compare DeAR with other schedules. Takes two minutes on 4 ranks.
 
     Example: mpirun -n 4 dear-mpi demo
     """
