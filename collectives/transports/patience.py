@@ -4,7 +4,8 @@
     sleep    MPI_Test, a nap     the answer within a nap, and the core for compute: of this rank, or of another one
 
 Where more threads than cores want to run, a rank that spins takes the turn of its own layers. Whoever makes a transport
-patient says how many threads each rank has; it is decided once, for all messages.
+patient says how many threads each rank has; it is decided once, for all messages of plans. Set-up, reports and the MPI
+library's own collectives wait as MPI does.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ class Crowd:
     def __str__(self) -> str:
         """
         >>> str(Crowd(threads=4, cores=2)), str(Crowd(threads=4, cores=8))
-        ('ranks that wait sleep (4 threads, 2 cores)', 'ranks that wait spin (4 threads, 8 cores)')
+        ('waiting ranks sleep (4 threads, 2 cores)', 'waiting ranks spin (4 threads, 8 cores)')
         """
         how = "sleep" if self.crowded else "spin"
-        return f"ranks that wait {how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
+        return f"waiting ranks {how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
 
 
 def crowd_of(transport: Transport, threads: int) -> Crowd:
@@ -77,10 +78,10 @@ def crowd_of(transport: Transport, threads: int) -> Crowd:
     return max(crowds, key=lambda each: each.threads / each.cores)
 
 
-def patient(transport: Transport, threads: int) -> Transport:
+def patient(transport: Transport, threads: int, algorithm: str) -> Transport:
     """Collective: the transport, or one whose ranks sleep while they wait, if each rank has so many threads, and these
-    are more than the cores. Then rank 0 says so in one line."""
-    if not transport.spins or transport.size == 1:
+    are more than the cores. Then rank 0 says so in one line. Under ``native`` the MPI library waits, as it likes."""
+    if not transport.spins or transport.size == 1 or algorithm == "native":
         return transport
     crowd = crowd_of(transport, threads)
     if not crowd.crowded:
@@ -91,7 +92,7 @@ def patient(transport: Transport, threads: int) -> Transport:
 
 
 class PatientTransport(Wrapper[Transport]):
-    """A transport whose messages are waited for asleep."""
+    """A transport whose messages of plans are waited for asleep."""
 
     spins = False
 

@@ -129,7 +129,7 @@ def crowded(facts: Facts) -> Iterator[Finding]:
         elif len(ranks) > 1 and cores < 2 * len(ranks) and max(len(rank.cores) for rank in ranks) > 1:
             yield note(
                 f"{len(ranks)} ranks of {host} have {plural(cores, 'core')} together: in training, where each rank has "
-                "two threads, ranks that wait sleep, and do not spin",
+                "two threads, waiting ranks sleep, and do not spin",
                 "for the fastest small collectives allow each rank two cores",
             )
 

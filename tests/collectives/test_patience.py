@@ -38,17 +38,25 @@ def cores(request, monkeypatch):
 
 
 def test_ranks_sleep_where_there_are_more_threads_than_cores(cores, capsys):
-    found = run_loopback(3, lambda transport: patient(Spinning(transport), 2))
+    found = run_loopback(3, lambda transport: patient(Spinning(transport), 2, "auto"))
     sleep = cores < 3 * 2
     assert [isinstance(each, PatientTransport) for each in found] == [sleep] * 3
-    said = f"ranks that wait sleep (6 threads, {cores} cores)"
+    said = f"waiting ranks sleep (6 threads, {cores} cores)"
     assert capsys.readouterr().err == (f"dear-mpi: {said}\n" if sleep else "")  # one line, of rank 0
     assert found[1].name == ("loopback (threads); " + said if sleep else "loopback (threads)")
 
 
 def test_ranks_that_sleep_already_and_a_rank_alone_stay_as_they_are(cores):
-    assert not any(run_loopback(3, lambda transport: patient(transport, 9) is not transport))
-    assert not any(run_loopback(1, lambda transport: isinstance(patient(Spinning(transport), 9), PatientTransport)))
+    assert not any(run_loopback(3, lambda transport: patient(transport, 9, "auto") is not transport))
+    (alone,) = run_loopback(1, lambda transport: patient(Spinning(transport), 9, "auto"))
+    assert not isinstance(alone, PatientTransport)
+
+
+def test_nothing_is_said_where_mpi_itself_waits(cores, capsys):
+    """It spins, in its own collectives, whatever our messages do."""
+    found = run_loopback(3, lambda transport: patient(Spinning(transport), 2, "native"))
+    assert not any(isinstance(each, PatientTransport) for each in found)
+    assert not capsys.readouterr().err
 
 
 class Told(Wrapper):
