@@ -23,9 +23,10 @@ from pathlib import Path, PurePosixPath
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Crowd", "Limit", "PatientTransport", "cgroup_limit", "crowd_of", "patient"]
+__all__ = ["THREADS", "Crowd", "Limit", "PatientTransport", "cgroup_limit", "crowd_of", "machine", "patient"]
 
 Limit = tuple[str, float]  # a cgroup, and the cores that it allows
+THREADS = 2  # of a rank of a session that want to run: the main thread's, and the engine's
 
 LOOKS = 2  # before the first nap: what is on its way already comes soon
 SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # of a nap; its share of the time waited so far

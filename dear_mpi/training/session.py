@@ -17,7 +17,7 @@ import numpy as np
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.patience import patient
+from dear_mpi.collectives.transports.patience import THREADS, patient
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
@@ -72,7 +72,7 @@ class Session(Checkpointed):
     """
 
     trainer_kind: Callable[..., Trainer] = Trainer
-    threads = 2  # of each rank that want to run: the main thread's, and the engine's
+    threads = THREADS
 
     def __init__(
         self,
