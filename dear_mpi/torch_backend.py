@@ -60,16 +60,17 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
 
 
 def group_of(transport: Transport, chosen: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> DearGroup:
-    """The group that torch.distributed asks for: of all ranks, or of those that it names.
+    """The group that torch.distributed asks for: its default one, or one of the ranks that it names.
 
     Each has a communicator of its own, also where several have all ranks: their threads start collectives in no common
-    order. It stays until the program ends, because a thread may still wait on it.
+    order. Where ranks have no communicator there is the default group alone. A communicator stays until the program
+    ends, because a thread may still wait on it.
 
     Raises:
-        ValueError: it names some, and the ranks are no processes of MPI.
+        ValueError: it names ranks, and these are no processes of MPI.
     """
-    ranks = list(asked.global_ranks_in_group)
-    if ranks not in ([], list(range(transport.size))):
+    ranks = list(asked.global_ranks_in_group)  # none for the default group
+    if ranks:
         own = transport_of(among(transport, ranks))
     else:
         own = transport if transport.native is None else transport_of(transport.native.Dup())
@@ -83,7 +84,9 @@ def among(transport: Transport, ranks: Sequence[int]) -> Any:
         ValueError: the ranks are no processes of MPI.
     """
     if transport.native is None:
-        raise ValueError(f"a group of ranks {ranks} alone needs MPI, and these ranks are {transport.name}")
+        raise ValueError(
+            f"a group beside the default one (ranks {ranks}) needs MPI, not the transport {transport.name!r}"
+        )
     everyone = transport.native.Get_group()
     some = everyone.Incl(ranks)
     found = transport.native.Create_group(some)

@@ -28,7 +28,13 @@ def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incomin
 
     Raises:
         MismatchError: a rank expects other bytes than another one sends; on all ranks, before anything is sent.
+        CollectiveError: another thread uses the transport.
     """
+    transport.one_thread.run(exchange_alone, transport, what, outgoing, incoming)
+
+
+def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
+    """The same, with the transport for this thread alone."""
     tag = transport.next_tag()
     agree(transport, what, dict)
     sizes = transport.gather_values(([each.size for each in outgoing], [each.size for each in incoming]))

@@ -4,7 +4,8 @@
     sleep    MPI_Test, a nap     the answer within a nap, and the core for compute: of this rank, or of another one
 
 Where more threads than cores want to run, a rank that spins takes the turn of its own layers. Whoever makes a transport
-patient says how many threads each rank has; it is decided once, for all messages.
+patient says how many threads each rank has; it is decided once, for all messages of plans. Set-up, reports and the MPI
+library's own collectives wait as MPI does.
 """
 
 from __future__ import annotations
@@ -15,26 +16,46 @@ import platform
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Crowd", "PatientTransport", "crowd_of", "patient"]
+__all__ = ["THREADS", "Crowd", "Limit", "PatientTransport", "cgroup_limit", "crowd_of", "machine", "patient"]
+
+Limit = tuple[str, float]  # a cgroup, and the cores that it allows
+THREADS = 2  # of a rank of a session that want to run: the main thread's, and the engine's
 
 LOOKS = 2  # before the first nap: what is on its way already comes soon
 SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # of a nap; its share of the time waited so far
 
 
-def own_cores() -> tuple[set[int], float]:
-    """The cores that this process may run on, and how many of them a cgroup allows it."""
-    found = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+def own_cores() -> set[int]:
+    """The cores that this process may run on."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def cgroup_limit(process: Path = Path("/proc/self"), mounted: Path = Path("/sys/fs/cgroup")) -> Limit | None:
+    """Which cgroup, of this process or above it, allows the fewest cores, and how many; None if none has a limit."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").split()
-        return found, int(quota) / int(period)
+        lines, space = (process / "cgroup").read_text("utf-8").splitlines(), os.readlink(process / "ns/cgroup")
+    except OSError:
+        return None
+    own = PurePosixPath(next((line[3:] for line in lines if line.startswith("0::")), "/"))
+    cores = {f"{space}{group}": quota(mounted / str(group)[1:]) for group in (own, *own.parents)}
+    least = min((count, group) for group, count in cores.items())
+    return None if least[0] == math.inf else (least[1], least[0])
+
+
+def quota(folder: Path) -> float:
+    """The cores that one cgroup allows."""
+    try:
+        runs, period = (folder / "cpu.max").read_text("utf-8").split()
+        return int(runs) / int(period)
     except (OSError, ValueError):  # there is no such cgroup, or it says "max"
-        return found, math.inf
+        return math.inf
 
 
 def machine() -> str:
@@ -52,6 +73,17 @@ class Crowd:
     threads: int
     cores: int
 
+    @classmethod
+    def of(cls, threads: int, masks: Iterable[Iterable[int]], limits: Iterable[Limit | None]) -> Crowd:
+        """So many threads on one machine; each rank may run on the cores of its mask, within the limit of its cgroup.
+
+        >>> Crowd.of(4, [{0, 1}, {1, 2}], [("a", 1.5), ("a", 1.5)]), Crowd.of(4, [{0, 1}], [None])
+        (Crowd(threads=4, cores=1), Crowd(threads=4, cores=2))
+        """
+        known = list(limits)
+        allowed = math.inf if None in known else sum(dict(filter(None, known)).values())  # each cgroup counts once
+        return cls(threads, max(1, int(min(len(set[int]().union(*masks)), allowed))))
+
     @property
     def crowded(self) -> bool:
         return self.threads > self.cores
@@ -59,28 +91,28 @@ class Crowd:
     def __str__(self) -> str:
         """
         >>> str(Crowd(threads=4, cores=2)), str(Crowd(threads=4, cores=8))
-        ('ranks that wait sleep (4 threads, 2 cores)', 'ranks that wait spin (4 threads, 8 cores)')
+        ('waiting ranks sleep (4 threads, 2 cores)', 'waiting ranks spin (4 threads, 8 cores)')
         """
         how = "sleep" if self.crowded else "spin"
-        return f"ranks that wait {how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
+        return f"waiting ranks {how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
 
 
 def crowd_of(transport: Transport, threads: int) -> Crowd:
     """Collective: the most crowded machine of the job, if each rank has so many threads; the same on all ranks."""
-    here: dict[str, list[tuple[int, set[int], float]]] = defaultdict(list)
-    for name, *known in transport.gather_values((machine(), threads, *own_cores())):
+    here: dict[str, list[tuple[int, set[int], Limit | None]]] = defaultdict(list)
+    for name, *known in transport.gather_values((machine(), threads, own_cores(), cgroup_limit())):
         here[name].append(tuple(known))
     crowds = [
-        Crowd(sum(counts), max(1, int(min(len(set().union(*masks)), *quotas))))
-        for counts, masks, quotas in (zip(*ranks, strict=True) for ranks in here.values())
+        Crowd.of(sum(counts), masks, limits)
+        for counts, masks, limits in (zip(*ranks, strict=True) for ranks in here.values())
     ]
     return max(crowds, key=lambda each: each.threads / each.cores)
 
 
-def patient(transport: Transport, threads: int) -> Transport:
+def patient(transport: Transport, threads: int, algorithm: str) -> Transport:
     """Collective: the transport, or one whose ranks sleep while they wait, if each rank has so many threads, and these
-    are more than the cores. Then rank 0 says so in one line."""
-    if not transport.spins or transport.size == 1:
+    are more than the cores. Then rank 0 says so in one line. Under ``native`` the MPI library waits, as it likes."""
+    if not transport.spins or transport.size == 1 or algorithm == "native":
         return transport
     crowd = crowd_of(transport, threads)
     if not crowd.crowded:
@@ -91,7 +123,7 @@ def patient(transport: Transport, threads: int) -> Transport:
 
 
 class PatientTransport(Wrapper[Transport]):
-    """A transport whose messages are waited for asleep."""
+    """A transport whose messages of plans are waited for asleep."""
 
     spins = False
 

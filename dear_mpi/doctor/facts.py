@@ -9,6 +9,7 @@ from pathlib import Path
 from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launch.launcher import Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, queries
+from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine
 from dear_mpi.doctor.huge_pages import shared_huge_pages
 from dear_mpi.doctor.in_use import in_use
 from dear_mpi.doctor.settings import read
@@ -45,6 +46,8 @@ class RankFacts:
     gpu: Gpu | None = None
     gpu_problem: str | None = None
     congestion: str = ""  # TCP's congestion control, if the kernel says it
+    machine: str = ""  # whose kernel schedules it: several hosts may be one machine
+    limit: Limit | None = None  # the cgroup that allows it the fewest cores
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ def rank_facts(rank: int, launch: Launch, mpi: MpiFacts | None, gpu: Gpu | str |
         gpu=gpu if isinstance(gpu, Gpu) else None,
         gpu_problem=gpu if isinstance(gpu, str) else None,
         congestion=read(CONGESTION),
+        machine=machine(),
+        limit=cgroup_limit(),
     )
 
 

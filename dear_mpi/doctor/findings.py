@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dear_mpi.collectives.transports.patience import THREADS, Crowd
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.reporting.units import format_numbers, plural
 
@@ -118,19 +119,19 @@ def slow_device_path(facts: Facts) -> Iterator[Finding]:
 
 
 def crowded(facts: Facts) -> Iterator[Finding]:
-    for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
-        cores = len(set().union(*(rank.cores for rank in ranks)))
-        if len(ranks) > cores:
+    for _, ranks in grouped(facts.ranks, lambda rank: rank.machine):
+        crowd = Crowd.of(THREADS * len(ranks), (rank.cores for rank in ranks), (rank.limit for rank in ranks))
+        where = f"{plural(len(ranks), 'rank')} of {', '.join(dict.fromkeys(rank.host for rank in ranks))}"
+        if len(ranks) > crowd.cores:
             yield warning(
-                f"{len(ranks)} ranks of {host} have {plural(cores, 'core')} together and take turns: the figures above "
-                "include the waiting",
+                f"{where} have {plural(crowd.cores, 'core')} together and take turns: the figures above include the "
+                "waiting",
                 "start fewer ranks on it, or allow them more cores",
             )
-        elif len(ranks) > 1 and cores < 2 * len(ranks) and max(len(rank.cores) for rank in ranks) > 1:
+        elif len(facts.ranks) > 1 and crowd.crowded:
             yield note(
-                f"{len(ranks)} ranks of {host} have {plural(cores, 'core')} together: in training, where each rank has "
-                "two threads, ranks that wait sleep, and do not spin",
-                "for the fastest small collectives allow each rank two cores",
+                f"{where}: in training, where each rank has {THREADS} threads, {crowd}",
+                f"for the fastest small collectives allow each rank {THREADS} cores",
             )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.patience import patient
+from dear_mpi.collectives.transports.patience import THREADS, patient
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
@@ -72,7 +72,7 @@ class Session(Checkpointed):
     """
 
     trainer_kind: Callable[..., Trainer] = Trainer
-    threads = 2  # of each rank that want to run: the main thread's, and the engine's
+    threads = THREADS
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Session(Checkpointed):
         **options: Any,
     ) -> None:
         self.world = comm if isinstance(comm, World) else World(transport_of(comm))
-        self.layers, self.loss, self.name = tuple(layers), loss, name
+        self.layers, self.loss, self.name, self.plans = tuple(layers), loss, name, ExitStack()
 
         def build() -> dict[str, Any]:
             self.options = Options.of(options)
@@ -96,11 +96,11 @@ class Session(Checkpointed):
             self.schedules = find_schedules(schedules or [self.options.schedule])
             return {**(facts or {}), **self.build(uses)}
 
-        self.plans = ExitStack()
         with ExitStack() as stack:
             stack.callback(self.leave)
             agree(self.world.transport, name, build)
-            self.world = replace(self.world, transport=patient(self.world.transport, self.threads))
+            transport = patient(self.world.transport, self.threads, self.options.algorithm)
+            self.world = replace(self.world, transport=transport)
             stack.enter_context(self.streams.compute.use())
             stack.push(self.free)
             self.engine = stack.enter_context(Engine(self.streams))  # which ends before its plans are freed

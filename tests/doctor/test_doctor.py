@@ -103,7 +103,30 @@ CASES = {
     ),
     "bound": (
         job(*(rank(number, cores=(number,), blas_threads=1) for number in range(2))),
-        ["warning: ranks 0-1 are bound to one core"],
+        [
+            "warning: ranks 0-1 are bound to one core",
+            "note: 2 ranks of a: in training, where each rank has 2 threads, waiting ranks sleep (4 threads, 2 cores)",
+        ],
+    ),
+    "a cgroup that allows less than the cores": (
+        job(*(rank(number, limit=("/", 3.0)) for number in range(2))),
+        ["note: 2 ranks of a: in training, where each rank has 2 threads, waiting ranks sleep (4 threads, 3 cores)"],
+    ),
+    "containers of one machine": (
+        job(*(rank(number, host="ab"[number], cores=(0, 1, 2), limit=("ab"[number], 2.0)) for number in range(2))),
+        ["note: 2 ranks of a, b: in training, where each rank has 2 threads, waiting ranks sleep (4 threads, 3 cores)"],
+    ),
+    "hosts of a core for each rank": (
+        job(
+            *(
+                rank(number, host="ab"[number], machine="ab"[number], cores=(0,), host_cores=1, blas_threads=1)
+                for number in range(2)
+            )
+        ),
+        [
+            f"note: 1 rank of {host}: in training, where each rank has 2 threads, waiting ranks sleep (2 threads, 1 co"
+            for host in "ab"
+        ],
     ),
     "BLAS": (
         job(*(rank(number, cores=tuple(range(4)), blas_threads=4) for number in range(2))),

@@ -123,5 +123,16 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         """
         atexit.unregister(self.shutdown)
         self.queue.put(None)
-        failed = sys.exc_info()[0] is not None or hasattr(sys, "last_type")
-        self.thread.join(FAILED_S if failed else limit_s)
+        limit_s = FAILED_S if failing() else limit_s
+        self.thread.join(limit_s)
+        if self.thread.is_alive():
+            said = f"rank {self.transport.rank} ends with collectives under way, for which it waited {limit_s:g} s"
+            print(f"dear-mpi: {said}", file=sys.stderr, flush=True)
+
+
+def failing() -> bool:
+    """Whether an exception ends this rank: one is being handled, or has just left the program.
+
+    At a prompt none ends it: there ``last_type`` is that of any exception that was ever shown.
+    """
+    return sys.exc_info()[0] is not None or (hasattr(sys, "last_type") and not hasattr(sys, "ps1"))
