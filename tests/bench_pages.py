@@ -18,6 +18,7 @@ from dear_mpi.bench.case import Row
 from dear_mpi.bench.native import mpi_of
 from dear_mpi.bench.summary import CLASSES, against_mpi, is_ours, shown
 from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
 from tests.attempts import attempts, chosen, quietest, run
 from tests.launch import mpis_at_hand
@@ -69,9 +70,8 @@ def rows_of(file):
 
 def time_of(row, unit_us=1.0):
     """The median and the distance to the farther end of its interval."""
-    half = max(row.ci_high_us - row.p50_us, row.p50_us - row.ci_low_us) / unit_us
     digits = 0 if row.p50_us / unit_us >= 100 else 1
-    return f"{row.p50_us / unit_us:.{digits}f} ±{half:.{digits}f}"
+    return interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1 / unit_us, digits)
 
 
 def column_of(row):

@@ -12,7 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, ratio
+from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.terminal import interval
+from dear_mpi.training.runs.compare import compared
 from tests.attempts import attempts, chosen, quietest, run
 from tests.ddp.case import FULL, OURS, SHARDED, TORCH, Case
 from tests.launch import mpis_at_hand
@@ -41,7 +43,8 @@ computes; gradients, updates and messages are real. All contestants of a case ta
   **bound**: the least time that the schedule allows. The last two take the compute measured here, and what collectives
   cost alone, as the best of three runs says; where the time of a row is below its bound, all three were slow ones.
 - **torch / it**: how many times as fast as the fastest of torch's own rows in the table, with its 95 % interval. Where
-  that has 1 in it, or there are fewer than 6 iterations, the two are **not told apart**.
+  that has 1 in it, or there are fewer than 6 iterations, the page says "cannot tell"; "too noisy" where the interval of
+  one of the two times is wider than the time.
 
 Equal state stands beside equal state: under *full updates* each rank updates all parameters, under *sharded updates* a
 quarter of them.
@@ -67,17 +70,15 @@ def table(rows):
     yield "| | ms | rest | predicted | bound | torch / it | |"
     yield "|---|---|---|---|---|---|---|"
     for row in sorted(rows, key=lambda row: median(row["samples_s"]).value):
-        middle, faster = median(row["samples_s"]), ratio(torch_s, row["samples_s"])
-        half_s = max(middle.high - middle.value, middle.value - middle.low)
-        found = [row.get(name) for name in ("rest_s", "predicted_s", "bound_s")]
-        parts = ["-" if each is None else f"{each * 1e3:.0f}" for each in found]
-        gain = f"{faster.value:.2f} ({faster.low:.2f} to {faster.high:.2f})"
-        told = min(len(torch_s), len(row["samples_s"])) >= FEWEST_SAMPLES and not faster.low <= 1 <= faster.high
-        said = ("faster" if faster.low > 1 else "slower") if told else "not told apart"
-        if row["samples_s"] == torch_s:
-            gain, said = "1", "fastest of torch"
+        found = compared(row["samples_s"], torch_s)
+        time = interval(found["median_s"], found["median_low_s"], found["median_high_s"], 1e3, 0)
+        foreseen = [row.get(name) for name in ("rest_s", "predicted_s", "bound_s")]
+        parts = ["-" if each is None else f"{each * 1e3:.0f}" for each in foreseen]
+        gain = f"{found['speedup']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f})"
+        known = {"baseline": ("1", "fastest of torch"), "too noisy": ("-", "too noisy")}
+        gain, said = known.get(found["verdict"], (gain, found["verdict"]))
         name = f"**{row['name']}**" if row["kind"] == OURS else row["name"]
-        yield f"| {name} | {middle.value * 1e3:.0f} ±{half_s * 1e3:.0f} | {' | '.join(parts)} | {gain} | {said} |"
+        yield f"| {name} | {time} | {' | '.join(parts)} | {gain} | {said} |"
 
 
 def section(case, record, rows):

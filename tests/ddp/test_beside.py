@@ -30,7 +30,7 @@ def test_what_an_interval_does_not_tell_apart_is_not_called_faster():
     said = {line[0].strip("| *"): (line[-2], line[-1].strip(" |")) for line in lines}
     assert {name: word for name, (_, word) in said.items()} == {
         "dear-eager, cut:4MB": "faster",
-        "dear, cut:4MB": "not told apart",
+        "dear, cut:4MB": "cannot tell",
         "DDP, 4 MB, gloo": "fastest of torch",
         "DDP, 25 MB, gloo": "slower",
         "DDP, 25 MB, our ring": "slower",
@@ -39,8 +39,10 @@ def test_what_an_interval_does_not_tell_apart_is_not_called_faster():
     few = [each | {"samples_s": each["samples_s"][:3]} for each in rows]
     assert {line.split(" | ")[-1].strip(" |") for line in list(beside.table(few))[2:]} == {
         "fastest of torch",
-        "not told apart",
+        "cannot tell",
     }
+    noisy = [rows[1], row("FSDP2, gloo", [1.0, 9.0] * 5)]
+    assert list(beside.table(noisy))[-1].split(" | ")[-2:] == ["-", "too noisy |"]
 
 
 def test_a_case_that_stays_disturbed_is_left_out(tmp_path):

@@ -14,6 +14,7 @@ from statistics import median
 from textwrap import fill
 from typing import Any
 
+from dear_mpi.reporting.terminal import interval
 from tests.attempts import attempts, chosen
 from tests.provenance import write_page
 from tests.simulate.validation_runs import (
@@ -82,9 +83,8 @@ def table(found: Sequence[Compared]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for each in found:
         row = each.measured
-        half_s = max(row["median_high_s"] - row["median_s"], row["median_s"] - row["median_low_s"])
         cells = [str(row["ranks"]), row["model"].removeprefix("synthetic:"), row["schedule"]]
-        cells.append(f"{row['median_s'] * 1e3:.0f} ±{half_s * 1e3:.0f}")
+        cells.append(interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, 0))
         off = f"{each.off:+.1%}"
         bold = abs(each.off) > BOUNDS[each.kind]
         cells += [f"{each.predicted['iteration_s'] * 1e3:.0f}", f"**{off}**" if bold else off, f"{each.free:+.1%}"]
@@ -100,9 +100,9 @@ def missed(rows: Sequence[Compared]) -> Iterator[str]:
             parts = [found[each] - said[each] for each in ("compute_s", "exposed_comm_s")]
             whole = found["median_s"] - said["iteration_s"]
             layers, waiting, rest = (f"{1e3 * each:+.0f}" for each in (*parts, whole - sum(parts)))
-            interval = f"{1e3 * found['median_low_s']:.0f} to {1e3 * found['median_high_s']:.0f} ms"
+            within = f"{1e3 * found['median_low_s']:.0f} to {1e3 * found['median_high_s']:.0f} ms"
             yield f"- {name}: measured {1e3 * whole:+.0f} ms beside the prediction: layers {layers}, waiting {waiting},"
-            yield f"  updates and the rest {rest}. The interval of the measurement is {interval}."
+            yield f"  updates and the rest {rest}. The interval of the measurement is {within}."
 
 
 def fitted(row: Row) -> str:
