@@ -9,16 +9,16 @@ may be measured one by one, and the page has all of those that are named.
 import argparse
 import json
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.training.runs.compare import compared
-from tests.attempts import attempts, chosen, quietest, run
+from tests.attempts import Runs, kept, run
 from tests.ddp.case import FULL, OURS, SHARDED, TORCH, Case
 from tests.launch import mpis_at_hand
-from tests.provenance import Watch, write_page
+from tests.provenance import Watch
 from tests.stolen import ATTEMPTS, QUIET, await_quiet
 
 PAGE, COMMAND = "docs/benchmarks/ddp.md", "make bench-ddp"
@@ -92,7 +92,7 @@ def section(case, record, rows):
         yield ""
 
 
-def measure(file, text):
+def measure(text, file):
     """Run a case on the hosts."""
     mpi = mpis_at_hand()[0]
     settings = {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
@@ -102,23 +102,16 @@ def measure(file, text):
     run(command, mpi.environment(RANKS) | settings, 2 * LIMIT_S)
 
 
-def page(folder, texts):
-    """The records of the cases that were quiet, and the lines of the page."""
-    records, lines, left_out = [], [HEAD], []
+def page(runs, texts):
+    """The lines of the page."""
+    yield HEAD
     for text in texts:
         name = text.replace(":", "-")
-        file = quietest(folder, name, lambda: Watch(COMMAND, hosts=True), lambda file, text=text: measure(file, text))
-        record = chosen(attempts(folder, name))
-        if record.stolen > QUIET:
-            left_out.append(text)
-            continue
-        records.append(record)
-        lines += section(Case.of(text), record, json.loads(file.read_text("utf-8")))
-    if not records:
-        raise SystemExit("no case was quiet: the page is not written")
-    if left_out:
-        lines.append(f"Left out, because no run was quiet: {', '.join(left_out)}.\n")
-    return records, [*lines, READING]
+        found = runs.take(text, name, partial(Watch, COMMAND, hosts=True), partial(measure, text))
+        if found:
+            file, record = found
+            yield from section(Case.of(text), record, json.loads(file.read_text("utf-8")))
+    yield READING
 
 
 def main():
@@ -126,11 +119,10 @@ def main():
     parser.add_argument("--cases", nargs="+", default=CASES, help="MODEL:SECONDS OF FORWARD:ITERATIONS")
     parser.add_argument("--keep", type=Path, help="a folder for what is measured")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="beside-") as name:
-        folder = (options.keep or Path(name)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        records, lines = page(folder, options.cases)
-    write_page(PAGE, "Beside torch", records, lines)
+    with kept(options.keep) as folder:
+        runs = Runs(folder)
+        lines = list(page(runs, options.cases))
+    runs.write(PAGE, "Beside torch", lines)
 
 
 if __name__ == "__main__":

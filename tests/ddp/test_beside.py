@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
+from tests.attempts import Runs
 from tests.ddp import beside
 from tests.ddp.case import FULL, OURS, RING, SHARDED, TORCH
 from tests.provenance import Record
@@ -54,12 +55,13 @@ def test_a_case_that_stays_disturbed_is_left_out(tmp_path):
         (tmp_path / f"{name}.0.json").write_text(json.dumps(rows))
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beside, "measure", lambda file, text: (made.append(text), file.write_text(json.dumps(rows))))
+        patch.setattr(beside, "measure", lambda text, file: (made.append(text), file.write_text(json.dumps(rows))))
         patch.setattr(beside, "Watch", lambda *_, **__: type("Watch", (), {"record": lambda self: record})())
-        records, lines = beside.page(tmp_path, ["resnet50:0.3:9", "resnet50:0.4:9"])
+        runs = Runs(tmp_path)
+        lines = list(beside.page(runs, ["resnet50:0.3:9", "resnet50:0.4:9"]))
     assert made == ["resnet50:0.4:9"] * 3  # it had another chance
-    assert [each.stolen for each in records] == [0.01]
-    text = "\n".join(lines)
+    assert [each.stolen for each in runs.records] == [0.01]
+    text = "\n".join([*lines, *runs.missing()])
     assert "Left out, because no run was quiet: resnet50:0.4:9." in text
     assert "forward 0.3 s" in text
     assert "forward 0.4 s" not in text

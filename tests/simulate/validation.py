@@ -6,7 +6,6 @@ What it measures is chosen before: by default PART, in some 20 minutes; with --w
 """
 
 import argparse
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +14,7 @@ from textwrap import fill
 from typing import Any
 
 from dear_mpi.reporting.terminal import interval
-from tests.attempts import attempts, chosen
+from tests.attempts import attempts, chosen, kept
 from tests.provenance import write_page
 from tests.simulate.validation_runs import (
     FORWARD_S,
@@ -168,9 +167,7 @@ def main() -> None:
     part = WHOLE if options.whole else PART
     ranks, models, texts = (getattr(options, each) or part[each] for each in ("ranks", "models", "links"))
     used = set[str]()
-    with tempfile.TemporaryDirectory(prefix="validation-") as name:
-        folder = (options.keep or Path(name)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+    with kept(options.keep) as folder:
         links = [
             Link(folder, text, size, used) for text in texts for size in ranks if size in RANKS[text.partition(":")[0]]
         ]
