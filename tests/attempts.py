@@ -5,7 +5,7 @@ measured in parts.
         runs = Runs(folder)
         if found := runs.take("a case", "case", watch, measure):
             lines = part(*found)
-    runs.write("docs/benchmarks/page.md", "A page", lines)
+    runs.write("docs/benchmarks/hosts.md", "Between hosts", lines)
 """
 
 import json
