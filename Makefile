@@ -122,7 +122,7 @@ bench-torch: install  ## TorchSession and torch DDP on real compute, on this mac
 	$(PYTHON) -m tests.ddp.real_page $(KEPT)
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
-	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m tests.bench_pages gpu
+	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m tests.bench_pages gpu $(KEPT)
 
 numerics: install     ## the error of sums by type, algorithm and number of ranks: docs/benchmarks/numerics.md
 	$(PYTHON) -m tests.numerics

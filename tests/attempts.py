@@ -1,18 +1,27 @@
 """Measurements that are made again while others took too much of the processors, and kept, so that a page may be
-measured in parts."""
+measured in parts.
+
+    with kept(options.keep) as folder:
+        runs = Runs(folder)
+        if found := runs.take("a case", "case", watch, measure):
+            lines = part(*found)
+    runs.write("docs/benchmarks/hosts.md", "Between hosts", lines)
+"""
 
 import json
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tests.launch import ROOT, ended
-from tests.provenance import Record, Watch
+from tests.provenance import Record, Watch, write_page
 from tests.stolen import ATTEMPTS, QUIET
 
-__all__ = ["attempts", "quietest", "run"]
+__all__ = ["Runs", "attempts", "chosen", "kept", "quietest", "run"]
 
 
 def attempts(folder: Path, name: str) -> list[Record]:
@@ -38,6 +47,51 @@ def quietest(folder: Path, name: str, watch: Callable[[], Watch], measure: Calla
 def chosen(made: list[Record]) -> Record:
     """Of all attempts the quietest."""
     return min(made, key=lambda each: each.stolen)
+
+
+@contextmanager
+def kept(folder: Path | None) -> Iterator[Path]:
+    """A folder for what is measured: the one that is given, which stays, or a temporary one."""
+    with tempfile.TemporaryDirectory(prefix="measured-") as name:
+        found = (folder or Path(name)).resolve()
+        found.mkdir(parents=True, exist_ok=True)
+        yield found
+
+
+class Runs:
+    """The runs of a page. It has those that were quiet, and names the others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.records: list[Record] = []
+        self.left_out: list[str] = []
+
+    def take(
+        self, title: str, name: str, watch: Callable[[], Watch], measure: Callable[[Path], object]
+    ) -> tuple[Path, Record] | None:
+        """The file of the quietest attempt, and its record; None if that was not quiet: the page leaves it out."""
+        file = quietest(self.folder, name, watch, measure)
+        record = chosen(attempts(self.folder, name))
+        if record.stolen > QUIET:
+            self.left_out.append(title)
+            return None
+        self.records.append(record)
+        return file, record
+
+    def write(self, page: str, title: str, lines: Sequence[str]) -> None:
+        """Write the page.
+
+        Raises:
+            SystemExit: no run was quiet; the page stays as it was.
+        """
+        if not self.records:
+            raise SystemExit("no run was quiet: the page is not written")
+        write_page(page, title, self.records, [*lines, *self.missing()])
+
+    def missing(self) -> Iterator[str]:
+        """What the page says of the runs that it leaves out."""
+        if self.left_out:
+            yield f"\nLeft out, because no run was quiet: {', '.join(self.left_out)}.\n"
 
 
 def run(command: list[str], environment: dict[str, str], limit_s: int) -> str:

@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -18,11 +17,11 @@ from dear_mpi.bench.case import Row
 from dear_mpi.bench.native import mpi_of
 from dear_mpi.bench.summary import CLASSES, against_mpi, is_ours, shown
 from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
-from tests.attempts import attempts, chosen, quietest, run
+from tests.attempts import Runs, kept, run
 from tests.launch import mpis_at_hand
-from tests.provenance import Watch, write_page
-from tests.stolen import QUIET
+from tests.provenance import Watch
 
 LIMIT_S = 1200
 DEAR_MPI = [sys.executable, "-m", "dear_mpi"]
@@ -69,9 +68,8 @@ def rows_of(file):
 
 def time_of(row, unit_us=1.0):
     """The median and the distance to the farther end of its interval."""
-    half = max(row.ci_high_us - row.p50_us, row.p50_us - row.ci_low_us) / unit_us
     digits = 0 if row.p50_us / unit_us >= 100 else 1
-    return f"{row.p50_us / unit_us:.{digits}f} ±{half:.{digits}f}"
+    return interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1 / unit_us, digits)
 
 
 def column_of(row):
@@ -112,12 +110,12 @@ def means(rows):
         yield [name, *("" if value is None else f"{value:.2f}" for value in values)]
 
 
-def collectives(folder):
+def collectives(runs):
     """Two jobs, each with all makers in turns."""
     mpis = mpis_at_hand()
     names = ["native-best", *(["mpich-best"] * (len(mpis) > 1)), *GLOO, "ring", "auto", "function"]
     flags = ["--collective", "all_reduce,reduce_scatter,all_gather", "--algorithms", ",".join(names)]
-    lines, records = [COLLECTIVES], []
+    yield COLLECTIVES
     for ranks in (2, 4):
         command = [*mpis[0].mpirun, "-n", str(ranks), *DEAR_MPI, "bench", *flags]
         command += ["--sizes", "4B:64MiB", "--seconds", "1"]
@@ -125,15 +123,14 @@ def collectives(folder):
         def measure(file, command=command, ranks=ranks):
             run([*command, "--json", str(file)], mpis[0].environment(ranks), LIMIT_S)
 
-        file = quietest(folder, f"bench-{ranks}", partial(Watch, "make bench", mpis=2), measure)
-        records.append(chosen(attempts(folder, f"bench-{ranks}")))
-        for name, group in groupby(rows_of(file), lambda row: row.collective):
+        found = runs.take(f"{ranks} ranks", f"bench-{ranks}", partial(Watch, "make bench", mpis=2), measure)
+        for name, group in groupby(rows_of(found[0]) if found else (), lambda row: row.collective):
             rows = list(group)
-            lines += [f"## {name}, {ranks} ranks\n", *lines_of(means(rows)), "", *lines_of(by_size(rows, names)), ""]
-    return "Collectives on one machine", records, lines
+            yield f"## {name}, {ranks} ranks\n"
+            yield from (*lines_of(means(rows)), "", *lines_of(by_size(rows, names)), "")
 
 
-def hosts(folder):
+def hosts(runs):
     """One job for the collectives, and one for plain TCP."""
     mpi, names = mpis_at_hand()[0], ["native-best", *GLOO, "ring"]
     environment = mpi.environment(RANKS) | {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
@@ -148,7 +145,12 @@ def hosts(folder):
         run([*on_hosts, *stream], environment, LIMIT_S)
         run([*on_hosts, *DEAR_MPI, "bench", *flags, "--json", str(file)], environment, LIMIT_S)
 
-    file = quietest(folder, "bench-hosts", partial(Watch, "make bench-hosts", hosts=True), measure)
+    found = runs.take("all", "bench-hosts", partial(Watch, "make bench-hosts", hosts=True), measure)
+    return hosts_page(found[0], names, sizes, sent) if found else []
+
+
+def hosts_page(file, names, sizes, sent):
+    """The lines of the page, from the rows, the largest segments and the bytes that a rank sends."""
     plain = json.loads(file.with_suffix(".tcp").read_text("utf-8"))
     bounds_ms = [1e3 * nbytes / (LINE_RATE * EFFICIENCY) for nbytes in sent]
     table = [["ms", *map(format_bytes, sizes)], ["the bound", *(f"{each:.1f}" for each in bounds_ms)]]
@@ -164,8 +166,7 @@ def hosts(folder):
             call = f", {row.algorithm}" if mpi_of(row.algorithm) else ""
             cells.append(f"{time_of(row, 1e3)} ({bound * 1e3 / row.p50_us:.2f}{call})")
         table.append([f"{name}{cut}", *cells])
-    records = [chosen(attempts(folder, "bench-hosts"))]
-    return "All-reduce between hosts", records, [HOSTS, *lines_of(table), "", WHY]
+    return [HOSTS, *lines_of(table), "", WHY]
 
 
 def label(row):
@@ -173,23 +174,32 @@ def label(row):
     return column_of(row), row.segment_bytes if is_ours(row.algorithm) else 0
 
 
-def gpu(folder):
+def gpu(runs):
     """What the commands print. MPIRUN_GPU starts the ranks."""
     mpi = mpis_at_hand()[0]
     starter = shlex.split(os.environ.get("MPIRUN_GPU", " ".join(mpi.mpirun)))
     compare = "compare --model synthetic:resnet50 --forward-time 0.01 --schedules wfbp,sequential,dear --fusion 25MB"
     commands = [("doctor", 2), ("bench-kernels", 1), ("bench --segment 1MiB", 2), ("bench --segment 1MiB", 4)]
     commands.append((f"{compare} --iterations 30 --segment 1MiB", 2))
-    watch, lines = Watch("make bench-gpu"), [GPU]
-    for command, ranks in commands:
-        given = [*shlex.split(command), "--device", "cuda"]
-        environment = mpi.environment(ranks) | {"COLUMNS": "120"}
-        said = run([*starter, "-n", str(ranks), *DEAR_MPI, *given], environment, LIMIT_S)
-        lines += [f"`dear-mpi {' '.join(given)}`, {ranks} ranks:\n", "```", said.strip("\n"), "```\n"]
-    return "On a GPU", [watch.record()], lines
+
+    def measure(file):
+        lines = [GPU]
+        for command, ranks in commands:
+            given = [*shlex.split(command), "--device", "cuda"]
+            environment = mpi.environment(ranks) | {"COLUMNS": "120"}
+            said = run([*starter, "-n", str(ranks), *DEAR_MPI, *given], environment, LIMIT_S)
+            lines += [f"`dear-mpi {' '.join(given)}`, {ranks} ranks:\n", "```", said.strip("\n"), "```\n"]
+        file.write_text(json.dumps(lines), encoding="utf-8")
+
+    found = runs.take("all", "bench-gpu", partial(Watch, "make bench-gpu"), measure)
+    return json.loads(found[0].read_text("utf-8")) if found else []
 
 
-PAGES = {"collectives": collectives, "hosts": hosts, "gpu": gpu}
+PAGES = {
+    "collectives": ("Collectives on one machine", collectives),
+    "hosts": ("All-reduce between hosts", hosts),
+    "gpu": ("On a GPU", gpu),
+}
 
 
 def main():
@@ -197,13 +207,11 @@ def main():
     parser.add_argument("page", choices=PAGES)
     parser.add_argument("--keep", type=Path, help="a folder for what is measured")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="pages-") as name:
-        folder = (options.keep or Path(name)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        title, records, lines = PAGES[options.page](folder)
-    if max(each.stolen for each in records) > QUIET:
-        lines = [f"No run of it was quiet (others took at most {QUIET:.0%} of the processors).\n", *lines]
-    write_page(f"docs/benchmarks/{options.page}.md", title, records, lines)
+    title, made = PAGES[options.page]
+    with kept(options.keep) as folder:
+        runs = Runs(folder)
+        lines = list(made(runs))
+    runs.write(f"docs/benchmarks/{options.page}.md", title, lines)
 
 
 if __name__ == "__main__":

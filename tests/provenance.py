@@ -33,6 +33,7 @@ FAULTS = {
     "codes for a terminal": r"\x1b",
     "a folder of the machine": r"(?<![\w.])/(?:root|home|tmp|work)/",
 }
+SOURCES = ("dear_mpi", "collectives", "kernels", "tests", "hostfiles")  # a new file there counts as a change
 VENDOR = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor())"
 
 
@@ -90,6 +91,7 @@ def commit() -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!*.md")
+    changed += git("ls-files", "--others", "--exclude-standard", "--", *SOURCES)
     name = git("rev-parse", "--short=10", "HEAD") or "not known"
     return f"{name}, {'with changes that are in no commit' if changed else 'unchanged'}"
 
@@ -153,10 +155,11 @@ def header(records: Sequence[Record]) -> Iterator[str]:
         yield f"| {field} | {cell} |"
 
 
-def faults(text: str) -> list[str]:
-    """What the text of a page has that it must not have, each with the line."""
+def faults(text: str, host: str = "") -> list[str]:
+    """What the text of a page has that it must not have, each with the line; ``host`` is the name of this machine."""
     found = []
-    for what, pattern in FAULTS.items():
+    names = [("the name of a host", rf"(?<![\w-]){re.escape(host)}(?![\w-])")] if host else []
+    for what, pattern in [*FAULTS.items(), *names]:
         for match in re.finditer(pattern, text, re.MULTILINE):
             line = text.count("\n", 0, match.start()) + 1
             found.append(f"line {line} has {what}: {match.group()!r}")
@@ -173,7 +176,7 @@ def write_page(page: str, title: str, records: Sequence[Record], lines: Sequence
     draft = ROOT / "build" / Path(page).name
     draft.parent.mkdir(exist_ok=True)
     draft.write_text(text, encoding="utf-8")
-    if found := faults(text):
+    if found := faults(text, platform.node()):
         raise SystemExit(f"{page} is not written, see build/{draft.name}: " + "; ".join(found))
     draft.replace(ROOT / page)
     print(f"written: {page}")

@@ -1,12 +1,13 @@
 """Pages of figures say where and how they were made, and have nothing of a launcher, a shell or a host."""
 
 import re
+import subprocess
 from types import SimpleNamespace
 
 import pytest
 
 from tests.attempts import attempts, quietest
-from tests.provenance import FIELDS, ROOT, Record, faults, header, write_page
+from tests.provenance import FIELDS, ROOT, Record, commit, faults, header, write_page
 
 PAGES = [ROOT / "docs" / "terminal.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
 INDEX = ROOT / "docs" / "benchmarks" / "README.md"  # it has no figures of its own
@@ -96,9 +97,22 @@ def test_several_runs_stand_in_one_header():
 
 def test_a_page_with_faults_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.provenance.ROOT", tmp_path)
+    monkeypatch.setattr("platform.node", lambda: "node.x")
     (tmp_path / "page.md").write_text("as it was")
+    with pytest.raises(SystemExit, match=r"line 14 has the name of a host: 'node\.x'"):
+        write_page("page.md", "A page", [RECORD], ["from node.x"])
     with pytest.raises(SystemExit, match="line 14 has the name of a host"):
         write_page("page.md", "A page", [RECORD], ["from dear1"])
     assert (tmp_path / "page.md").read_text() == "as it was"
-    write_page("page.md", "A page", [RECORD], ["| 1 | 2 |"])
-    assert (tmp_path / "page.md").read_text().endswith("| 1 | 2 |\n")
+    write_page("page.md", "A page", [RECORD], ["| 1 | 2 |", "node x"])
+    assert (tmp_path / "page.md").read_text().endswith("| 1 | 2 |\nnode x\n")
+
+
+def test_a_new_source_is_a_change(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.provenance.ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "notes").touch()
+    assert commit().endswith("unchanged")
+    (tmp_path / "tests" / "new.py").touch()
+    assert commit().endswith("with changes that are in no commit")

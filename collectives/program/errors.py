@@ -26,7 +26,7 @@ class ProgramError(CollectiveError):
     """An algorithm is wrong: the message names rank, step and chunk.
 
     Attributes:
-        rank, chunk: the same for a program, where one rank or chunk is at fault.
+        rank, chunk: the rank whose program is wrong, and the chunk; None if it is not one rank, or not one chunk.
     """
 
     def __init__(self, message: str, *, rank: int | None = None, chunk: int | None = None) -> None:

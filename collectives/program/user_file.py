@@ -39,7 +39,7 @@ class Source:
 
 
 def is_in_file(name: str) -> bool:
-    """Whether a name is of the form ``FILE.py:NAME``, or a file whose name was forgotten, and not one of ours."""
+    """Whether a name is of the form ``FILE.py:NAME``, or a ``FILE.py`` without the name of a function."""
     return ".py:" in name or name.endswith(".py")
 
 

@@ -60,10 +60,10 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Median:
 
 
 def worth_one(samples: Sequence[float]) -> float:
-    """How many successive samples say as much as one independent sample; 1 unless neighbours are clearly alike.
+    """How many successive samples are worth one independent sample; 1 unless neighbours are clearly alike.
 
-    It is (1 + r) / (1 - r), where r is the correlation of the ranks of neighbours, which few samples show too small
-    (Kendall, 1954); so fewer than ``FEWEST_ORDERED`` samples often hide it. A trend counts as well.
+    It is (1 + r) / (1 - r), where r is the rank correlation of neighbours, corrected for its bias in few samples
+    (Kendall, 1954). Fewer than ``FEWEST_ORDERED`` samples often do not show it. A trend counts as well.
 
     >>> worth_one([1.0, 3.0, 2.0, 1.5, 2.5, 1.2]), worth_one([1.0] * 9)
     (1.0, 1.0)

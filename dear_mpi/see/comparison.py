@@ -65,7 +65,8 @@ def table_of(rows: Sequence[Row], fused: str) -> Table:
         "speed-up",
         "",
     ):
-        words = max(map(len, head.split("\n"))) or len("baseline")  # of 80 columns they take 79: none is cut
+        # That of verdicts has no head. Of 80 columns they take 79: none is cut.
+        words = max(map(len, head.split("\n"))) if head else len("baseline")
         table.add_column(head, justify="left" if head in LEFT else "right", min_width=words, no_wrap=head == "schedule")
     digits = 0 if first["median_s"] >= 0.1 else 2
     for row in rows:

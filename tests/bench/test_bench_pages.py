@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from dear_mpi.bench.summary import against_peers
 from tests import bench_pages
+from tests.attempts import Runs
 from tests.bench.test_bench import row
 from tests.test_benchmark_pages import RECORD
 
@@ -30,8 +31,9 @@ def test_the_page_of_hosts_has_the_best_call_of_the_library_at_each_size(tmp_pat
     ]
     keep(tmp_path, "bench-hosts", rows)
     (tmp_path / "bench-hosts.0.tcp").write_text(json.dumps({3 * size // 2: [0.0125] * 11 for size in SIZES}))
-    _, records, lines = bench_pages.hosts(tmp_path)
-    assert records == [RECORD]
+    runs = Runs(tmp_path)
+    lines = bench_pages.hosts(runs)
+    assert runs.records == [RECORD]
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     found = {name: cells for name, *cells in table}
     assert list(found) == ["ms", "---", "the bound", "plain TCP", "native-best", "ring, 60 KiB", "ring, 256 KiB"]
@@ -47,9 +49,9 @@ def test_the_page_of_collectives_has_a_line_for_each_size_and_means_over_them(tm
             *(row("native", 64, 2.0), row("mpich", 64, 1.0), row("auto", 64, 3.0), row("function", 64, 3.0)),
         ]
         keep(tmp_path, f"bench-{ranks}", rows)
-    _, records, lines = bench_pages.collectives(tmp_path)
-    assert len(records) == 2
-    text = "\n".join(lines)
+    runs = Runs(tmp_path)
+    text = "\n".join(bench_pages.collectives(runs))
+    assert len(runs.records) == 2
     assert (
         text.count("| 4 B | 2.0 ±0.0 (1.00, native) | 4.0 ±0.0 (2.00, mpich) | 6.0 ±0.0 (3.00, ring) | 8.0 ±0.0 (4.00)")
         == 2

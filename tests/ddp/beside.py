@@ -9,14 +9,16 @@ may be measured one by one, and the page has all of those that are named.
 import argparse
 import json
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, ratio
-from tests.attempts import attempts, chosen, quietest, run
+from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.terminal import interval
+from dear_mpi.training.runs.compare import compared
+from tests.attempts import Runs, kept, run
 from tests.ddp.case import FULL, OURS, SHARDED, TORCH, Case
 from tests.launch import mpis_at_hand
-from tests.provenance import Watch, write_page
+from tests.provenance import Watch
 from tests.stolen import ATTEMPTS, QUIET, await_quiet
 
 PAGE, COMMAND = "docs/benchmarks/ddp.md", "make bench-ddp"
@@ -42,8 +44,8 @@ computes; gradients, updates and messages are real. All contestants of a case ta
   collectives alone, in the best of three runs. If the time of a row is below its bound, all three of these runs were
   slow.
 - **torch / it**: how many times as fast the row is as the fastest of torch's own rows in the table, with the 95 %
-  interval of this ratio. The two are **not told apart** if the interval contains 1, or if there are fewer than 6
-  iterations.
+  interval of this ratio. The page says "cannot tell" if the interval contains 1, or if there are fewer than 6
+  iterations, and "too noisy" if the interval of one of the two times is wider than the time.
 
 Equal state stands beside equal state: under *full updates* each rank updates all parameters, under *sharded updates* a
 quarter of them.
@@ -69,17 +71,15 @@ def table(rows):
     yield "| | ms | rest | predicted | bound | torch / it | |"
     yield "|---|---|---|---|---|---|---|"
     for row in sorted(rows, key=lambda row: median(row["samples_s"]).value):
-        middle, faster = median(row["samples_s"]), ratio(torch_s, row["samples_s"])
-        half_s = max(middle.high - middle.value, middle.value - middle.low)
-        found = [row.get(name) for name in ("rest_s", "predicted_s", "bound_s")]
-        parts = ["-" if each is None else f"{each * 1e3:.0f}" for each in found]
-        gain = f"{faster.value:.2f} ({faster.low:.2f} to {faster.high:.2f})"
-        told = min(len(torch_s), len(row["samples_s"])) >= FEWEST_SAMPLES and not faster.low <= 1 <= faster.high
-        said = ("faster" if faster.low > 1 else "slower") if told else "not told apart"
-        if row["samples_s"] == torch_s:
-            gain, said = "1", "fastest of torch"
+        found = compared(row["samples_s"], torch_s)
+        time = interval(found["median_s"], found["median_low_s"], found["median_high_s"], 1e3, 0)
+        foreseen = [row.get(name) for name in ("rest_s", "predicted_s", "bound_s")]
+        parts = ["-" if each is None else f"{each * 1e3:.0f}" for each in foreseen]
+        gain = f"{found['speedup']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f})"
+        known = {"baseline": ("1", "fastest of torch"), "too noisy": ("-", "too noisy")}
+        gain, said = known.get(found["verdict"], (gain, found["verdict"]))
         name = f"**{row['name']}**" if row["kind"] == OURS else row["name"]
-        yield f"| {name} | {middle.value * 1e3:.0f} ±{half_s * 1e3:.0f} | {' | '.join(parts)} | {gain} | {said} |"
+        yield f"| {name} | {time} | {' | '.join(parts)} | {gain} | {said} |"
 
 
 def section(case, record, rows):
@@ -93,7 +93,7 @@ def section(case, record, rows):
         yield ""
 
 
-def measure(file, text):
+def measure(text, file):
     """Run a case on the hosts."""
     mpi = mpis_at_hand()[0]
     settings = {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
@@ -103,23 +103,16 @@ def measure(file, text):
     run(command, mpi.environment(RANKS) | settings, 2 * LIMIT_S)
 
 
-def page(folder, texts):
-    """The records of the cases that were quiet, and the lines of the page."""
-    records, lines, left_out = [], [HEAD], []
+def page(runs, texts):
+    """The lines of the page."""
+    yield HEAD
     for text in texts:
         name = text.replace(":", "-")
-        file = quietest(folder, name, lambda: Watch(COMMAND, hosts=True), lambda file, text=text: measure(file, text))
-        record = chosen(attempts(folder, name))
-        if record.stolen > QUIET:
-            left_out.append(text)
-            continue
-        records.append(record)
-        lines += section(Case.of(text), record, json.loads(file.read_text("utf-8")))
-    if not records:
-        raise SystemExit("no case was quiet: the page is not written")
-    if left_out:
-        lines.append(f"Left out, because no run was quiet: {', '.join(left_out)}.\n")
-    return records, [*lines, READING]
+        found = runs.take(text, name, partial(Watch, COMMAND, hosts=True), partial(measure, text))
+        if found:
+            file, record = found
+            yield from section(Case.of(text), record, json.loads(file.read_text("utf-8")))
+    yield READING
 
 
 def main():
@@ -127,11 +120,10 @@ def main():
     parser.add_argument("--cases", nargs="+", default=CASES, help="MODEL:SECONDS OF FORWARD:ITERATIONS")
     parser.add_argument("--keep", type=Path, help="a folder for what is measured")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="beside-") as name:
-        folder = (options.keep or Path(name)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        records, lines = page(folder, options.cases)
-    write_page(PAGE, "Beside torch", records, lines)
+    with kept(options.keep) as folder:
+        runs = Runs(folder)
+        lines = list(page(runs, options.cases))
+    runs.write(PAGE, "Beside torch", lines)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import torch
 
@@ -61,13 +60,12 @@ class Ours:
         """Collective: of each its seconds, and what was foreseen."""
         for name, each in self.contestants.items():
             found = each.timing()
-            known_s = found.forward_s + found.backward_s + found.exposed_comm_s
             yield {
                 "name": name,
                 "kind": OURS,
                 "update": self.update,
                 "samples_s": list(found.steady_s),
-                "rest_s": median(found.steady_s) - known_s,
+                "rest_s": found.rest_s,
                 "predicted_s": each.predicted_s(found),
                 "bound_s": found.bound_s,
             }

@@ -12,6 +12,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from dear_mpi.models.layers.synthetic import GRADIENT_SCALE, Pace
+from dear_mpi.models.paper_models import shares_of
 from dear_mpi.torch_backend import NAME, group_of
 
 RATE = 0.01
@@ -49,12 +50,11 @@ class SleepingModule(nn.Module):
 
 
 def sleeping(modules, *, forward_s, backward_s):
-    """The modules of a model, which share its times as their FLOPs say."""
-    pace, flops = Pace("sleep"), sum(module.flops for module in modules)
-    shares = [module.flops / flops for module in modules]
+    """The modules of a model, which share its times as our layers do."""
+    pace = Pace("sleep")
     return [
-        SleepingModule(module, pace, forward_s * share, backward_s * share)
-        for module, share in zip(modules, shares, strict=True)
+        SleepingModule(module, pace, forward_s * ahead, backward_s * back)
+        for module, ahead, back in zip(modules, *shares_of(modules), strict=True)
     ]
 
 

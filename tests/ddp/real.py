@@ -19,6 +19,7 @@ from dear_mpi.bench.gloo import gloo_group
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.terminal import interval
 from dear_mpi.training.torch_session import TorchSession
 from tests.ddp.models import MODELS
 
@@ -118,9 +119,8 @@ def table(found):
     for name, samples in found.items():
         middle = median(samples)
         relative = median([own_s / ddp_s for own_s, ddp_s in zip(samples, found[DDP], strict=True)])
-        half_s = max(middle.high - middle.value, middle.value - middle.low)
         share = f"{relative.value:.3f} ({relative.low:.3f} to {relative.high:.3f})"
-        yield f"| {name} | {middle.value * 1e3:.1f} ±{half_s * 1e3:.1f} | {share} |"
+        yield f"| {name} | {interval(middle.value, middle.low, middle.high, 1e3, 1)} | {share} |"
     yield ""
 
 

@@ -9,14 +9,14 @@ import argparse
 import json
 import os
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
-from tests.attempts import attempts, chosen, quietest, run
+from tests.attempts import Runs, kept, run
 from tests.ddp.models import MODELS
 from tests.launch import mpis_at_hand
-from tests.provenance import Watch, write_page
-from tests.stolen import QUIET, await_quiet
+from tests.provenance import Watch
+from tests.stolen import await_quiet
 
 PAGE, COMMAND = "docs/benchmarks/torch.md", "make bench-torch"
 RANKS, RATE = 4, "1gbit"
@@ -47,7 +47,7 @@ turns in one run. A turn has three iterations, after one that does not count.
 """
 
 
-def measure(file, model, ranks, *, hosts, busy):
+def measure(model, ranks, hosts, busy, file):
     """Run a case; the lines of its table go into a file."""
     mpi = mpis_at_hand()[0]
     settings = {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S)}
@@ -60,20 +60,17 @@ def measure(file, model, ranks, *, hosts, busy):
     file.write_text(json.dumps(run(command, mpi.environment(ranks) | settings, LIMIT_S)), encoding="utf-8")
 
 
-def part(folder, model, case):
-    """The record of a case, and its lines."""
+def part(runs, model, case):
+    """The lines of a case."""
     ranks, hosts, busy = CASES[case]
-    name = f"{model}-{case}"
-
-    def attempt(file):
-        measure(file, model, ranks, hosts=hosts, busy=busy)
-
-    file = quietest(folder, name, lambda: Watch(COMMAND, hosts=hosts), attempt)
-    record = chosen(attempts(folder, name))
-    said = "1 rank" if ranks == 1 else f"{ranks} {'hosts' if hosts else 'ranks'}"
-    lines = [f"### {said}{', busy' if busy else ''}\n"]
-    lines += [f"{record.begin} to {record.end} UTC; others took {record.stolen:.1%} of the processors.\n"]
-    return record, [*lines, json.loads(file.read_text("utf-8"))]
+    attempt = partial(measure, model, ranks, hosts, busy)
+    found = runs.take(f"{model} on {case}", f"{model}-{case}", partial(Watch, COMMAND, hosts=hosts), attempt)
+    if found:
+        file, record = found
+        said = "1 rank" if ranks == 1 else f"{ranks} {'hosts' if hosts else 'ranks'}"
+        yield f"### {said}{', busy' if busy else ''}\n"
+        yield f"{record.begin} to {record.end} UTC; others took {record.stolen:.1%} of the processors.\n"
+        yield json.loads(file.read_text("utf-8"))
 
 
 def main():
@@ -83,23 +80,14 @@ def main():
     parser.add_argument("--keep", type=Path, help="a folder for what is measured")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    records, lines, left_out = [], [HEAD], []
-    with tempfile.TemporaryDirectory(prefix="real-") as name:
-        folder = (options.keep or Path(name)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+    lines = [HEAD]
+    with kept(options.keep) as folder:
+        runs = Runs(folder)
         for model in options.models:
             lines.append(f"## {model}\n")
             for case in options.cases:
-                record, found = part(folder, model, case)
-                if record.stolen > QUIET:
-                    left_out.append(f"{model} on {case}")
-                    continue
-                records.append(record)
-                lines += found
-    if not records:
-        raise SystemExit("no case was quiet: the page is not written")
-    lines += [f"Left out, because no run was quiet: {', '.join(left_out)}.\n"] * bool(left_out)
-    write_page(PAGE, "Real torch compute beside DDP", records, lines)
+                lines += part(runs, model, case)
+    runs.write(PAGE, "Real torch compute beside DDP", lines)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
+from tests.attempts import Runs
 from tests.ddp import beside
 from tests.ddp.case import FULL, OURS, RING, SHARDED, TORCH
 from tests.provenance import Record
@@ -30,7 +31,7 @@ def test_what_an_interval_does_not_tell_apart_is_not_called_faster():
     said = {line[0].strip("| *"): (line[-2], line[-1].strip(" |")) for line in lines}
     assert {name: word for name, (_, word) in said.items()} == {
         "dear-eager, cut:4MB": "faster",
-        "dear, cut:4MB": "not told apart",
+        "dear, cut:4MB": "cannot tell",
         "DDP, 4 MB, gloo": "fastest of torch",
         "DDP, 25 MB, gloo": "slower",
         "DDP, 25 MB, our ring": "slower",
@@ -39,8 +40,10 @@ def test_what_an_interval_does_not_tell_apart_is_not_called_faster():
     few = [each | {"samples_s": each["samples_s"][:3]} for each in rows]
     assert {line.split(" | ")[-1].strip(" |") for line in list(beside.table(few))[2:]} == {
         "fastest of torch",
-        "not told apart",
+        "cannot tell",
     }
+    noisy = [rows[1], row("FSDP2, gloo", [1.0, 9.0] * 5)]
+    assert list(beside.table(noisy))[-1].split(" | ")[-2:] == ["-", "too noisy |"]
 
 
 def test_a_case_that_stays_disturbed_is_left_out(tmp_path):
@@ -52,12 +55,13 @@ def test_a_case_that_stays_disturbed_is_left_out(tmp_path):
         (tmp_path / f"{name}.0.json").write_text(json.dumps(rows))
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beside, "measure", lambda file, text: (made.append(text), file.write_text(json.dumps(rows))))
+        patch.setattr(beside, "measure", lambda text, file: (made.append(text), file.write_text(json.dumps(rows))))
         patch.setattr(beside, "Watch", lambda *_, **__: type("Watch", (), {"record": lambda self: record})())
-        records, lines = beside.page(tmp_path, ["resnet50:0.3:9", "resnet50:0.4:9"])
+        runs = Runs(tmp_path)
+        lines = list(beside.page(runs, ["resnet50:0.3:9", "resnet50:0.4:9"]))
     assert made == ["resnet50:0.4:9"] * 3  # it had another chance
-    assert [each.stolen for each in records] == [0.01]
-    text = "\n".join(lines)
+    assert [each.stolen for each in runs.records] == [0.01]
+    text = "\n".join([*lines, *runs.missing()])
     assert "Left out, because no run was quiet: resnet50:0.4:9." in text
     assert "forward 0.3 s" in text
     assert "forward 0.4 s" not in text

@@ -6,7 +6,6 @@ What it measures is chosen before: by default PART, in some 20 minutes; with --w
 """
 
 import argparse
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +13,8 @@ from statistics import median
 from textwrap import fill
 from typing import Any
 
-from tests.attempts import attempts, chosen
+from dear_mpi.reporting.terminal import interval
+from tests.attempts import attempts, chosen, kept
 from tests.provenance import write_page
 from tests.simulate.validation_runs import (
     FORWARD_S,
@@ -84,9 +84,8 @@ def table(found: Sequence[Compared]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for each in found:
         row = each.measured
-        half_s = max(row["median_high_s"] - row["median_s"], row["median_s"] - row["median_low_s"])
         cells = [str(row["ranks"]), row["model"].removeprefix("synthetic:"), row["schedule"]]
-        cells.append(f"{row['median_s'] * 1e3:.0f} ±{half_s * 1e3:.0f}")
+        cells.append(interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, 0))
         off = f"{each.off:+.1%}"
         bold = abs(each.off) > BOUNDS[each.kind]
         cells += [f"{each.predicted['iteration_s'] * 1e3:.0f}", f"**{off}**" if bold else off, f"{each.free:+.1%}"]
@@ -102,9 +101,9 @@ def missed(rows: Sequence[Compared]) -> Iterator[str]:
             parts = [found[each] - said[each] for each in ("compute_s", "exposed_comm_s")]
             whole = found["median_s"] - said["iteration_s"]
             layers, waiting, rest = (f"{1e3 * each:+.0f}" for each in (*parts, whole - sum(parts)))
-            interval = f"{1e3 * found['median_low_s']:.0f} to {1e3 * found['median_high_s']:.0f} ms"
+            within = f"{1e3 * found['median_low_s']:.0f} to {1e3 * found['median_high_s']:.0f} ms"
             yield f"- {name}: measured {1e3 * whole:+.0f} ms beside the prediction: layers {layers}, waiting {waiting},"
-            yield f"  updates and the rest {rest}. The interval of the measurement is {interval}."
+            yield f"  updates and the rest {rest}. The interval of the measurement is {within}."
 
 
 def fitted(row: Row) -> str:
@@ -170,9 +169,7 @@ def main() -> None:
     part = WHOLE if options.whole else PART
     ranks, models, texts = (getattr(options, each) or part[each] for each in ("ranks", "models", "links"))
     used = set[str]()
-    with tempfile.TemporaryDirectory(prefix="validation-") as name:
-        folder = (options.keep or Path(name)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+    with kept(options.keep) as folder:
         links = [
             Link(folder, text, size, used) for text in texts for size in ranks if size in RANKS[text.partition(":")[0]]
         ]
