@@ -1,6 +1,7 @@
 """``python -m dear_mpi``, and the command ``dear-mpi``."""
 
 import os
+import signal
 import sys
 import traceback
 
@@ -20,6 +21,10 @@ def main() -> None:
         launch = launch_of(os.environ)
         if launch.size > 1 and "mpi4py.MPI" not in sys.modules:
             join_the_others(launch.rank, error)
+        if launch.size == 1 and KeyboardInterrupt in (type(error), type(error.__cause__)):
+            if not error.__cause__:  # it is no Abort of Typer before 0.16: a command has said so then
+                print("rank 0 was interrupted", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
         raise
 
 

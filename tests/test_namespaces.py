@@ -1,10 +1,31 @@
-"""hostfiles/namespaces.sh gives mpirun an environment of its own; the commands that need root are played."""
+"""hostfiles/namespaces.sh gives mpirun an environment of its own, and hosts whose links can die.
+
+The commands that need root are played, but for the last test.
+"""
 
 import os
 import subprocess
+import sys
+import time
 
+import pytest
+
+from tests.launch import ended, mpis_at_hand
 from tests.rooms import ROOT
 
+SCRIPT = f"{ROOT}/hostfiles/namespaces.sh"
+ENDLESS = """
+from dear_mpi.collectives import barrier
+from dear_mpi.ranks.world import run_world
+
+def body(world):
+    barrier(world.transport)
+    print("begun", flush=True)
+    while True:
+        barrier(world.transport)
+
+run_world(body, stall_after_s=1.0, stall_abort=True)
+"""
 PLAYED = {
     "ip": '[ "$2" = exec ] || exit 0; shift 3; exec "$@"',  # ip netns exec HOST COMMAND...; ip netns pids HOST
     "unshare": 'shift; exec "$@"',
@@ -37,3 +58,30 @@ def test_the_mapping_of_local_env_does_not_put_all_ranks_on_one_host(tmp_path):
     assert after.startswith("--host 10.77.0.1:1,10.77.0.2:1 -n 2 true\n")
     assert "PRTE_MCA_rmaps_default_mapping_policy" not in after
     assert "PRTE_MCA_hwloc_default_binding_policy=none" in after
+
+
+@pytest.fixture
+def two_hosts():
+    if os.geteuid() or subprocess.run([SCRIPT, "up", "2", "1gbit"], capture_output=True, check=False).returncode:
+        pytest.skip("no network namespaces can be made here, or there are some already")
+    yield
+    subprocess.run([SCRIPT, "down", "2"], check=True)
+
+
+def test_behind_a_dead_link_the_launcher_is_ended_after_an_abort(two_hosts, tmp_path):
+    """It waited for its daemon on the other host for ever."""
+    mpis = [mpi for mpi in mpis_at_hand() if mpi.name == "Open MPI"]
+    if not mpis:
+        pytest.skip("the hosts need Open MPI")
+    command = [SCRIPT, "run", "2", sys.executable, "-c", ENDLESS]
+    environment = os.environ | {"MPIRUN": mpis[0].mpirun[0], "LIMIT": "240"}
+    told = tmp_path / "told"  # not a pipe, which the daemon on the other host keeps open
+    with told.open("w") as file:
+        job = subprocess.Popen(command, env=environment, stdout=file, stderr=file, cwd=ROOT)
+    with ended(job):
+        while "begun\n" not in told.read_text():
+            assert job.poll() is None, told.read_text()
+            time.sleep(0.1)
+        subprocess.run(["ip", "link", "set", "dearlink2", "down"], check=True)
+        assert job.wait(300) not in (0, 124), told.read_text()
+    assert "rank 0 ends the job after a stall of 1 s, as asked" in told.read_text()

@@ -38,10 +38,11 @@ def stat_of(process: Path) -> tuple[str, str, list[str]]:
     return name, state, others
 
 
-def end_launcher(after_s: float = 10.0) -> None:
+def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
     """Behind a dead link a launcher waits for its daemons there for ever, after an abort, too: then end it.
 
-    A child process does so, if the launcher is on this host. It is told to end, then killed.
+    A child process does so, if the launcher is on this host. It is told to end, then killed. Before that, one that
+    works has time to tidy up on many hosts.
     """
     try:
         process = launcher_process()
@@ -53,8 +54,8 @@ def end_launcher(after_s: float = 10.0) -> None:
         os.setsid()  # the launcher ends the groups of its ranks
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # and waits for the ends of what a rank has open
         began = stat_of(process)[2][START]
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for _ in range(round(after_s / NAP_S)):
+        for number, limit_s in ((signal.SIGTERM, after_s), (signal.SIGKILL, kill_after_s)):
+            for _ in range(round(limit_s / NAP_S)):
                 time.sleep(NAP_S)
                 _, state, others = stat_of(process)
                 if state in "ZX" or others[START] != began:

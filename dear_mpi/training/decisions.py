@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class Decisions:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self.session: Session = proxy(session)  # no cycle: the memory of a session that is over goes at once
         self.orders: dict[tuple[str, Cut], Sequence[Key] | None] = {}  # that were decided before
         self.by_time: str | None = None
         self.tuning = Tuning(session.options.fusion)

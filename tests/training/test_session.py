@@ -1,5 +1,8 @@
 """The front door: a user's own model, on threads; tests/mpi/test_session.py has the same under mpirun."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -51,6 +54,25 @@ def test_buckets_may_be_cut_anew_at_any_time(ranks):
         for policies in (["25MB"], ["none", "cut:256B", "25MB", "cut:128B", "none"]):
             digests.update(on_all(lambda transport, s=schedule, p=policies: trained(transport, s, p), ranks))
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize(("algorithm", "fusion"), [("auto", "25MB"), ("ring", "bo"), ("ring", "mgwfbp")])
+def test_the_memory_of_a_session_that_is_over_goes_with_its_layers(algorithm, fusion):
+    """At once: hundreds of sessions held up to 1.2 GB, until Python looked for cycles."""
+
+    def trained(transport):
+        options = {"algorithm": algorithm, "fusion": fusion}
+        with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
+            for iteration in range(5):
+                session.step(*batch(iteration, transport.rank))
+            return weakref.ref(session.arena.values.base)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert [memory() for memory in on_all(trained, 2)] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_ranks_compare_the_kinds_of_layers_and_losses():
