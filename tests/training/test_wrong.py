@@ -12,6 +12,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import World
+from dear_mpi.training.line.stale import Copies
 from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
@@ -199,6 +200,33 @@ def test_a_layer_that_does_not_read_its_values_is_named(layer, schedule, model):
     said = complaint(schedule=schedule)
     what = "parameter dense1.weight: the layer computes with an array of its own; read parameter.value each time"
     assert f"layer 2 ({layer.__name__}), {what}" in said
+
+
+class KeepsUnderAMask(Keeps):
+    """As attention has it."""
+
+    def forward(self, x):
+        h = super().forward(x)
+        return np.where(np.tri(*h.shape, dtype=bool), h, -np.inf)
+
+
+class KeepsAndOverflows(Keeps):
+    """Under each filling, but not with its own array."""
+
+    def forward(self, x):
+        return super().forward(x) * np.float32(3e38)
+
+
+@pytest.mark.parametrize("layer", [KeepsUnderAMask, KeepsAndOverflows])
+def test_what_is_not_finite_hides_no_array_of_its_own(layer):
+    weight = np.zeros((4, 4), np.float32)
+    mine, right = layer("mine", weight), Dense("right", weight)
+    for each in mine, right:
+        each.weight.value = weight.copy()
+    x = np.ones((4, 4), np.float32)
+    with np.errstate(over="ignore"):
+        assert Copies(mine, [weight]).differ(lambda each: [each.forward(x)])
+    assert not Copies(right, [weight]).differ(lambda each: [np.where(x.cumsum(0) > 2, -np.inf, each.forward(x))])
 
 
 class Holds(Keeps):

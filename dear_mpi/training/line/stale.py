@@ -68,8 +68,14 @@ def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def far(one: Array, other: Array) -> bool:
+    """Whether they differ by more than rounding; what is not finite has no rounding, and no part in the scale."""
     if one.shape != other.shape:
         return True
-    first, second = one.astype(np.float64), other.astype(np.float64)
-    most = np.maximum(abs(first), abs(second)).max(initial=0.0)
-    return bool((abs(first - second) > most * 10.0**-one.itemsize).any())
+    with np.errstate(all="ignore"):
+        first, second = one.astype(np.float64), other.astype(np.float64)
+        finite = np.isfinite(first) & np.isfinite(second)
+        if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
+            return True
+        first, second = first[finite], second[finite]
+        most = np.maximum(abs(first), abs(second)).max(initial=0.0)
+        return bool((abs(first - second) > most * 10.0**-one.itemsize).any())
