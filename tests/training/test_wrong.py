@@ -193,8 +193,29 @@ class KeepsForGradients(KeepsForBackward):
         return dx
 
 
+class KeepsALock(Keeps):
+    """Which cannot be copied."""
+
+    def __init__(self, name, weight):
+        super().__init__(name, weight)
+        self.lock = threading.Lock()
+
+
+DRAWN = np.random.default_rng(0)
+
+
+class KeepsAndDraws(Keeps):
+    """It differs from itself."""
+
+    def forward(self, x):
+        return super().forward(x) + DRAWN.standard_normal(20).astype(x.dtype)
+
+
+KEEP = [Keeps, KeepsBehindAMask, KeepsForBackward, KeepsForGradients, KeepsALock, KeepsAndDraws]
+
+
 @pytest.mark.parametrize("schedule", KINDS)
-@pytest.mark.parametrize("layer", [Keeps, KeepsBehindAMask, KeepsForBackward, KeepsForGradients])
+@pytest.mark.parametrize("layer", KEEP)
 def test_a_layer_that_does_not_read_its_values_is_named(layer, schedule, model):
     model(layer)
     said = complaint(schedule=schedule)
@@ -235,9 +256,6 @@ class Holds(Keeps):
     forward = Dense.forward
 
 
-DRAWN = np.random.default_rng(0)
-
-
 class Draws(Holds):
     """From a generator that all layers share, copies as well."""
 
@@ -264,6 +282,31 @@ class IsNotCopied(Holds):
     def __init__(self, name, weight):
         super().__init__(name, weight)
         self.lock = threading.Lock()
+
+
+def test_ranks_that_are_threads_fill_shared_memory_in_turn():
+    shared = np.arange(4.0)
+    begun, ended = threading.Event(), threading.Event()
+
+    def second():
+        copies = Copies(Reshape((4,)), [shared])
+        begun.set()
+        ended.wait()
+        copies.differ(lambda layer: [])
+
+    thread = threading.Thread(target=second)
+
+    def run(layer):
+        if not started:
+            started.append(thread.start())
+            begun.wait(0.3)  # in vain: it waits for its turn
+        return []
+
+    started = []
+    Copies(Reshape((4,)), [shared]).differ(run)
+    ended.set()
+    thread.join()
+    assert (shared == np.arange(4.0)).all()
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
