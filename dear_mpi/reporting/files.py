@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from typing import BinaryIO
 
 __all__ = ["check_different", "check_kept", "check_writable", "older", "replacing", "set_aside", "tidy"]
 
@@ -98,18 +99,27 @@ def unfinished(path: Path) -> Iterator[Path]:
     It is locked meanwhile: by that ``tidy`` tells it from what a killed run left.
     """
     whole = path.resolve()
-    partial = whole.with_name(named(whole, secrets.token_hex(4)))
-    with partial.open("xb") as mine:
+    with locked(whole) as mine:
+        partial = Path(mine.name)
         try:
             for before in (whole, older(path)):  # the file of --json was set aside before the work
                 if before.is_file():
                     partial.chmod(stat.S_IMODE(before.stat().st_mode) | stat.S_IWUSR)
                     break
-            with suppress(OSError):  # a file system without locks: tidy gets none either, and removes nothing
-                fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield partial
         finally:
             partial.unlink(missing_ok=True)
+
+
+def locked(whole: Path) -> BinaryIO:
+    """A new unfinished file; another one where the ``tidy`` of another run was faster than the lock."""
+    while True:
+        mine = whole.with_name(named(whole, secrets.token_hex(4))).open("xb")
+        with suppress(OSError):  # a file system without locks: tidy gets none either, and removes nothing
+            fcntl.flock(mine, fcntl.LOCK_EX)  # which waits for such a tidy
+        if Path(mine.name).exists():
+            return mine
+        mine.close()
 
 
 def named(whole: Path, token: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Layer
@@ -43,10 +42,12 @@ class LayerUse:
     def forward(self, x: Array, *, inspect: bool) -> Array:
         """Run the layer; if it is to be inspected, see first that it computes with ``parameter.value``."""
         left = [place.left for place in self.places if place.left is not None] if inspect else []
-        if left:
-            self.copies = Copies(self.layer, left)
-            self.compare(lambda layer: [layer.forward(x.copy())])
-        return self.layer.forward(x)
+        if not left:
+            return self.layer.forward(x)
+        self.copies = Copies(self.layer, left)
+        y, stale = self.copies.forward(x)
+        self.look(stale)
+        return y
 
     def backward(self, dy: Array) -> Array:
         """Let the layer write its gradients; the gradient of its input. What began in ``forward`` is seen here, too."""
@@ -60,18 +61,17 @@ class LayerUse:
                     place.grad[...] = grad
                 return found
 
-            self.compare(run)
+            self.look(self.copies.differ(run))
             self.copies = None
             for place in self.places:
                 place.left = None
         return self.layer.backward(dy)
 
-    def compare(self, run: Callable[[Layer], Sequence[Any]]) -> None:
-        """Complain if what copies of the layer make depends on the memory that its values were moved from."""
-        if self.copies is not None and self.copies.differ(run):
-            for place in self.places:
-                if place.left is not None:
-                    self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
+    def look(self, stale: bool) -> None:
+        """Complain if what the layer makes depends on the memory that its values were moved from."""
+        for place in self.places if stale else ():
+            if place.left is not None:
+                self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
 
     def before_backward(self, dy: Array, *, inspect: bool) -> None:
         """Let the layer's gradients go where this use has its own; fill them with NaN if they are to be inspected."""

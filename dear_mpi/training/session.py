@@ -20,7 +20,7 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import THREADS, patient
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
+from dear_mpi.models.layer import Layer, Loss, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.checkpoints.checkpointed import Checkpointed
@@ -33,7 +33,7 @@ from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.sharded import ShardedFabric
 from dear_mpi.training.fabric.slab import make_slab
-from dear_mpi.training.facts import model_of, sha256
+from dear_mpi.training.facts import model_of
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
@@ -122,7 +122,8 @@ class Session(Checkpointed):
         start, self.buckets = self.plan_cut(options.fusion, wire.itemsize)
         self.decisions.begin(start)
         with self.streams.compute.use():
-            here, nbytes = self.streams.put(np.zeros(1)), Arena.nbytes(self.layout, dtype, wire)
+            here = self.streams.put(np.zeros(1))
+            nbytes = Arena.nbytes(self.layout, dtype, wire)
             self.slab = make_slab(nbytes, here, options.algorithm, world.transport)
             update: dict[str, Any] = {"optimizer": options.optimizer, "learning_rate": options.learning_rate}
             update["shards"] = Shards(world.rank, world.size) if options.sharded else Shards()
@@ -140,7 +141,8 @@ class Session(Checkpointed):
 
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
-        options, kind = self.options, ShardedFabric if self.options.sharded else LiveFabric
+        options = self.options
+        kind = ShardedFabric if options.sharded else LiveFabric
         self.fabric = kind(self.buckets, self.arena, self.world, engine, **options.plans, slab=self.slab)
         self.plans.callback(self.fabric.free)
         self.prices = WirePrices(self.fabric)
@@ -156,8 +158,9 @@ class Session(Checkpointed):
         """A trainer with this schedule."""
         schedule, options = self.schedules[name](self.fabric), self.options
         self.fabric.prepare((*schedule.collectives, *schedule.extras))
-        rules, parts, debug = self.rules(name, self.buckets), options.accumulate, options.debug
-        return self.trainer_kind(self.uses, self.loss, self.meter, schedule, rules, accumulate=parts, debug=debug)
+        rules = self.rules(name, self.buckets)
+        how: dict[str, Any] = {"accumulate": options.accumulate, "debug": options.debug}
+        return self.trainer_kind(self.uses, self.loss, self.meter, schedule, rules, **how)
 
     def rules(self, name: str, buckets: Cut) -> Rules:
         """A new book for a schedule; not collective."""
@@ -209,21 +212,13 @@ class Session(Checkpointed):
             return {"fusion": fusion}
 
         agree(self.world.transport, self.name, plan)
-        self.options, ((start, self.buckets),) = replace(self.options, fusion=fusion), found
+        self.options = replace(self.options, fusion=fusion)
+        ((start, self.buckets),) = found
         self.fabric.cut(self.buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.schedules[name](self.fabric), self.rules(name, self.buckets)
             self.fabric.prepare((*trainer.schedule.collectives, *trainer.schedule.extras))
         self.decisions.begin(start)
-
-    @property
-    def parameters(self) -> list[Parameter]:
-        """Those of all layers, in order; not collective."""
-        return [parameter for layer in self.layers for parameter in layer.parameters]
-
-    def parameters_sha256(self) -> str:
-        """The SHA-256 of the bytes of this rank's parameters; not collective."""
-        return sha256(parameter.value for parameter in self.parameters)
 
     def check_open(self) -> None:
         if self.closed:

@@ -1,5 +1,6 @@
 """A file is tried before the work, and is there as a whole or not at all."""
 
+import fcntl
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -99,6 +100,24 @@ def test_what_another_run_is_writing_stays(tmp_path):
         second.write_text("second")
     assert file.read_text() == "first"
     assert {path.name for path in tmp_path.iterdir()} == {"run.npz", ".2024-run.npz"}
+
+
+def test_another_run_tidies_between_the_making_of_a_file_and_its_lock(tmp_path, monkeypatch):
+    file = tmp_path / "run.npz"
+    file.write_text("old")
+    lock = fcntl.flock
+
+    def late(mine, how):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        tidy(file)
+        lock(mine, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with replacing("checkpoint", file) as partial:
+        partial.write_text("new")
+        tidy(file)
+        assert partial.exists(), "it has a lock"
+    assert file.read_text() == "new"
 
 
 def test_two_runs_set_one_file_aside(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import World
+from dear_mpi.training.line.stale import Copies
 from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
@@ -192,8 +193,29 @@ class KeepsForGradients(KeepsForBackward):
         return dx
 
 
+class KeepsALock(Keeps):
+    """Which cannot be copied."""
+
+    def __init__(self, name, weight):
+        super().__init__(name, weight)
+        self.lock = threading.Lock()
+
+
+DRAWN = np.random.default_rng(0)
+
+
+class KeepsAndDraws(Keeps):
+    """It differs from itself."""
+
+    def forward(self, x):
+        return super().forward(x) + DRAWN.standard_normal(20).astype(x.dtype)
+
+
+KEEP = [Keeps, KeepsBehindAMask, KeepsForBackward, KeepsForGradients, KeepsALock, KeepsAndDraws]
+
+
 @pytest.mark.parametrize("schedule", KINDS)
-@pytest.mark.parametrize("layer", [Keeps, KeepsBehindAMask, KeepsForBackward, KeepsForGradients])
+@pytest.mark.parametrize("layer", KEEP)
 def test_a_layer_that_does_not_read_its_values_is_named(layer, schedule, model):
     model(layer)
     said = complaint(schedule=schedule)
@@ -201,13 +223,37 @@ def test_a_layer_that_does_not_read_its_values_is_named(layer, schedule, model):
     assert f"layer 2 ({layer.__name__}), {what}" in said
 
 
+class KeepsUnderAMask(Keeps):
+    """As attention has it."""
+
+    def forward(self, x):
+        h = super().forward(x)
+        return np.where(np.tri(*h.shape, dtype=bool), h, -np.inf)
+
+
+class KeepsAndOverflows(Keeps):
+    """Under each filling, but not with its own array."""
+
+    def forward(self, x):
+        return super().forward(x) * np.float32(3e38)
+
+
+@pytest.mark.parametrize("layer", [KeepsUnderAMask, KeepsAndOverflows])
+def test_what_is_not_finite_hides_no_array_of_its_own(layer):
+    weight = np.zeros((4, 4), np.float32)
+    mine, right = layer("mine", weight), Dense("right", weight)
+    for each in mine, right:
+        each.weight.value = weight.copy()
+    x = np.ones((4, 4), np.float32)
+    with np.errstate(over="ignore"):
+        assert Copies(mine, [weight]).differ(lambda each: [each.forward(x)])
+    assert not Copies(right, [weight]).differ(lambda each: [np.where(x.cumsum(0) > 2, -np.inf, each.forward(x))])
+
+
 class Holds(Keeps):
     """It does nothing wrong, though it holds the array that it was made of."""
 
     forward = Dense.forward
-
-
-DRAWN = np.random.default_rng(0)
 
 
 class Draws(Holds):
@@ -236,6 +282,31 @@ class IsNotCopied(Holds):
     def __init__(self, name, weight):
         super().__init__(name, weight)
         self.lock = threading.Lock()
+
+
+def test_ranks_that_are_threads_fill_shared_memory_in_turn():
+    shared = np.arange(4.0)
+    begun, ended = threading.Event(), threading.Event()
+
+    def second():
+        copies = Copies(Reshape((4,)), [shared])
+        begun.set()
+        ended.wait()
+        copies.differ(lambda layer: [])
+
+    thread = threading.Thread(target=second)
+
+    def run(layer):
+        if not started:
+            started.append(thread.start())
+            begun.wait(0.3)  # in vain: it waits for its turn
+        return []
+
+    started = []
+    Copies(Reshape((4,)), [shared]).differ(run)
+    ended.set()
+    thread.join()
+    assert (shared == np.arange(4.0)).all()
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

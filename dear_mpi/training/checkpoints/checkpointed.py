@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
+from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.checkpoints.checkpoint import restore, resume, save, snapshot
-from dear_mpi.training.facts import checksum
+from dear_mpi.training.facts import checksum, sha256
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
@@ -17,7 +18,18 @@ __all__ = ["Checkpointed"]
 
 
 class Checkpointed:
-    """The base of ``Session``. All methods are collective."""
+    """The base of ``Session``. All methods are collective unless they say that they are not."""
+
+    layers: tuple[Layer, ...]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Those of all layers, in order; not collective."""
+        return [parameter for layer in self.layers for parameter in layer.parameters]
+
+    def parameters_sha256(self) -> str:
+        """The SHA-256 of the bytes of this rank's parameters; not collective."""
+        return sha256(parameter.value for parameter in self.parameters)
 
     def state(self, notes: Any = None) -> dict[str, Array]:
         """All that ``load`` needs, as arrays of the host, with anything that JSON can hold; ends with a flush."""
@@ -40,5 +52,5 @@ class Checkpointed:
         session = cast("Session", self)
         session.flush()
         what = "the ranks no longer train one model, as where forward changes a parameter in place"
-        named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(session.parameters)]
+        named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
         agree(session.world.transport, what, lambda: {name: f"checksum {checksum(each.value)}" for name, each in named})

@@ -81,7 +81,7 @@ def readers(line: Array, own: Array) -> list[Call]:
             down()
             up()
             changed = rounded[: theirs.size].view(bits) != theirs.view(bits)
-            mine[...] = xp.where(changed, wide[: theirs.size], mine)
+            xp.copyto(mine, wide[: theirs.size], where=changed)
 
         return read
 

@@ -4,24 +4,31 @@ Such a layer would never see an update. Copies of it run, forward and backward, 
 numbers, and what they return and write is compared: that of a right layer does not depend on these numbers.
 
 Two fillings have opposite signs, so that no mask, such as max(h, 0), hides both. The first one comes again: a layer
-that draws random numbers differs from itself, and is left alone. So is one that cannot be copied.
+that draws random numbers differs from itself. Such a layer, or one that cannot be copied, runs forward while the memory
+is full of NaN.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import Layer
 
 __all__ = ["Copies"]
 
 FILLINGS = 1.0, -3.0, 1.0
+
+
+FILLING = Lock()  # ranks that are threads may share the memory
 
 
 class Copies:
@@ -32,12 +39,20 @@ class Copies:
     """
 
     def __init__(self, layer: Layer, left: Sequence[Array]) -> None:
-        self.left, self.copies = [(array, array.copy()) for array in left], [layer] * len(FILLINGS)
+        self.layer, self.left, self.copies = layer, left, [layer] * len(FILLINGS)
         shared = [*layer.parameters, *left]
         self.useful = False
         with suppress(Exception):  # whatever a user's layer holds that cannot be copied
             self.copies = self.each(lambda own: copy.deepcopy(own, {id(each): each for each in shared}))
             self.useful = True
+
+    def forward(self, x: Array) -> tuple[Array, bool]:
+        """Run the layer; its output, and whether that depends on what the memory is filled with."""
+        stale = self.differ(lambda layer: [layer.forward(x.copy())])
+        if stale or self.useful:
+            return self.layer.forward(x), stale
+        y = self.filled(math.nan, lambda: self.layer.forward(x))
+        return y, has_nan(y) and not has_nan(x)
 
     def differ(self, run: Callable[[Layer], Sequence[Any]]) -> bool:
         """Whether the arrays that a call makes of each copy depend on what the memory is filled with."""
@@ -49,16 +64,24 @@ class Copies:
         return stale and not random
 
     def each(self, run: Callable[[Layer], Any]) -> list[Any]:
-        found = []
-        for filling, layer in zip(FILLINGS, self.copies, strict=True):
-            for array, value in self.left:
+        pairs = zip(FILLINGS, self.copies, strict=True)
+        return [self.filled(filling, partial(run, layer)) for filling, layer in pairs]
+
+    def filled(self, filling: float, run: Callable[[], Any]) -> Any:
+        """What a call returns, while the memory is full of other numbers."""
+        with FILLING:
+            before = [array.copy() for array in self.left]
+            for array, value in zip(self.left, before, strict=True):
                 array[...] = filling * (1.5 - value)  # also where all values are 0, or 1
             try:
-                found.append(run(layer))
+                return run()
             finally:
-                for array, value in self.left:
+                for array, value in zip(self.left, before, strict=True):
                     array[...] = value
-        return found
+
+
+def has_nan(array: Array) -> bool:
+    return bool(array_module(array).isnan(array).any())
 
 
 def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -68,8 +91,14 @@ def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def far(one: Array, other: Array) -> bool:
+    """Whether they differ by more than rounding; what is not finite has no rounding, and no part in the scale."""
     if one.shape != other.shape:
         return True
-    first, second = one.astype(np.float64), other.astype(np.float64)
-    most = np.maximum(abs(first), abs(second)).max(initial=0.0)
-    return bool((abs(first - second) > most * 10.0**-one.itemsize).any())
+    with np.errstate(all="ignore"):
+        first, second = one.astype(np.float64), other.astype(np.float64)
+        finite = np.isfinite(first) & np.isfinite(second)
+        if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
+            return True
+        first, second = first[finite], second[finite]
+        most = np.maximum(abs(first), abs(second)).max(initial=0.0)
+        return bool((abs(first - second) > most * 10.0**-one.itemsize).any())
