@@ -84,9 +84,7 @@ def among(transport: Transport, ranks: Sequence[int]) -> Any:
         ValueError: the ranks are no processes of MPI.
     """
     if transport.native is None:
-        raise ValueError(
-            f"a group beside the default one (ranks {ranks}) needs MPI, not the transport {transport.name!r}"
-        )
+        raise ValueError(f"a second group (ranks {ranks}) needs MPI, not the transport {transport.name!r}")
     everyone = transport.native.Get_group()
     some = everyone.Incl(ranks)
     found = transport.native.Create_group(some)
