@@ -150,7 +150,7 @@ def hosts(runs):
 
 
 def hosts_page(file, names, sizes, sent):
-    """The lines of the page, from the rows, the largest segments and the bytes that a rank sends."""
+    """The lines of the page: what is shown of the rows, beside plain TCP, whose streams were of ``sent`` bytes."""
     plain = json.loads(file.with_suffix(".tcp").read_text("utf-8"))
     bounds_ms = [1e3 * nbytes / (LINE_RATE * EFFICIENCY) for nbytes in sent]
     table = [["ms", *map(format_bytes, sizes)], ["the bound", *(f"{each:.1f}" for each in bounds_ms)]]
