@@ -56,7 +56,7 @@ def test_buckets_may_be_cut_anew_at_any_time(ranks):
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize(("algorithm", "fusion"), [("auto", "25MB"), ("ring", "bo"), ("ring", "mgwfbp")])
+@pytest.mark.parametrize(("algorithm", "fusion"), [("auto", "25MB"), ("ring", "mgwfbp")])
 def test_the_memory_of_a_session_that_is_over_goes_with_its_layers(algorithm, fusion):
     """At once: hundreds of sessions held up to 1.2 GB, until Python looked for cycles."""
 
