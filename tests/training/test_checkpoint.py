@@ -12,6 +12,8 @@ from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.files import named
 from dear_mpi.training import Session
+from dear_mpi.training.checkpoints import checkpointed
+from dear_mpi.training.facts import checksum
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import Saving, train
@@ -266,6 +268,18 @@ def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
     said = capsys.readouterr().err
     changes = "lr is 0.01, and was 0.003; beta1 is 0.5, and was 0.9; decay is cosine, and was none; clip is 1.0,"
     assert said == f"note: the run goes on, but {changes} and was None\n"
+    run(2, 3, Saving(tmp_path / "other.npz"), algorithm="ring", fusion="none")
+    run(2, 4, Saving(tmp_path / "other.npz", resume=True), algorithm="ordered", fusion="layers:2")
+    changes = "algorithm is ordered, and was ring; fusion is layers:2, and was none"
+    assert capsys.readouterr().err == f"note: the run goes on, but {changes}\n"
+
+
+def test_ranks_are_compared_once_after_an_iteration(tmp_path, monkeypatch):
+    """Not again for the outcome of a run, and when its session is left."""
+    seen = []
+    monkeypatch.setattr(checkpointed, "checksum", lambda value: seen.append(value) or checksum(value))
+    run(1, 2, Saving(tmp_path / "run.npz", every=1))
+    assert len(seen) == 2 * len({id(value) for value in seen})
 
 
 def test_a_checkpoint_of_before_still_goes_on(tmp_path, capsys):

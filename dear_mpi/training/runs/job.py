@@ -37,6 +37,7 @@ class Job(Session):
 
     def __init__(self, config: Config, world: World, schedules: Sequence[str]) -> None:
         self.config = config
+        self.alike: list[int] = []  # iterations of each trainer, after which the ranks were alike
         agree(world.transport, "job", lambda: self.prepare(world))
         workload, options = self.workload, config.options()
         super().__init__(workload.layers, workload.loss, world, schedules=schedules, name="job", **options)
@@ -59,6 +60,13 @@ class Job(Session):
             return np.zeros(0), np.zeros(0), 0
         x, targets = self.batches.part(iteration)
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
+
+    def check_alike(self) -> None:
+        """Once after an iteration: between them nothing changes the parameters of a job."""
+        done = [trainer.done for trainer in self.trainers.values()]
+        if self.alike != done:
+            super().check_alike()
+            self.alike = done
 
     def outcome(self) -> dict[str, Any]:
         """Collective, ends with a flush: ``accuracy`` and ``params_sha256``, the same on all ranks.

@@ -23,7 +23,7 @@ from dear_mpi.training.trainer import Times, TrainingError
 __all__ = ["Saving", "train"]
 
 # What changes the numbers that a run comes to, beside the model, the wire's type and the optimiser's own settings.
-SETTINGS = "decay", "warmup", "accumulate", "clip", "loss_scale", "context"
+SETTINGS = "decay", "warmup", "accumulate", "clip", "loss_scale", "context", "algorithm", "fusion"
 FILL = 2  # iterations that do not count at the beginning, and when buckets were cut: the very first ends with a flush
 
 
@@ -145,7 +145,10 @@ def order_of(config: Config) -> dict[str, Any]:
 
 
 def settings_of(job: Job) -> dict[str, Any]:
-    """The data, and what else must stay as it was for a run that goes on to come to the bits of one without a break."""
+    """The data, and what else must stay for a run that goes on to come to the bits of one without a break.
+
+    So must the number of ranks, but the checkpoint does not know it.
+    """
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire or config.dtype, **asdict(job.options.optimizer)}
     settings |= {name: getattr(config, name) for name in SETTINGS}
