@@ -46,7 +46,7 @@ class LayerUse:
             return self.layer.forward(x)
         self.copies = Copies(self.layer, left)
         y, stale = self.copies.forward(x)
-        self.look(stale)
+        self.look(stale=stale)
         return y
 
     def backward(self, dy: Array) -> Array:
@@ -61,13 +61,13 @@ class LayerUse:
                     place.grad[...] = grad
                 return found
 
-            self.look(self.copies.differ(run))
+            self.look(stale=self.copies.differ(run))
             self.copies = None
             for place in self.places:
                 place.left = None
         return self.layer.backward(dy)
 
-    def look(self, stale: bool) -> None:
+    def look(self, *, stale: bool) -> None:
         """Complain if what the layer makes depends on the memory that its values were moved from."""
         for place in self.places if stale else ():
             if place.left is not None:
