@@ -109,10 +109,10 @@ def crowd_of(transport: Transport, threads: int) -> Crowd:
     return max(crowds, key=lambda each: each.threads / each.cores)
 
 
-def patient(transport: Transport, threads: int, algorithm: str) -> Transport:
+def patient(transport: Transport, threads: int, runner: str) -> Transport:
     """Collective: the transport, or one whose ranks sleep while they wait, if each rank has so many threads, and these
     are more than the cores. Then rank 0 says so in one line. Under ``native`` the MPI library waits, as it likes."""
-    if not transport.spins or transport.size == 1 or algorithm == "native":
+    if not transport.spins or transport.size == 1 or runner == "native":
         return transport
     crowd = crowd_of(transport, threads)
     if not crowd.crowded:

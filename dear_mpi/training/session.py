@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dear_mpi.collectives import transport_of
+from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import THREADS, patient
@@ -99,7 +100,7 @@ class Session(Checkpointed):
         with ExitStack() as stack:
             stack.callback(self.leave)
             agree(self.world.transport, name, build)
-            transport = patient(self.world.transport, self.threads, self.options.algorithm)
+            transport = patient(self.world.transport, self.threads, runner_of(self.options.algorithm))
             self.world = replace(self.world, transport=transport)
             stack.enter_context(self.streams.compute.use())
             stack.push(self.free)

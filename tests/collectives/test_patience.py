@@ -39,7 +39,7 @@ def cores(request, monkeypatch):
 
 
 def test_ranks_sleep_where_there_are_more_threads_than_cores(cores, capsys):
-    found = run_loopback(3, lambda transport: patient(Spinning(transport), 2, "auto"))
+    found = run_loopback(3, lambda transport: patient(Spinning(transport), 2, "messages"))
     sleep = cores < 3 * 2
     assert [isinstance(each, PatientTransport) for each in found] == [sleep] * 3
     said = f"waiting ranks sleep (6 threads, {cores} cores)"
@@ -48,8 +48,8 @@ def test_ranks_sleep_where_there_are_more_threads_than_cores(cores, capsys):
 
 
 def test_ranks_that_sleep_already_and_a_rank_alone_stay_as_they_are(cores):
-    assert not any(run_loopback(3, lambda transport: patient(transport, 9, "auto") is not transport))
-    (alone,) = run_loopback(1, lambda transport: patient(Spinning(transport), 9, "auto"))
+    assert not any(run_loopback(3, lambda transport: patient(transport, 9, "messages") is not transport))
+    (alone,) = run_loopback(1, lambda transport: patient(Spinning(transport), 9, "messages"))
     assert not isinstance(alone, PatientTransport)
 
 
