@@ -83,7 +83,8 @@ class Options:
         if self.wire is not None:
             lookup("wire", self.wire, DTYPES)
         if not isinstance(self.optimizer, Optimizer):
-            raise ValueError(f"optimizer must be an optimiser such as Adam(lr=0.001), not {self.optimizer!r}")
+            kind = f"{type(self.optimizer).__module__}.{type(self.optimizer).__qualname__}"
+            raise ValueError(f"optimizer must be one of dear_mpi.training, such as Adam(lr=0.001), not a {kind}")
         for name in ("schedule", "fusion", "algorithm"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a text, not {getattr(self, name)!r}")

@@ -21,7 +21,7 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.adapters.torch_layers import TorchLoss
 from dear_mpi.models.adapters.torch_module import TorchModule
-from dear_mpi.models.adapters.torch_parameter import array_of, tensor_of
+from dear_mpi.models.adapters.torch_parameter import array_of, check_mode, tensor_of
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.hooked import HookedTrainer
 from dear_mpi.training.profiles.profile import Profile
@@ -95,8 +95,9 @@ class TorchSession(Session):
         """See ``Session.step``; tensors may be of bf16, too.
 
         Raises:
-            ValueError: a tensor is not in the host's memory.
+            ValueError: a tensor is not in the host's memory, or the module is in eval mode.
         """
+        check_mode(self.module)
         return super().step(given("x", x), given("targets", targets), total=total)
 
     def open(self, engine: Engine) -> None:

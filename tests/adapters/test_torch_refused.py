@@ -182,3 +182,21 @@ def test_bf16_crosses_too():
     assert tensor_of(array).data_ptr() == tensor.data_ptr()
     with pytest.raises(ValueError, match=r"tensors must be dense and in the host's memory, not of torch\.sparse_coo"):
         array_of(torch.zeros(2, 2).to_sparse())
+
+
+def test_a_step_in_eval_mode_is_refused():
+    """What is forgotten after a validation."""
+    same = nn.Linear(4, 3)
+
+    def body(transport):
+        module, x, targets = copy.deepcopy(same), torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
+        loss = nn.CrossEntropyLoss(reduction="sum")
+        with TorchSession(module, loss, transport, example=x) as session:
+            session.step(x, targets)
+            module.eval()
+            with pytest.raises(ValueError, match=r"module Linear is in eval mode: call train\(\)"):
+                session.step(x, targets)
+            module.train()
+            return session.step(x, targets)
+
+    assert len(run_loopback(2, body)) == 2

@@ -154,7 +154,8 @@ def fill_disk():
                 (FOLDER / "struck").touch()
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
 
-            return type("Full", (), {"write": staticmethod(write), "__enter__": lambda self: self,
+            return type("Full", (), {"write": staticmethod(write), "__enter__": lambda self: self, "name": found.name,
+                                     "fileno": staticmethod(found.fileno), "close": staticmethod(found.close),
                                      "__exit__": lambda self, *error: found.close()})()  # fmt: skip
         return found
 

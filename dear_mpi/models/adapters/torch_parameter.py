@@ -18,7 +18,16 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["TorchParameter", "array_of", "check_module", "check_trained", "leaves_of", "parameters_of", "tensor_of"]
+__all__ = [
+    "TorchParameter",
+    "array_of",
+    "check_mode",
+    "check_module",
+    "check_trained",
+    "leaves_of",
+    "parameters_of",
+    "tensor_of",
+]
 
 COMPILED = "_orig_mod"  # where torch.compile keeps the module that it wraps
 COMPILED_IN_PLACE = "_compiled_call_impl"  # where module.compile() puts what it makes
@@ -150,6 +159,17 @@ def check_trained(parameters: Iterable[TorchParameter]) -> None:
             raise ValueError(f"parameter {each.name} is {change} since the session began: begin a new session for that")
 
 
+def check_mode(module: Any) -> None:
+    """See that it is in the mode for training, in which dropout drops and running means run.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not module.training:
+        name = type(module).__name__
+        raise ValueError(f"module {name} is in eval mode: call train() on it before it is trained")
+
+
 def check_module(module: Any) -> None:
     """See that it is a module which can be trained here.
 
@@ -159,8 +179,7 @@ def check_module(module: Any) -> None:
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"module must be a torch.nn.Module, not {module!r:.99}")
     name = type(module).__name__
-    if not module.training:
-        raise ValueError(f"module {name} is in eval mode: call train() on it before it is trained")
+    check_mode(module)
     trained: Mapping[str, Any] = {key: each for key, each in module.named_parameters() if each.requires_grad}
     if not trained:
         raise ValueError(f"module {name} has no parameter that is trained (requires_grad)")
