@@ -1,4 +1,4 @@
-"""How ranks wait: a rank that has cores enough spins, for nothing is faster; one that has not sleeps between looks.
+"""How ranks wait: a rank with enough cores spins, which is fastest; a rank without them sleeps between looks.
 
     spin     MPI_Wait            the answer within a microsecond, and a core taken from whoever could use it
     sleep    MPI_Test, a nap     the answer within a nap, and the core for compute: of this rank, or of another one
@@ -28,7 +28,7 @@ __all__ = ["THREADS", "Crowd", "Limit", "PatientTransport", "cgroup_limit", "cro
 Limit = tuple[str, float]  # a cgroup, and the cores that it allows
 THREADS = 2  # of a rank of a session that want to run: the main thread's, and the engine's
 
-LOOKS = 2  # before the first nap: what is on its way already comes soon
+LOOKS = 20  # before the first nap: what is on its way comes within some microseconds
 SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # of a nap; its share of the time waited so far
 
 
@@ -143,8 +143,8 @@ class PatientTransport(Wrapper[Transport]):
 
 
 class PatientRequest(Wrapper[Request]):
-    """A message. Who waits for it sleeps between looks, for a share of the time that it has waited: so it comes back
-    little later than it could, and has not looked often."""
+    """A message. A wait for it sleeps between looks, for a share of the time that has passed: so it ends little later
+    than it could, with few looks."""
 
     def Wait(self) -> None:
         test = self.below.Test
