@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.patience import own_cores
 from dear_mpi.ranks.world import World
 
 __all__ = ["OTHERS", "OtherMpi", "check_other", "rank_0_does"]
@@ -177,6 +178,6 @@ def launcher(name: str, command: str, size: int) -> tuple[list[str], dict[str, s
     environment.pop("MPI4PY_LIBMPI", None)
     if name == "mpich":
         environment |= {"MPI4PY_LIBMPI": str(home / "lib" / "libmpi.so.12"), "HYDRA_LAUNCHER": "fork"}
-        if size > len(os.sched_getaffinity(0)):
+        if size > len(own_cores()):
             environment.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")  # see tests/launch.py
     return [str(mpirun)], environment

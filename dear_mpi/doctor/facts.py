@@ -9,7 +9,7 @@ from pathlib import Path
 from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
 from dear_mpi.collectives.launch.launcher import Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, queries
-from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine
+from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.doctor.huge_pages import shared_huge_pages
 from dear_mpi.doctor.in_use import in_use
 from dear_mpi.doctor.settings import read
@@ -112,9 +112,9 @@ def rank_facts(rank: int, launch: Launch, mpi: MpiFacts | None, gpu: Gpu | str |
         local_rank=0 if mpi is None else mpi.node_rank,
         local_size=1 if mpi is None else mpi.node_size,
         launched_local_rank=launch.local_rank,
-        cores=tuple(sorted(os.sched_getaffinity(0))),
+        cores=tuple(sorted(own_cores())),
         host_cores=os.cpu_count() or 1,
-        blas_threads=blas_threads(os.environ, len(os.sched_getaffinity(0))),
+        blas_threads=blas_threads(os.environ, len(own_cores())),
         huge_pages=huge_pages,
         huge_pages_text=huge_pages_text,
         gpu=gpu if isinstance(gpu, Gpu) else None,

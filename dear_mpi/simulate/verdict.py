@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dear_mpi.collectives.plans.proof import serves
 from dear_mpi.reporting.units import plural
+from dear_mpi.simulate.remedies import fastest
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.schedules import BASELINE, SCHEDULES
 
@@ -26,8 +27,8 @@ def verdicts(found: Sequence[Simulated]) -> list[str]:
 def verdict(rows: Sequence[Simulated]) -> str:
     """What one model takes on one number of ranks, what our schedules could gain, and what the fastest row does."""
     base = min((each.base for each in rows), key=lambda base: base.iteration_s)
-    best = min(rows, key=lambda each: each.prediction.iteration_s)
-    reduced_s, (row, limit_s) = sum(base.network_s.values()), (best.row, min(map(least_s, rows)))
+    (best,) = fastest(rows)
+    row, limit_s, reduced_s = best.row, min(map(least_s, rows)), sum(base.network_s.values())
     takes = f"all-reduce takes {ms(reduced_s)} ms, forward {ms(base.forward_s)}, backward {ms(base.backward_s)}"
     where = f"{row['model'].removeprefix('synthetic:')}, {plural(row['ranks'], 'rank')}"
     alike = all(each.prediction.buckets == base.buckets for each in rows)

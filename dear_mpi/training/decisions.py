@@ -127,7 +127,14 @@ class Decisions:
             layout, itemsize, wanted = session.layout, session.arena.wire.itemsize, session.schedules[name].collectives
             price = session.prices.of(wanted)
             cost = whole_cost(wanted, layout, itemsize, lambda probe: price)
-            session.cut(by_time(self.by_time, layout, itemsize, PassTimes(forward_s, backward_s), cost))
+            found: list[str] = []
+
+            def choose() -> dict[str, Any]:  # a user's function may fail on one rank alone
+                found.append(by_time(self.by_time or "", layout, itemsize, PassTimes(forward_s, backward_s), cost))
+                return {"fusion": found[0]}
+
+            agree(session.world.transport, session.name, choose)
+            session.cut(found[0])
             self.waiting.pop(name, None)
         schedule = session.trainers[name].schedule
         if schedule.foresees:

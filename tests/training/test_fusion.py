@@ -232,3 +232,16 @@ def test_the_file_of_a_fusion_is_not_written_over(command, tmp_path):
     fusion = f"{file}:cut" if command == "train" else f"none,{file}:cut"
     done = CliRunner().invoke(app, [command, "--threads", "1", "--fusion", fusion, "--json", str(file)])
     assert_one_line(done, "would write over the file of --fusion")
+
+
+def test_a_users_function_that_fails_on_one_rank_ends_all(tmp_path):
+    file = tmp_path / "mine.py"
+    body = "    calls.append(1)\n    return [1 // (len(calls) - 1)]\n"  # the first call divides by zero
+    file.write_text(f"calls = []\n\n\ndef cut(layout, times, network):\n{body}")
+    config = Config.of(settings(model="mlp", iterations=5, fusion=f"{file}:cut"))
+
+    def trained(transport):
+        with pytest.raises(AgreedError, match=r"cut' fails: ZeroDivisionError: .* on rank \d"):
+            train(config, World(transport))
+
+    run_loopback(2, trained)

@@ -26,9 +26,7 @@ from dear_mpi.models.layer import Layer
 __all__ = ["Copies"]
 
 FILLINGS = 1.0, -3.0, 1.0
-
-
-FILLING = Lock()  # ranks that are threads may share the memory
+ALONE = Lock()  # ranks that are threads may share the memory
 
 
 class Copies:
@@ -69,7 +67,7 @@ class Copies:
 
     def filled(self, filling: float, run: Callable[[], Any]) -> Any:
         """What a call returns, while the memory is full of other numbers."""
-        with FILLING:
+        with ALONE:
             before = [array.copy() for array in self.left]
             for array, value in zip(self.left, before, strict=True):
                 array[...] = filling * (1.5 - value)  # also where all values are 0, or 1

@@ -77,7 +77,9 @@ class Job(Session):
         """
         self.check_alike()
         agree(self.world.transport, "training", self.check_parameters)
-        return {"accuracy": self.accuracy(), "params_sha256": self.parameters_sha256()}
+        digest = {"params_sha256": self.parameters_sha256()}
+        agree(self.world.transport, "training", lambda: digest)
+        return {"accuracy": self.accuracy(), **digest}
 
     def check_parameters(self) -> dict[str, Any]:
         """See that the last update has left nothing that is infinite or not a number."""
