@@ -88,7 +88,7 @@ def load(source: Source) -> Callable[..., Any]:
     if not callable(found):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == spec.name]
         functions = ", ".join(key for key in own if not key.startswith("_")) or "none"
-        raise ValueError(f"{kind} file {source.path.name} has no function {source.name!r}; it has {functions}")
+        raise ValueError(f"{kind} file {source.path.name} has no function or class {source.name!r}; it has {functions}")
     named: Callable[..., Any] = found
     return named
 

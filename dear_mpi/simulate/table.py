@@ -19,10 +19,10 @@ from dear_mpi.simulate.verdict import verdicts
 __all__ = ["exposed_parts", "heading", "show_simulation"]
 
 MOST = 3  # parts of the exposed time that are named
-ORIGINS = {"given": "as given", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
+ORIGINS = {"given": "assumed", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
 ORIGINS |= {"measured": "measured", "measured, scaled": "measured, then scaled", "predicted": "predicted from FLOPs"}
-ORIGINS |= {"predicted, backward given": "predicted from FLOPs; backward as given"}
-ORIGINS["replayed"] = "as given; replayed by SimGrid"
+ORIGINS |= {"predicted, backward given": "predicted from FLOPs; backward assumed"}
+ORIGINS["replayed"] = "assumed; replayed by SimGrid"
 TIMES = {
     "iteration": "iteration_s",
     "compute": "compute_s",

@@ -49,6 +49,7 @@ from dear_mpi.training.trainer import Times, Trainer
 __all__ = ["Session"]
 
 S = TypeVar("S", bound="Session")
+PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # said where ranks differ
 
 
 class Session(Checkpointed):
@@ -114,7 +115,7 @@ class Session(Checkpointed):
         check_schedules(self.schedules, options, world.transport)
         self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
-        facts = options.facts() | {"model": model_of(layers, self.loss), "parameters": self.parameters_sha256()}
+        facts = options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(map(source_text, self.schedules))}
         dtype = line_dtype(layers)
         wire = dtype if options.wire is None else DTYPES[options.wire]

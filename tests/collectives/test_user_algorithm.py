@@ -205,9 +205,9 @@ UNUSABLE = {
     "no such function": (
         f"{IMPORTS}def near(rank, size): ...\ndef far(rank, size): ...\nSIZE = 3\ndef _own(): ...\n",
         "neer",
-        "algorithm file mine.py has no function 'neer'; it has near, far",
+        "algorithm file mine.py has no function or class 'neer'; it has near, far",
     ),
-    "no function": ("SIZE = 3\n", "SIZE", "algorithm file mine.py has no function 'SIZE'"),
+    "no function": ("SIZE = 3\n", "SIZE", "algorithm file mine.py has no function or class 'SIZE'"),
     "a file that fails": ("1 / 0\n", "f", "mine.py' fails: ZeroDivisionError: division by zero"),
     "a file that is no Python": ("def f(:\n", "f", "mine.py' fails: SyntaxError: invalid syntax"),
     "a function that fails": (

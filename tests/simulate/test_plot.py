@@ -20,7 +20,7 @@ SCHEDULES = ("wfbp", "dear", "sequential")
 RANKS = (2, 4, 8, 16, 32, 64)
 FUSIONS = ("none", "25MB", "cut:4MB", "buckets:8")
 HEADING = (
-    "Predicted, with ring on the network 10gbit,50us (as given)\ncompute: 0.1 s forward and 0.2 s backward (as given)"
+    "Predicted, with ring on the network 10gbit,50us (assumed)\ncompute: 0.1 s forward and 0.2 s backward (assumed)"
 )
 COMPUTE_S = 0.3
 EXPOSED_S = {"wfbp": 0.002, "dear": 0.001, "sequential": 0.008}  # times the ranks and the place of the fusion
@@ -255,7 +255,7 @@ def test_all_that_is_written_can_be_read(varied):
         assert 0 <= box.y0 < box.y1 <= figure.bbox.y1, text
     met = [(one, other) for (one, first), (other, second) in combinations(boxes, 2) if first.overlaps(second)]
     assert not met
-    assert "Predicted, with ring on the network 10gbit,50us (as given)" in names(figure.texts)
+    assert "Predicted, with ring on the network 10gbit,50us (assumed)" in names(figure.texts)
 
 
 @pytest.mark.parametrize("kind", ["bar", "times", "curves", "speedups"])
@@ -276,7 +276,7 @@ def test_the_command_draws(flags, title, tmp_path):
     assert done.exit_code == 0, done.output
     text = file.read_text()
     assert title in text
-    assert "Predicted, with ring on the network 10gbit,50us (as given)" in text
+    assert "Predicted, with ring on the network 10gbit,50us (assumed)" in text
     assert "jitter 5%" in text
 
 

@@ -184,8 +184,8 @@ def test_seconds_of_a_layer_are_its_flops_at_the_rate(rate, batch, forward_s):
 @pytest.mark.parametrize(
     ("flags", "origin", "said"),
     [
-        ([], "given", "compute: 0.1 s forward and 0.2 s backward (as given); updates: no time"),
-        (["--forward-time", "0.3", "--update-time", "1e-3"], "given", "updates: 1 ns for each parameter (as given)"),
+        ([], "given", "compute: 0.1 s forward and 0.2 s backward (assumed); updates: no time"),
+        (["--forward-time", "0.3", "--update-time", "1e-3"], "given", "updates: 1 ns for each parameter (assumed)"),
         (["--rate", "10TFLOPS"], "predicted", "10 TFLOPS and the batch of its table on each rank (predicted"),
         (["--rate", "1tflops", "--batch", "8"], "predicted", "compute: 1 TFLOPS and batch 8 on each rank (predicted"),
     ],

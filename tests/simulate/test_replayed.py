@@ -267,7 +267,7 @@ def test_the_command_says_who_replayed(tmp_path):
     flags = ["--ranks", "16", "--network", network, "--algorithm", "swing", "--json", str(file)]
     done = CliRunner().invoke(app, ["simulate", *flags])
     assert done.exit_code == 0, done.output
-    assert "as given; replayed by SimGrid)" in " ".join(done.output.split())
+    assert "assumed; replayed by SimGrid)" in " ".join(done.output.split())
     assert "What would help" in done.output
     for row in json.loads(file.read_text()):
         assert (row["network"], row["network_origin"]) == (network, "replayed")

@@ -68,7 +68,7 @@ def test_an_iteration_is_in_the_columns(tmp_path, monkeypatch):
 def test_a_backward_pass_that_is_given_is_told(tmp_path):
     rows, shown = rows_of(tmp_path, "--rate", "10TFLOPS", "--backward-time", "0.2")
     assert {row["compute_origin"] for row in rows} == {"predicted, backward given"}
-    assert "and 0.2 s backward (predicted from FLOPs; backward as given)" in shown
+    assert "and 0.2 s backward (predicted from FLOPs; backward assumed)" in shown
 
 
 def test_the_fastest_row_is_told_and_advised():

@@ -221,7 +221,7 @@ def test_a_users_function_cuts_while_training(tmp_path):
     assert {report["buckets"] for report in reports} == {2}
     assert reports[0]["fusion"].startswith("at:0,")
     config = Config.of(settings(model="mlp", iterations=5, fusion=f"{file}:cutt"))
-    with pytest.raises(AgreedError, match=r"fusion file mine\.py has no function 'cutt'; it has cut"):
+    with pytest.raises(AgreedError, match=r"fusion file mine\.py has no function or class 'cutt'; it has cut"):
         run_loopback(2, lambda transport: train(config, World(transport)))
 
 

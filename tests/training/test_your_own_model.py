@@ -148,7 +148,7 @@ def returning(expression):
 NAME = "model 'mine.py:build'"
 GOES = "def forward(self, x): return x"
 WRONG = {
-    "no function": ("build = 3", "model file mine.py has no function 'build'; it has dense, classifier"),
+    "no function": ("build = 3", "model file mine.py has no function or class 'build'; it has dense, classifier"),
     "a file that fails": ("1 / 0", "mine.py' fails: ZeroDivisionError: division by zero"),
     "a function that refuses": (
         "def build(shape, classes, rng, dtype): raise ValueError('it takes (C, H, W)')",
@@ -237,7 +237,7 @@ WRONG = {
     ),
     "a generator of its own": (
         returning("classifier(np.random.default_rng())"),
-        "job: parameters must be the same on all ranks, not ",
+        "job: parameters (SHA-256; give all ranks one seed, or the values of rank 0) must be the same on ",
     ),
 }
 
