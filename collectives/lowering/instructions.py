@@ -19,7 +19,8 @@ synchronous.
 [Note: The window]
 At most ``window`` messages to, and as many from, a peer are posted at a time: message m starts when message
 m - window is done. Posting all segments of a chunk at once makes MPI search long queues for every message (seen:
-64 MiB in 16 KiB segments, 80 times slower), and each posted receive that combines needs a side buffer.
+64 MiB in 16 KiB segments, 80 times slower), and each posted receive that combines needs a side buffer. How many a plan
+takes is in ``plans/tuning.py``: more between hosts, where the wire must not wait for the thread that posts messages.
 """
 
 from collections import defaultdict
@@ -202,7 +203,7 @@ class Writer:
     def instructions(self) -> list[Instruction]:
         """All events in order of time: at each time what arrives is merged first, then messages are started.
 
-        Sends go first, because a peer waits for them, while a receive is posted two messages ahead of its need.
+        Sends go first, because a peer waits for them, while a receive is posted a window ahead of its need.
         """
         receives = {number for number, message in enumerate(self.messages) if message.incoming}
         groups = [*self.together.values(), *([number] for number in receives if not self.messages[number].combine)]

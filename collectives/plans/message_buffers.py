@@ -25,7 +25,7 @@ __all__ = ["MessageBuffers"]
 class MessageBuffers:
     """The memory of each message of a rank's instruction list, whose messages carry parts of ``buffer``.
 
-    Side buffers are taken from the slab: two for each peer and direction that needs any.
+    Side buffers are taken from the slab: a window of them for each peer and direction that needs any.
     """
 
     def __init__(self, listing: InstructionList, rank: int, buffer: Array, slab: Slab) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, runner_of
+from dear_mpi.collectives.lowering.instructions import WINDOW
 
 __all__ = ["BUILT_IN", "SEGMENT_BYTES", "Rule", "alike", "default_segment", "pick", "read_rules", "rules_of"]
-__all__ += ["write_rules"]
+__all__ += ["window_of", "write_rules"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Rule:
 NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER has what is no program, too
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
+IN_FLIGHT_BYTES, MOST_IN_FLIGHT = 1 << 20, 32  # of a lane between hosts; messages
 # Where ranks share memory, the rules for it go before others.
 # Small buffers need few steps. So: recursive doubling, then butterflies, then rings, which come later on more ranks.
 KIB, MIB = 1 << 10, 1 << 20
@@ -57,6 +59,20 @@ BUILT_IN = tuple(
 def default_segment(hosts: Sequence[int]) -> int:
     """Bytes of the largest message by default, for ranks on these hosts."""
     return SEGMENT_BYTES if len(set(hosts)) == 1 else NETWORK_SEGMENT_BYTES
+
+
+def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
+    """How many messages of a lane are posted at a time, for ranks on these hosts (docs/decisions/0017).
+
+    Between hosts a link must not fall silent while the thread that posts messages waits for a core that layers use: at
+    1 Gbit/s some milliseconds of that are some hundred KiB. On one host, side buffers that stay in cache count more.
+
+    >>> window_of((0, 0), 256 * 1024), window_of((0, 1), 256 * 1024), window_of((0, 1), 60 * 1024)
+    (2, 4, 17)
+    """
+    if len(set(hosts)) == 1:
+        return WINDOW
+    return min(max(WINDOW, IN_FLIGHT_BYTES // segment_bytes), MOST_IN_FLIGHT)
 
 
 def rules_of(spec: str) -> tuple[Rule, ...] | None:

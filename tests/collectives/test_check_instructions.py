@@ -30,6 +30,7 @@ def test_every_plan_is_right_however_it_is_cut(name, collective):
             count = int(per_chunk * written[0].chunks)
             check(written, count, segment)
             check(written, count, segment, window=1)
+            check(written, count, segment, window=17)
             check(written, count, segment, staged=True)
 
 

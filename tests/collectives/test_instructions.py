@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dear_mpi.collectives import ALGORITHMS, chunk_bounds, programs
+from dear_mpi.collectives import ALGORITHMS, chunk_bounds, make_plan, programs
 from dear_mpi.collectives.lowering.instructions import WINDOW, write_instructions
 from dear_mpi.collectives.lowering.messages import messages
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
@@ -62,7 +62,7 @@ def interpret(written, buffers):
     written=random_programs(),
     count=st.integers(0, 40),
     segment=st.sampled_from([1, 2, 3, 7, 100]),
-    window=st.integers(1, 4),
+    window=st.integers(1, 20),
 )
 def test_any_program_does_what_it_says(written, count, segment, window):
     size = len(written)
@@ -90,7 +90,7 @@ def test_any_program_does_what_it_says(written, count, segment, window):
     size=st.integers(1, 6),
     count=st.integers(0, 60),
     segment=st.integers(1, 20),
-    window=st.integers(1, 4),
+    window=st.integers(1, 20),
 )
 def test_each_message_is_started_once_then_awaited_once_within_the_window(name, size, count, segment, window):
     for program in programs(name, "all_reduce", size):
@@ -110,6 +110,17 @@ def lanes(sent, started, over):
     """How many messages are under way in each direction with each peer; sends are taken to end when awaited."""
     under_way = [(sent[number].peer, sent[number].incoming) for number in set(started) - set(over)]
     return [under_way.count(lane) for lane in set(under_way)]
+
+
+@pytest.mark.parametrize(("hosts", "posted"), [((0, 0), 2), ((0, 1), 17)])
+def test_plans_between_hosts_post_a_mebibyte_of_messages(hosts, posted):
+    def body(transport):
+        with make_plan("reduce_scatter", np.ones(1 << 19), transport, segment_bytes=60 * 1024) as plan:
+            listing = plan.run.listing
+        return [listing.messages[number].incoming for number in listing.instructions[0].starts]
+
+    for starts in run_loopback(2, body, hosts=hosts):
+        assert starts == [False] * posted + [True] * posted
 
 
 @given(count=st.integers(0, 200), size=st.integers(1, 7), segment=st.integers(1, 30))

@@ -22,6 +22,7 @@ from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRu
 from dear_mpi.collectives.plans.message_buffers import MessageBuffers
 from dear_mpi.collectives.plans.proof import proven
 from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array
@@ -63,6 +64,7 @@ def prepare(task: Task) -> InstructionRun:
         tag=task.tag,
         staged=not transport.memory.takes(task.buffer),
         slab=task.slab,
+        window=window_of(transport.hosts, call.segment * call.x.dtype.itemsize),
     )
 
 

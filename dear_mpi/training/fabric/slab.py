@@ -7,7 +7,7 @@ from dear_mpi.kernels.slab import Slab
 
 __all__ = ["make_slab"]
 
-PLANS_BYTES = 16 << 20  # side buffers: two segments per plan and peer
+PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
 
 def make_slab(nbytes: int, beside: Array, algorithm: str, transport: Transport) -> Slab:
