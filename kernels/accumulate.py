@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 
-__all__ = ["accumulator", "combiner", "copier"]
-
 
 def accumulator(dst: Array, src: Array, op: str = "sum") -> Callable[[], object]:
     """A bound call that does dst = dst op src: ``combiner`` with a single source.

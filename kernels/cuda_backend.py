@@ -31,8 +31,6 @@ from dear_mpi.kernels.launch_tables import (
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import Optimizer
 
-__all__ = ["allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
-
 OPS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max"}
 MAX_STATE = 2  # arrays that an optimiser may keep: as in kernels/cuda/update.cu
 

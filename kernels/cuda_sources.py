@@ -6,8 +6,6 @@ from typing import Any
 
 import cupy
 
-__all__ = ["kernel", "source"]
-
 SOURCES = Path(__file__).parent / "cuda"
 
 # Without fused multiply-add every kernel gives the bits of its NumPy reference. That costs no time, because kernels

@@ -10,8 +10,6 @@ from types import ModuleType
 from dear_mpi.kernels.array import KERNELS, Array, library_of
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["kernels_for"]
-
 
 def kernels_for(*arrays: Array) -> ModuleType:
     """The module of kernels for these arrays: a GPU's if one of them is there; the others may be pinned host memory.

@@ -9,8 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["C_TYPES", "DTYPES", "compute_dtype", "is_floating"]
-
 # A floating format in a line: its name, NumPy's type, and the type of kernels/cuda/elements.cuh, which numbers the
 # formats in this order.
 FORMATS: list[tuple[str, Any, str]] = [

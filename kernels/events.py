@@ -10,8 +10,6 @@ from typing import Protocol
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 
-__all__ = ["Event", "event_for", "synchronize"]
-
 
 class Event(Protocol):
     """A point in the order of a stream, set anew by each ``record``."""

@@ -3,8 +3,6 @@
 import contextlib
 from dataclasses import dataclass
 
-__all__ = ["Gpu", "current_gpu", "use_gpu"]
-
 
 @dataclass(frozen=True)
 class Gpu:

@@ -18,8 +18,6 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["COMBINE_PART", "PART", "THREADS", "address", "block_table", "grid_of", "row_table"]
-
 THREADS = 256  # of a block
 PART = 4096  # elements of a block: 16 for each thread
 COMBINE_PART = 2048  # the same where arrays are combined: segments are short, and all multiprocessors want a block

@@ -4,8 +4,6 @@ import difflib
 from collections.abc import Mapping
 from typing import TypeVar
 
-__all__ = ["lookup"]
-
 T = TypeVar("T")
 
 

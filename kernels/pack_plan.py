@@ -21,8 +21,6 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["CHUNK_BYTES", "TENSOR_BYTES", "PackPlan"]
-
 TENSOR_BYTES = 16  # one vector access of a CUDA thread
 CHUNK_BYTES = 128  # two cache lines of a CPU, one memory transaction of a GPU warp
 

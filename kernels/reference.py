@@ -13,8 +13,6 @@ from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import Optimizer
 
-__all__ = ["OPS", "allocate", "combiner", "copier", "event", "packer", "pinned", "unpacker", "updater"]
-
 BLOCK = 1 << 14  # elements: four fp32 arrays of one block are 256 KiB
 PAGE = 4096
 # Bytes by which a target may be ahead of its source, as seen within a page, where memcpy is ten times slower on AMD's

@@ -10,8 +10,6 @@ from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
 from dear_mpi.kernels.optimizers import Optimizer
 
-__all__ = ["updater"]
-
 
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None = None

@@ -21,8 +21,6 @@ from tests.launch import ROOT, ended
 from tests.provenance import Record, Watch, write_page
 from tests.stolen import ATTEMPTS, QUIET
 
-__all__ = ["Runs", "attempts", "chosen", "kept", "quietest", "run"]
-
 
 def attempts(folder: Path, name: str) -> list[Record]:
     """The records of all attempts at a measurement."""

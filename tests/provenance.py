@@ -21,8 +21,6 @@ from pathlib import Path
 from tests.launch import ROOT, mpis_at_hand
 from tests.stolen import stolen_since, ticks
 
-__all__ = ["FIELDS", "Record", "Watch", "faults", "header", "write_page"]
-
 FIELDS = ("command", "date", "commit", "processors", "lost to others", "system", "TCP", "versions")
 # What has no place on a page, and its name.
 FAULTS = {

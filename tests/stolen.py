@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-__all__ = ["ATTEMPTS", "QUIET", "await_quiet", "stolen_since", "ticks"]
-
 QUIET = 0.03  # of the processors, lost during a measurement: one that lost more is made again
 ATTEMPTS = 3  # of which the quietest counts
 LOOK_S, PATIENCE_S = 20.0, 600.0

@@ -20,8 +20,6 @@ Source: folklore; UCC, for one, runs two inverted rings at once by default (its 
 from dear_mpi.collectives.algorithms.ring import one
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
-__all__ = ["all_gather"]
-
 
 def all_gather(rank: int, size: int) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks."""

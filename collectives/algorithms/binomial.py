@@ -18,8 +18,6 @@ Source: folklore; Chan et al., Collective communication: theory, practice, and e
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
-__all__ = ["broadcast"]
-
 
 def broadcast(rank: int, size: int) -> Program:
     """Rank 0 starts with all chunks; every rank ends with them."""

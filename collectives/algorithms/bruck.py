@@ -22,8 +22,6 @@ TPDS 8 (1997), where it is called concatenation.
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges
 
-__all__ = ["all_gather"]
-
 
 def all_gather(rank: int, size: int) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks."""

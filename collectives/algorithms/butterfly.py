@@ -14,8 +14,6 @@ from collections.abc import Callable
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges
 
-__all__ = ["Fold", "all_gather"]
-
 Partner = Callable[[int, int], int]
 """A function of (vrank, step): its partner, the virtual rank to exchange with. It must be mutual."""
 

@@ -28,8 +28,6 @@ from dataclasses import dataclass
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
-__all__ = ["all_reduce"]
-
 
 def all_reduce(rank: int, size: int, pieces: int = 1) -> Program:
     """Every rank ends with all chunks, combined over all ranks; the buffer is sent in ``pieces`` pieces."""

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from dear_mpi.collectives.program.program import Receive, Send, Step, ranges
 
-__all__ = ["around", "merged"]
-
 
 def around(rank: int, group: Sequence[int], sets: Sequence[Sequence[int]]) -> list[Step]:
     """The steps of a rank in a ring of the ranks of ``group``, member i of which starts with the chunks ``sets[i]``.

@@ -27,8 +27,6 @@ from collections.abc import Sequence
 from dear_mpi.collectives.algorithms.grid import around, merged
 from dear_mpi.collectives.program.program import Program, Step
 
-__all__ = ["all_gather"]
-
 
 def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks; ``hosts[r]`` is the host of rank r."""

@@ -21,8 +21,6 @@ from functools import wraps
 
 from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Send, Step
 
-__all__ = ["family"]
-
 MIRROR = {"all_gather": "reduce_scatter", "broadcast": "reduce"}
 
 

@@ -15,8 +15,6 @@ from collections.abc import Callable
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
-__all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
-
 ROOT = 0
 
 

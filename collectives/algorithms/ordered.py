@@ -23,8 +23,6 @@ local sum, as in Megatron-LM's distributed optimiser.
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
-__all__ = ["all_gather"]
-
 
 def all_gather(rank: int, size: int) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks."""

@@ -20,8 +20,6 @@ Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
-__all__ = ["all_gather"]
-
 
 def all_gather(rank: int, size: int) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks."""

@@ -21,8 +21,6 @@ Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication
 from dear_mpi.collectives.algorithms import butterfly
 from dear_mpi.collectives.program.program import Program
 
-__all__ = ["all_gather"]
-
 
 def all_gather(rank: int, size: int) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks."""

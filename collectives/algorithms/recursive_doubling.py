@@ -19,8 +19,6 @@ Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication
 from dear_mpi.collectives.algorithms.butterfly import Fold
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
-__all__ = ["all_reduce"]
-
 
 def all_reduce(rank: int, size: int) -> Program:
     """Every rank ends with all chunks, combined over all ranks."""

@@ -29,8 +29,6 @@ Chan et al., Collective communication: theory, practice, and experience, CCPE 19
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
-__all__ = ["all_gather", "all_reduce", "reduce_scatter"]
-
 
 def reduce_scatter(rank: int, size: int) -> Program:
     """Rank r ends with chunk r, combined over all ranks."""

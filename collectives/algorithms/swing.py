@@ -18,8 +18,6 @@ Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for highe
 from dear_mpi.collectives.algorithms import butterfly
 from dear_mpi.collectives.program.program import Program
 
-__all__ = ["all_gather"]
-
 
 def all_gather(rank: int, size: int) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks."""

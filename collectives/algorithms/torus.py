@@ -21,8 +21,6 @@ import math
 from dear_mpi.collectives.algorithms.grid import around, merged
 from dear_mpi.collectives.program.program import Program, Step
 
-__all__ = ["all_gather"]
-
 HALVES = 2
 
 

@@ -8,8 +8,6 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
 from dear_mpi.collectives.program.user_file import Source, load, source_of, telling
 
-__all__ = ["algorithm_source", "load_algorithm"]
-
 
 def algorithm_source(spec: str) -> Source:
     """The file of a user's algorithm.

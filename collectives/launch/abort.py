@@ -4,8 +4,6 @@ import sys
 
 from dear_mpi.collectives.launch.neighbours import own_notice
 
-__all__ = ["abort_job"]
-
 
 def abort_job(message: str) -> None:
     """Say why, and end all ranks. MPI is started if it has not been: the others may wait for it there."""

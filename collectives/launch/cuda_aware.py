@@ -28,8 +28,6 @@ from dear_mpi.kernels.lookup import lookup
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["OVERRIDES", "Probe", "Verdict", "built_for", "decide", "probe"]
-
 OVERRIDES = ("auto", "direct", "staged")
 
 

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["OPEN_MPI", "Launch", "child_environment", "launch_of"]
-
 OPEN_MPI = "Open MPI's mpirun"
 
 

@@ -5,8 +5,6 @@ import signal
 import time
 from pathlib import Path
 
-__all__ = ["end_launcher", "launcher_process"]
-
 ENDED = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun")
 SCHEDULED = "srun"  # which Slurm ends
 NAP_S = 0.1

@@ -18,8 +18,6 @@ from dear_mpi.collectives.launch.launcher import child_environment
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["MpiFacts", "loaded", "mpi_facts", "queries", "without_pmix"]
-
 CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 # Loads the library, and does not start it.

@@ -19,8 +19,6 @@ from pathlib import Path
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.program.errors import name_ranks
 
-__all__ = ["FAREWELL", "Neighbour", "Notice", "blame", "own_notice"]
-
 NAME = "dear-mpi-notice"
 NOTICE_BYTES = 1024
 LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # variables of launchers: ranks on this host

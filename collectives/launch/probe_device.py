@@ -13,8 +13,6 @@ import sys
 
 import numpy as np
 
-__all__ = ["send_to_itself"]
-
 SIZES = (64, 4 << 20)  # bytes: an eager message and one by rendezvous take different ways through MPI
 
 

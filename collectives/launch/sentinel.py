@@ -20,8 +20,6 @@ from functools import cache
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.neighbours import FAREWELL, Notice, own_notice
 
-__all__ = ["Sentinel", "sentinel"]
-
 NAP_S, LOOKS = 0.1, 30  # for a launcher to end what is left of a job
 WAITS = {b"s": "MPI to start", b"r": "", b"e": "MPI to end"}
 

@@ -19,8 +19,6 @@ from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.replay import Row, run
 
-__all__ = ["check_instructions"]
-
 
 def check_instructions(
     programs: Sequence[Program], chunks: Sequence[int], segment: int, *, window: int = WINDOW, staged: bool = False

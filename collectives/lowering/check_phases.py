@@ -15,8 +15,6 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.replay import ranks_in
 from dear_mpi.collectives.program.verify import promised
 
-__all__ = ["check_phases"]
-
 RUNS = 4
 
 

@@ -29,8 +29,6 @@ from dataclasses import dataclass
 
 from dear_mpi.collectives.lowering.messages import Message
 
-__all__ = ["WINDOW", "Instruction", "InstructionList", "write_instructions"]
-
 WINDOW = 2
 
 Key = tuple[int, int]

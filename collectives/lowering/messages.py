@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from dear_mpi.collectives.program.program import Program, Receive, Send
 
-__all__ = ["Message", "messages"]
-
 
 @dataclass(frozen=True)
 class Message:

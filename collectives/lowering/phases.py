@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["Move", "Operand", "Share", "phases"]
-
 Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and whose
 
 

@@ -20,8 +20,6 @@ from dear_mpi.kernels.array import KERNELS, Array, array_module, library_of
 from dear_mpi.kernels.dtypes import DTYPES, is_floating
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["PLAIN", "Call", "plain"]
-
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count the bytes of a message in 31 bits
 OPS = ("sum", "prod", "min", "max", "average")
 PLAIN = (np.ndarray, np.memmap)  # other arrays of NumPy give operators another meaning, or hide elements

@@ -16,8 +16,6 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array
 
-__all__ = ["exchange"]
-
 
 def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
     """Collective: send ``outgoing[r]`` to rank r, for every r, and receive ``incoming[r]`` from it.

@@ -16,8 +16,6 @@ from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.transports.transport import Request
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Action", "BoundInstruction", "InstructionRun", "bind", "straight"]
-
 Action = Callable[[], object]
 
 

@@ -18,8 +18,6 @@ from dear_mpi.kernels.array import Array
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"]
-
 
 class Options(TypedDict, total=False):
     """Keyword arguments of ``make_plan``."""

@@ -31,8 +31,6 @@ from dear_mpi.kernels.slab import Slab
 if TYPE_CHECKING:
     from dear_mpi.collectives.transports.mpi import MpiTransport
 
-__all__ = ["make_plan", "transport_of"]
-
 
 def make_plan(
     collective: str,

@@ -19,8 +19,6 @@ from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import Slab
 
-__all__ = ["MessageBuffers"]
-
 
 class MessageBuffers:
     """The memory of each message of a rank's instruction list, whose messages carry parts of ``buffer``.

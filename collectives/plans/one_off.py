@@ -29,8 +29,6 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
 
-__all__ = ["OneOffs"]
-
 SMALL_BYTES = 64 * 1024  # up to here, two copies cost little beside the messages
 MOST_PLANS = 32
 MOST_BYTES = 64 << 20  # of buffers that kept plans own

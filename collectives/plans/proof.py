@@ -12,8 +12,6 @@ from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.user_file import Source
 from dear_mpi.collectives.program.verify import verify
 
-__all__ = ["Proof", "proven", "serves"]
-
 
 @dataclass(frozen=True)
 class Proof:

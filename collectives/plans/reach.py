@@ -14,8 +14,6 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.slab import Slab
 
-__all__ = ["Reach", "reach_for", "wants_shared"]
-
 MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
 SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
 BLOCK_BYTES = 256 * 1024  # stays in a second-level cache; see docs/benchmarks

@@ -13,9 +13,6 @@ from typing import Any
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, runner_of
 from dear_mpi.collectives.lowering.instructions import WINDOW
 
-__all__ = ["BUILT_IN", "SEGMENT_BYTES", "Rule", "alike", "default_segment", "pick", "read_rules", "rules_of"]
-__all__ += ["window_of", "write_rules"]
-
 
 @dataclass(frozen=True)
 class Rule:

@@ -13,8 +13,6 @@ Whoever holds data of a chunk at first contributes to it; whoever holds it at th
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["COLLECTIVES", "Contract"]
-
 Holder = Callable[[int, int], bool]
 
 

@@ -29,8 +29,6 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.simulation import Simulation
 
-__all__ = ["Cost", "Network", "cost"]
-
 
 @dataclass(frozen=True)
 class Cost:

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_json"]
-
 
 def read_json(what: str, path: Path) -> Any:
     """The content of a file.

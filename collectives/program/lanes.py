@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["Lane"]
-
 S = TypeVar("S")
 R = TypeVar("R")
 

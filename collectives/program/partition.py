@@ -19,8 +19,6 @@ from fractions import Fraction
 from operator import index
 from typing import Any, TypeVar
 
-__all__ = ["Partition", "chunk_bounds"]
-
 T = TypeVar("T")
 
 

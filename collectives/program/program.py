@@ -15,8 +15,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Algorithm", "Program", "Receive", "Send", "Step", "asks_for", "ranges", "renamed", "write_program"]
-
 
 @dataclass(frozen=True)
 class Send:

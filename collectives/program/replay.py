@@ -15,8 +15,6 @@ from dear_mpi.collectives.program.errors import ProgramError, name_ranks
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program, Receive, Send, label
 
-__all__ = ["Row", "members", "ranks_in", "replay", "run"]
-
 Row = list[int]
 """What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data."""
 

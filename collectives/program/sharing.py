@@ -15,8 +15,6 @@ Source: Bertsekas and Gallager, Data Networks (1992), section 6.5, where it is c
 from collections.abc import Collection, Mapping
 from typing import Protocol, TypeAlias, TypeVar
 
-__all__ = ["TIE", "Side", "connected", "fair_rates"]
-
 TIE = 1e-10  # numbers are alike if they differ by less than this part of them: rounding makes less
 
 Side: TypeAlias = tuple[str, tuple[str, int]]

@@ -23,8 +23,6 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.sharing import TIE, Side, connected, fair_rates
 
-__all__ = ["Number", "Simulation"]
-
 Number: TypeAlias = Any
 """Seconds or bytes: a float or an int here, in ``dear_mpi/simulate/prices/columns.py`` one for each of many sizes."""
 

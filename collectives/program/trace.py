@@ -24,8 +24,6 @@ from pathlib import Path
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
 
-__all__ = ["INDEX", "trace_lines", "write_traces"]
-
 INDEX = "index.txt"
 TAG = 0
 BYTE = 6

@@ -11,9 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Source", "is_in_file", "load", "source_of", "telling"]
-
-
 MOST = 500  # characters of an error of a user
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from dear_mpi.collectives.program.errors import ArgumentError, CollectiveError, MismatchError, name_ranks
 from dear_mpi.collectives.transports.transport import Transport
 
-__all__ = ["agree", "by_rank_0", "run_checker"]
-
 
 def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
     """Collective: evaluate ``facts()`` on each rank and compare.

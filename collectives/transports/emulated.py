@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from dear_mpi.collectives.transports.transport import Memory, Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-__all__ = ["EmulatedTransport", "Link"]
-
 NAP_S = 100e-6  # how long a rank sleeps between two looks at its requests
 BURST_S = 4e-3  # how much an incoming port may catch up after the receiver looked too late
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["HUGE_BYTES", "collapse", "file_in_memory", "map_aligned"]
-
 HUGE_BYTES = 2 << 20
 MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux; Python does not name the first and the last
 

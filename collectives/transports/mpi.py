@@ -25,8 +25,6 @@ from dear_mpi.collectives.transports.transport import OneThread, Request
 from dear_mpi.collectives.transports.waits import Meeting, Waits
 from dear_mpi.kernels.array import Array, library_of
 
-__all__ = ["MpiTransport", "world_communicator"]
-
 UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed
 MAKING: dict[int, OneThread] = {}  # by communicator: those whose transport is being made
 NAPS_S = 100e-6, 5e-3  # first and longest nap of a rank that waits asleep

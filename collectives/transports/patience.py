@@ -23,18 +23,6 @@ from pathlib import Path, PurePosixPath
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-__all__ = [
-    "THREADS",
-    "Crowd",
-    "Limit",
-    "PatientTransport",
-    "cgroup_limit",
-    "crowd_of",
-    "machine",
-    "own_cores",
-    "patient",
-]
-
 Limit = tuple[str, float]  # a cgroup, and the cores that it allows
 THREADS = 2  # of a rank of a session that want to run: the main thread's, and the engine's
 

@@ -15,8 +15,6 @@ import numpy as np
 from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, file_in_memory, map_aligned
 from dear_mpi.kernels.array import Array, library_of
 
-__all__ = ["Region", "SharedMemory"]
-
 
 @dataclass(frozen=True)
 class Region:

@@ -6,8 +6,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-__all__ = ["Awaited", "Meeting", "Waits"]
-
 
 class Awaited(Protocol):
     """What can be waited for."""

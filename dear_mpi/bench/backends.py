@@ -31,8 +31,6 @@ from dear_mpi.kernels.events import synchronize
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 
-__all__ = ["BACKENDS", "DEFAULTS", "Backend", "has_segments", "open_backend"]
-
 DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function", "prototype"),
     "cuda": ("host copies", "staged", "direct", "native"),

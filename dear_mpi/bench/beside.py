@@ -22,8 +22,6 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.kernels.update import updater
 
-__all__ = ["Beside", "Delays"]
-
 ITEM_BYTES = 4
 
 

@@ -12,8 +12,6 @@ from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.stats import median
 
-__all__ = ["BUS_FACTORS", "CADENCES", "MEMORIES", "PLACEMENTS", "CannotRun", "Case", "Row", "Samples", "row_of"]
-
 # busbw / algbw as nccl-tests defines it, for sizes of the full buffer: what crosses a rank's link per byte of it.
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,

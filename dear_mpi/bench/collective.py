@@ -26,8 +26,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.reporting.units import format_bytes
 
-__all__ = ["Report", "Settings", "bench"]
-
 SAMPLES = (11, 200)
 WARM_UP = 3  # turns at every size
 BLOCKS = 4  # of turns, between which a job under another MPI has its turns

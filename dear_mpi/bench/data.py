@@ -19,8 +19,6 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 
-__all__ = ["Data", "check_exact"]
-
 PERIOD = 31  # a prime: chunks begin at different values
 # All whole numbers up to here are exact.
 EXACT = {name: 2 ** (finfo(dtype).nmant + 1) for name, dtype in DTYPES.items()}  # type: ignore[no-untyped-call]

@@ -21,8 +21,6 @@ from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 
-__all__ = ["Fit", "fit_network", "predicted_us"]
-
 UNKNOWNS = ("alpha", "beta", "gamma", "o")
 FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3

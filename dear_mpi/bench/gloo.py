@@ -15,8 +15,6 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.ranks.world import World
 
-__all__ = ["check_torch", "gloo_call", "gloo_group"]
-
 OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 

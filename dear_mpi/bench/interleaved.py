@@ -26,8 +26,6 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
-__all__ = ["Interleaved", "Key"]
-
 Key = tuple[str, int]  # a backend and its segment_bytes
 SMALL_BYTES = 16 * 1024
 CALLS = 100, 10  # in a row: of small buffers, and of all others

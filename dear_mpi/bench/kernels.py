@@ -22,8 +22,6 @@ from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.reporting.stats import median, ratio
 
-__all__ = ["MODELS", "KernelRow", "bench_kernels"]
-
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 WARM_UP = 3

@@ -22,8 +22,6 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import array_module
 
-__all__ = ["BEST", "FORMS", "LIBRARIES", "calls_of", "mpi_of", "native_call"]
-
 RunAndFree = tuple[Callable[[], object], Callable[[], object]]
 
 

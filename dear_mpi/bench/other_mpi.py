@@ -28,8 +28,6 @@ from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.patience import own_cores
 from dear_mpi.ranks.world import World
 
-__all__ = ["OTHERS", "OtherMpi", "check_other", "rank_0_does"]
-
 OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 MARK = "dear-mpi peer: "  # before each answer; a library may print lines of its own
 ANSWER = re.compile(f"{MARK}(.*)\n".encode())

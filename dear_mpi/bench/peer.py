@@ -11,8 +11,6 @@ from dear_mpi.bench.other_mpi import MARK, rank_0_does
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World, run_world
 
-__all__ = ["serve"]
-
 SEGMENT_BYTES = 1 << 20  # makes no difference to the library
 
 

@@ -10,8 +10,6 @@ from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Prepared", "Setup", "of_plan"]
-
 
 @dataclass(frozen=True)
 class Prepared:

@@ -12,8 +12,6 @@ import numpy as np
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 
-__all__ = ["PrototypeRing"]
-
 
 class PrototypeRing:
     """All-reduce (sum) of ``x`` in place over an mpi4py communicator; unequal chunks would take another page.

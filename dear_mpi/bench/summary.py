@@ -8,8 +8,6 @@ from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.native import BEST, mpi_of
 
-__all__ = ["CLASSES", "OURS", "against_mpi", "against_peers", "is_ours", "shown"]
-
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
 OURS = "our best"
 

@@ -16,8 +16,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
 from dear_mpi.reporting.units import format_bytes, format_hosts, plural
 
-__all__ = ["show_bench", "show_kernels"]
-
 
 def show_bench(world: World, report: Report) -> None:
     """A table per collective, the means of its ratios, what was left out, and the network that fits."""

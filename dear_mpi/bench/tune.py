@@ -20,8 +20,6 @@ from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 
-__all__ = ["Tuning", "tuned"]
-
 
 def may_be_picked(name: str) -> bool:
     """Whether ``auto`` may pick it anywhere; a user's algorithm it may not, because its table is no code."""

@@ -25,8 +25,6 @@ from dear_mpi.cli.train import train
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.reporting.terminal import console
 
-__all__ = ["COMMANDS", "app"]
-
 HELP_COLUMNS = 120
 
 # To add a command, write its file and its line here.

@@ -32,8 +32,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.reporting.units import parse_bytes, parse_sizes, usable_link
 
-__all__ = ["bench"]
-
 OURS = f"What to compare, with commas; the first is the baseline. Ours: {NAMES}, auto, FILE.py:FUNCTION, "
 CALLED = "and function: a call such as all_reduce(x, comm, algorithm='auto') on a private array. "
 OTHERS = "Others: native (this job's MPI), mpich or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py). "

@@ -14,8 +14,6 @@ from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 
-__all__ = ["bench_kernels"]
-
 
 def bench_kernels(
     device: Annotated[str, Option(help="Where the kernels run: cpu or cuda.")] = "cpu",

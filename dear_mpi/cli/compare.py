@@ -22,8 +22,6 @@ from dear_mpi.training.runs.compare import turns
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
-__all__ = ["compare", "compare_and_show"]
-
 FUSIONS = "How layers are fused into buckets, as --fusion of train says; several with commas, e.g. 25MB,cut:4MB,own."
 Schedules = Annotated[
     str,

@@ -15,8 +15,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.runs.config import Config
 
-__all__ = ["demo"]
-
 DIGITS = {"model": "cnn", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
 RESNET = {
     "model": "synthetic:resnet50",

@@ -18,8 +18,6 @@ from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_bytes
 
-__all__ = ["doctor"]
-
 DEVICE = Option(help="What to examine: cpu or cuda.", show_default="cuda on ranks that have a GPU")
 
 

@@ -10,8 +10,6 @@ from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.see.explain import explain_algorithm
 
-__all__ = ["explain"]
-
 
 def explain(
     algorithm: Annotated[str, Option(help=f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION.")] = "ring",

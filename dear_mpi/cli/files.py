@@ -7,8 +7,6 @@ from dear_mpi.cli.flags import Flags
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.reporting.files import check_different, check_kept, older
 
-__all__ = ["check_files", "read_by"]
-
 OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
 

@@ -23,10 +23,6 @@ from dear_mpi.training.learning_rate import DECAYS
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
-__all__ = ["CONFIG_FLAGS", "JOB_FLAGS", "NAMES", "SEGMENT", "STALL_AFTER", "TABLES", "DeviceMemory", "Flags"]
-__all__ += ["JsonFile", "StallAbort", "StallAfter", "Threads", "TimelineFiles", "config_of", "listed", "parameter"]
-__all__ += ["parsed", "with_flags"]
-
 T = TypeVar("T")
 
 Flags: TypeAlias = Mapping[str, Any]

@@ -4,8 +4,6 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-__all__ = ["PANELS", "PanelledCommand", "as_switch"]
-
 # Every flag of every command is here; what follows is the order in which the panels are shown.
 PANELS = {
     "Workload": "model models ranks hosts data collective sizes size op placement dtype batch accumulate context "

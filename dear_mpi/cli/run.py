@@ -21,8 +21,6 @@ from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_seconds, usable_link
 from dear_mpi.training.runs.config import Config
 
-__all__ = ["check_alone", "complain", "complaining", "run_job", "run_ranks", "write_json"]
-
 
 @contextmanager
 def complaining(*, mpi: bool) -> Iterator[None]:

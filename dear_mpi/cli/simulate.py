@@ -27,8 +27,6 @@ from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.schedules import SCHEDULES
 
-__all__ = ["simulate"]
-
 NETWORK = (
     "Network: 10gbit,50us; with o=1us (processor time for a message) and gamma=0.1ns (for a byte that is summed); "
     "INSIDE/BETWEEN,hosts=N (or per_host=N); fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; "

@@ -10,8 +10,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.see.timeline.write import check_endings, check_timeline, write_timeline
 from dear_mpi.training.recording import Show
 
-__all__ = ["FLAG", "timeline_files", "timeline_writer"]
-
 FLAG = "--timeline"
 
 

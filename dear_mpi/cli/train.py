@@ -21,8 +21,6 @@ from dear_mpi.training.runs.train import Saving
 from dear_mpi.training.runs.train import train as run_training
 from dear_mpi.training.tuning import TUNINGS
 
-__all__ = ["train", "train_and_show"]
-
 Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write a checkpoint after the last iteration.")]
 EVERY = "Also write the checkpoint of --save after every N iterations."
 Every = Annotated[int | None, Option(min=1, help=EVERY, metavar="N", show_default="none")]

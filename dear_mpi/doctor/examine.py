@@ -13,8 +13,6 @@ from dear_mpi.kernels.gpu import Gpu, current_gpu
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 
-__all__ = ["as_object", "examine", "gpu_of", "look"]
-
 
 def look(launch: Launch, device: str | None) -> Facts:
     """What this process finds out by itself. It starts MPI if that is possible."""

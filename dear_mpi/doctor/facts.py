@@ -16,8 +16,6 @@ from dear_mpi.doctor.settings import read
 from dear_mpi.kernels.gpu import Gpu
 from dear_mpi.ranks.world import World
 
-__all__ = ["Facts", "LinkFacts", "RankFacts", "gather_facts", "rank_facts"]
-
 # What decides how messages travel, where somebody has set it.
 SETTINGS = (
     *("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_smsc", "OMPI_MCA_opal_cuda_support"),

@@ -9,8 +9,6 @@ from dear_mpi.collectives.transports.patience import THREADS, Crowd
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.reporting.units import format_numbers, plural
 
-__all__ = ["SEVERITIES", "Finding", "findings"]
-
 SEVERITIES = ("broken", "warning", "note")
 GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, file_in_memory
 from dear_mpi.doctor.settings import chosen
 
-__all__ = ["shared_huge_pages"]
-
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")
 
 

@@ -14,8 +14,6 @@ import sys
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.launch.mpi_facts import loaded
 
-__all__ = ["in_use"]
-
 NAMES = {12: 16, 40: 32, 84: 64}  # where a component of Open MPI has the names of project, kind and itself; their bytes
 SMSCS = ("cma", "xpmem", "knem", "accelerator")
 

@@ -13,8 +13,6 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.events import synchronize
 from dear_mpi.reporting.stats import Median, median
 
-__all__ = ["measure_links"]
-
 SMALL_BYTES = 8
 SAMPLES = (100, 30)  # round trips of small and of large messages
 WARM_UP = 3

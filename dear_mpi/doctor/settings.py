@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["chosen", "read"]
-
 
 def read(file: Path) -> str:
     """What stands in it; "" if it cannot be read.

@@ -10,8 +10,6 @@ from dear_mpi.doctor.findings import Finding
 from dear_mpi.reporting import terminal
 from dear_mpi.reporting.units import format_bytes, format_hosts, format_numbers, plural
 
-__all__ = ["show_doctor"]
-
 STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Layer", "Loss", "Parameter", "in_order", "layer_name"]
-
 
 @dataclass(eq=False)
 class Parameter:

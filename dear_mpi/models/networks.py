@@ -32,8 +32,6 @@ from dear_mpi.models.layers import (
     Residual,
 )
 
-__all__ = ["MODELS", "cnn", "gpt", "mlp"]
-
 
 def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
     """Two hidden layers of 128 units.

@@ -24,8 +24,6 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.models.layers.synthetic import Pace, Synthetic
 
-__all__ = ["Module", "both_passes", "load_batch", "load_modules", "load_seconds", "shares_of", "synthetic_layers"]
-
 FORWARD_S = 0.1  # where nothing is said
 
 

@@ -17,8 +17,6 @@ from dear_mpi.models.data import Dataset
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 
-__all__ = ["UserModel", "build_model", "try_out"]
-
 
 @dataclass(frozen=True)
 class UserModel:

@@ -21,8 +21,6 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.gpu import current_gpu, use_gpu
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["STREAMS", "Stream", "Streams", "open_streams", "select_gpu"]
-
 
 class Stream:
     """An order of work. This is the host's, whose code is over when it returns: a mark is a time."""

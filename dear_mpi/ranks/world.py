@@ -20,8 +20,6 @@ from dear_mpi.collectives.transports.transport import StagedTransport, Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["World", "launched_rank", "run_world"]
-
 T = TypeVar("T")
 
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Hashable, Sequence
 
-__all__ = ["check_distinct"]
-
 
 def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], Hashable] = str) -> None:
     """See that no two values mean the same.

@@ -11,8 +11,6 @@ from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["check_different", "check_kept", "check_writable", "older", "replacing", "set_aside", "tidy"]
-
 TRIAL = bytes(4096)  # one block: on a full disk an empty file can still be made
 
 

@@ -11,8 +11,6 @@ from typing import TextIO
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of
 from dear_mpi.collectives.launch.launcher_process import launcher_process
 
-__all__ = ["columns_of"]
-
 UNKNOWN_COLUMNS = 80  # of a terminal that does not tell
 
 

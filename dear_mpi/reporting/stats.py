@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["FEWEST_ORDERED", "FEWEST_SAMPLES", "Median", "median", "ratio"]
-
 Z = 1.96  # 95 %
 Z_ONE_SIDED = 1.645
 FEWEST_ORDERED = 15  # samples in which it is mostly seen that neighbours are alike

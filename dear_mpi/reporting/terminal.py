@@ -12,8 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.screen import columns_of
 
-__all__ = ["PLUS_MINUS", "bar", "console", "interval", "milliseconds"]
-
 PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
 FILE_COLUMNS = 1000  # of a file: no table is cut or wrapped
 REDRAW_S = 0.2

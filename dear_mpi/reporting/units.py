@@ -11,9 +11,6 @@ from itertools import groupby
 
 from dear_mpi.collectives.transports.emulated import Link
 
-__all__ = ["format_bytes", "format_numbers", "parse_bytes", "parse_link", "parse_seconds", "parse_sizes", "plural"]
-__all__ += ["check_seconds", "decimal", "format_hosts", "parse_rate", "parse_share", "usable_link", "whole_number"]
-
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
 FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}

@@ -14,8 +14,6 @@ from dear_mpi.reporting.units import format_hosts
 from dear_mpi.see.tables import MEDIANS, algorithm, buckets, sharded
 from dear_mpi.training.runs.compare import compared
 
-__all__ = ["as_sweep", "heading", "show_comparison"]
-
 Row = dict[str, Any]
 LEFT = ("schedule", "")
 CLEAR = ("faster", "slower")

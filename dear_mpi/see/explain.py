@@ -25,8 +25,6 @@ from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
 from dear_mpi.see.steps import phase_lines, step_lines
 
-__all__ = ["explain_algorithm"]
-
 MOST_RANKS_IN_TABLES = 16
 MOST_COLUMNS = 100
 

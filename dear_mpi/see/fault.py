@@ -12,8 +12,6 @@ from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.replay import Row, replay, run
 from dear_mpi.collectives.program.verify import check_shapes
 
-__all__ = ["Replayed"]
-
 
 @dataclass(frozen=True)
 class Replayed:

@@ -5,8 +5,6 @@ from typing import Any
 
 from dear_mpi.reporting.files import check_writable, replacing
 
-__all__ = ["check_ending", "check_figure", "write_figure"]
-
 DOTS_PER_INCH = 150  # of a PNG
 FORMATS = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
 

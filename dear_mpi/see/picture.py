@@ -13,8 +13,6 @@ from dear_mpi.see.fault import Replayed
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.sweep.panels import TITLE
 
-__all__ = ["draw_steps"]
-
 PANEL_INCHES = 2.6
 MOST_RANKS_WITH_TEXT = 8  # in a cell of a panel
 SHADES, DARKEST = "Greens", 1.4  # arrows are seen on cells with all contributions: these are 1

@@ -14,8 +14,6 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, asks_for
 from dear_mpi.reporting.units import plural
 
-__all__ = ["PROMISES", "prove"]
-
 SEGMENTS = 3  # of a chunk, in a proof: more than may be under way at a time
 CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment, which then holds two chunks
 

@@ -11,8 +11,6 @@ from dear_mpi.collectives.program.verify import promised
 from dear_mpi.reporting.units import format_numbers
 from dear_mpi.see.fault import Replayed
 
-__all__ = ["phase_lines", "step_lines"]
-
 LISTED = "Each cell names the ranks whose contributions the chunk holds on that rank (0-2: of ranks 0, 1 and 2)"
 COUNTED = "Each cell counts the ranks whose contributions the chunk holds on that rank"
 SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds it to its own"

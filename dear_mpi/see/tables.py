@@ -10,8 +10,6 @@ from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import console, milliseconds
 from dear_mpi.reporting.units import format_hosts, plural
 
-__all__ = ["algorithm", "buckets", "sharded", "show_training"]
-
 MEDIANS = "those of the iteration of median length, on its slowest rank"
 
 

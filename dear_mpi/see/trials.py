@@ -15,8 +15,6 @@ from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
 
-__all__ = ["Search", "draw_report", "draw_searches"]
-
 PANEL_INCHES = 4.2, 2.9
 TRIAL, BEST, CUT, CURVE = "#0072B2", "#D55E00", "#009E73", "0.6"  # Okabe and Ito
 INSIDE = "cut:"  # buckets that begin and end inside tensors

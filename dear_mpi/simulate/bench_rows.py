@@ -13,8 +13,6 @@ from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.dtypes import DTYPES
 
-__all__ = ["fitted", "read_rows"]
-
 KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "list[int]": (list,)}
 KINDS |= {"float | None": (int, float, NoneType)}
 MOST, MOST_US = 10**15, 86400e6  # a day

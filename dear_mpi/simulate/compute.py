@@ -14,8 +14,6 @@ from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.model import Model, measured_model, synthetic_model
 from dear_mpi.training.profiles.profile import Profile
 
-__all__ = ["AtRate", "Given", "Measured", "Source", "source_of"]
-
 MOST_BATCH = 10**9
 
 

@@ -14,8 +14,6 @@ from dear_mpi.bench.case import Row
 from dear_mpi.reporting.units import parse_share
 from dear_mpi.training.fabric.virtual import Slowdown
 
-__all__ = ["FREE", "Contention", "Length", "contention_of", "parse_stall"]
-
 MOST_STALL = 10.0  # seconds for each second of updates
 LEAST_US = 50.0  # of an update: of shorter ones it is noise, because to wake a thread takes about as long
 ROOM = 2  # a collective must take so many times as long as the update beside it, or that has no collective in the end

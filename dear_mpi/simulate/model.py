@@ -11,8 +11,6 @@ from dear_mpi.models.paper_models import Module, shares_of
 from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.profiles.profile import Profile
 
-__all__ = ["Model", "measured_model", "synthetic_model"]
-
 MOST_ELEMENTS = 10**13  # bytes then stay far below what an int64 counts
 
 

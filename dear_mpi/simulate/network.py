@@ -22,8 +22,6 @@ from dear_mpi.simulate.bench_rows import fitted, read_rows
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.topology import TOPOLOGIES, Topology, parse_topology
 
-__all__ = ["PRESETS", "Preset", "Wires", "read_network"]
-
 MOST_RANKS = 2**16
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import decimal, parse_share, whole_number
 
-__all__ = ["Jitter", "Pace", "parse_jitter", "parse_straggler"]
-
 MOST_SLOWER = 1000  # times
 MOST_JITTER = 1.0  # a layer then takes e times as long, or longer, in one of six iterations
 

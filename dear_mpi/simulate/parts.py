@@ -20,8 +20,6 @@ from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.trainer import Times
 
-__all__ = ["TIE", "Exposed", "Parts", "Tally"]
-
 TIE = 1e-9  # times are alike if they differ by less than this part of them
 
 

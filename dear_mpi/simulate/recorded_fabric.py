@@ -14,8 +14,6 @@ from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.timeline.recorder import Recorder
 from dear_mpi.training.timeline.spans import Run
 
-__all__ = ["RecordedFabric"]
-
 MOST_RANKS = 64  # whose spans are kept
 
 

@@ -10,8 +10,6 @@ from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.schedules import SCHEDULES, Schedule, find_schedules
 
-__all__ = ["Change", "changes", "fastest", "remedies"]
-
 Change = Callable[[], float]  # seconds of an iteration with it
 GAIN = 0.995  # what is not worth half a percent is not named
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")

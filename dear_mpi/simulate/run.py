@@ -25,8 +25,6 @@ from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 
-__all__ = ["Prediction", "check_finite", "check_schedule", "predict"]
-
 REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
 
 

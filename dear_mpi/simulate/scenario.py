@@ -24,8 +24,6 @@ from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.schedules import Schedule, own_fusion
 
-__all__ = ["Scenario"]
-
 LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
 
 

@@ -13,8 +13,6 @@ from dear_mpi.simulate.pace import parse_jitter
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.profiles.profile import Profile
 
-__all__ = ["Settings"]
-
 NOISY_ITERATIONS = 20
 
 

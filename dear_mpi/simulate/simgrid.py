@@ -25,8 +25,6 @@ from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.trace import write_traces
 from dear_mpi.simulate.topology import Topology, platform
 
-__all__ = ["MODEL", "find_smpirun", "replay"]
-
 # The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
 MODEL = {
     "network/model": "CM02",

@@ -15,8 +15,6 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.rehearse import check_collectives
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
-__all__ = ["Scenario", "Settings", "Simulated", "simulate"]
-
 
 @dataclass(frozen=True)
 class Simulated:

@@ -16,8 +16,6 @@ from dear_mpi.simulate.remedies import fastest
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.verdict import verdicts
 
-__all__ = ["exposed_parts", "heading", "show_simulation"]
-
 MOST = 3  # parts of the exposed time that are named
 ORIGINS = {"given": "assumed", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
 ORIGINS |= {"measured": "measured", "measured, scaled": "measured, then scaled", "predicted": "predicted from FLOPs"}

@@ -10,8 +10,6 @@ from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.table import heading
 from dear_mpi.training.timeline.spans import Run, Timeline, common
 
-__all__ = ["timeline_of"]
-
 FACTS = ("model", "ranks", "schedule", "fusion", "buckets", "algorithm", "network", "compute")
 
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["TOPOLOGIES", "Topology", "parse_topology", "platform"]
-
 MOST_PLACES, MOST_LINKS = 2**16, 2**18  # SimGrid builds all of them for every replay: some 10 s, and 300 MB
 
 

@@ -11,8 +11,6 @@ from dear_mpi.simulate.remedies import fastest
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.schedules import BASELINE, SCHEDULES
 
-__all__ = ["least_s", "verdicts"]
-
 LEAST_GAIN = 5e-4  # less is 0.0 % in a sentence
 
 

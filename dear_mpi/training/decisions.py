@@ -32,8 +32,6 @@ from dear_mpi.training.tuning import Tuning, tuning_of
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
-__all__ = ["Decisions", "Start"]
-
 TIMED = 2  # iterations, behind the first one
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.models.layer import Layer, Loss
 
-__all__ = ["checksum", "model_of", "sha256"]
-
 MOST = 300  # characters
 
 

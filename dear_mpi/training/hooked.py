@@ -26,8 +26,6 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.training.timeline.recorder import Pair
 from dear_mpi.training.trainer import Trainer
 
-__all__ = ["HookedModel", "HookedTrainer"]
-
 
 class HookedModel(Protocol):
     """A model that runs as a whole, such as ``TorchModule``."""

@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
 
-__all__ = ["in_time"]
-
 T = TypeVar("T")
 
 LIMIT_S = 10.0  # of a hook; a whole rehearsal takes milliseconds

@@ -11,8 +11,6 @@ from dear_mpi.models.layer import Layer
 from dear_mpi.training.line.arena import Arena, GradPlace
 from dear_mpi.training.line.stale import Copies
 
-__all__ = ["LayerUse", "layer_uses"]
-
 WRITE = "write all of it (grad[...] = g)"
 
 

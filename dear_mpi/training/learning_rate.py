@@ -25,8 +25,6 @@ import numpy as np
 
 from dear_mpi.collectives.program.user_file import telling
 
-__all__ = ["DECAYS", "Constant", "Cosine", "Linear", "Rate", "rates_of"]
-
 Rate: TypeAlias = Callable[[int], float]  # from the number of an update, counted from 0, to its learning rate
 
 COMPARED = 1000  # updates

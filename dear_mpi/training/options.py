@@ -14,8 +14,6 @@ from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 
-__all__ = ["LOSS_SCALES", "UPDATES", "Options"]
-
 LOSS_SCALES = ("none", "dynamic")
 UPDATES = ("full", "sharded")
 

@@ -16,8 +16,6 @@ from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 
-__all__ = ["check_collectives", "check_schedules", "rehearse"]
-
 FLUSHES = (0, 0, 2, 0, 1)  # how often behind each iteration: not at all, twice (the second has nothing to do), once
 
 

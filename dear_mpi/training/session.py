@@ -46,8 +46,6 @@ from dear_mpi.training.rehearse import check_schedules, rehearse
 from dear_mpi.training.schedules import find_schedules, source_text
 from dear_mpi.training.trainer import Times, Trainer
 
-__all__ = ["Session"]
-
 S = TypeVar("S", bound="Session")
 PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # said where ranks differ
 

@@ -20,8 +20,6 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.timeline.recorder import Pair
 
-__all__ = ["Times", "Trainer", "TrainingError"]
-
 
 class TrainingError(AgreedError):
     """Training cannot go on."""

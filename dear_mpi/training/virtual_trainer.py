@@ -14,8 +14,6 @@ from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Times, Trainer
 
-__all__ = ["WARM", "VirtualTrainer"]
-
 WARM = 3  # iterations before the pipeline is as full as it will be
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizers.optimizer import Optimizer
 
-__all__ = ["Adam"]
-
 
 @dataclass(frozen=True)
 class Adam(Optimizer):

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizers.adam import Adam
 
-__all__ = ["AdamW"]
-
 
 @dataclass(frozen=True)
 class AdamW(Adam):

@@ -8,8 +8,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizers.optimizer import Optimizer
 
-__all__ = ["SGD"]
-
 
 @dataclass(frozen=True)
 class SGD(Optimizer):

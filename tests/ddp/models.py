@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-__all__ = ["MODELS"]
-
 
 class Block(nn.Module):
     """Two convolutions beside a shortcut, as in ResNet for CIFAR (He et al. 2016), with GroupNorm."""

@@ -7,8 +7,6 @@ looked at, nor are collectives of the MPI library, which go past it.
 
 from dear_mpi.collectives.transports.transport import Wrapper
 
-__all__ = ["CheckedTransport"]
-
 
 class CheckedTransport(Wrapper):
     """Any transport, between which and the program the stand-in for CuPy watches every request."""

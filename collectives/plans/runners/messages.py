@@ -29,8 +29,6 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.events import event_for, synchronize
 from dear_mpi.kernels.slab import Slab
 
-__all__ = ["MessagesRun", "check", "check_call", "prepare"]
-
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     find_algorithm(algorithm, collective)

@@ -21,8 +21,6 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.events import synchronize
 
-__all__ = ["NativeRun", "check", "check_call", "move", "mpi_call", "prepare"]
-
 INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
 
 AWAITED = ("the device", "the other ranks")  # by the calls of a run, of which the last one copies

@@ -12,8 +12,6 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import Slab
 
-__all__ = ["Runner", "Task"]
-
 
 @dataclass(frozen=True)
 class Task:

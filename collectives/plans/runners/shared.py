@@ -24,8 +24,6 @@ from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
 
-__all__ = ["check", "check_call", "prepare"]
-
 Round = tuple[Sequence[str], tuple[Request, Request]]  # of a barrier: two messages, and what they are
 
 

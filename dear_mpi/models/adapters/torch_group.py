@@ -23,8 +23,6 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 
-__all__ = ["Steps", "TorchGroup", "collective"]
-
 FAILED_S, EXIT_S = 2.0, 60.0  # for which a rank that fails, and one that ends, waits for collectives under way
 Steps = Iterator[Any]
 

@@ -39,8 +39,6 @@ from dear_mpi.models.adapters.torch_parameter import (
     tensor_of,
 )
 
-__all__ = ["TorchModule"]
-
 Place = tuple[int, int]  # the identity of a module, and which of its starts in a pass
 
 

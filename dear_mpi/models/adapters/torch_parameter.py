@@ -18,17 +18,6 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import Parameter
 
-__all__ = [
-    "TorchParameter",
-    "array_of",
-    "check_mode",
-    "check_module",
-    "check_trained",
-    "leaves_of",
-    "parameters_of",
-    "tensor_of",
-]
-
 COMPILED = "_orig_mod"  # where torch.compile keeps the module that it wraps
 COMPILED_IN_PLACE = "_compiled_call_impl"  # where module.compile() puts what it makes
 

@@ -11,8 +11,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.adapters.torch_parameter import array_of, tensor_of
 
-__all__ = ["check_fits", "contiguous", "counts", "cut", "for_each", "octets", "only", "plain"]
-
 NOTHING = np.empty(0, np.uint8)
 
 

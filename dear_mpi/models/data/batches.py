@@ -14,8 +14,6 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.data.dataset import Examples, Indices
 
-__all__ = ["Batches"]
-
 
 class Batches:
     """One rank's parts of the batches of a job.

@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["ArrayExamples", "Dataset", "Examples", "TextExamples", "split"]
-
 Indices = npt.NDArray[np.intp]
 
 

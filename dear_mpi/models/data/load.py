@@ -10,8 +10,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.data.dataset import ArrayExamples, Dataset, TextExamples, split
 
-__all__ = ["load_data"]
-
 SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the same examples
 TEST_SHARE_OF_TEXT = 0.1
 MOST_CLASSES = 100_000  # a label is the number of an output, so one huge label would be a huge model

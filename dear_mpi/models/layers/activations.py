@@ -5,8 +5,6 @@ import math
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["Gelu", "Relu"]
-
 # The constants of the tanh form (Hendrycks and Gimpel 2016, section 2).
 A = math.sqrt(2.0 / math.pi)
 B = 0.044715

@@ -13,8 +13,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layers.dense import Dense
 
-__all__ = ["CausalSelfAttention"]
-
 
 class CausalSelfAttention:
     """Attention over the tokens of a window, blind to the future.

@@ -19,8 +19,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["Conv2d"]
-
 
 class Conv2d:
     """A convolution with square kernels, zero padding and equal strides on both axes; the bias starts at zero.

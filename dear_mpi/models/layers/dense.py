@@ -10,8 +10,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["Dense"]
-
 
 class Dense:
     """A linear map of the last axis; the bias starts at zero.

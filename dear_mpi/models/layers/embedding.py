@@ -9,8 +9,6 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers.indices import check_indices
 
-__all__ = ["Embedding"]
-
 
 class Embedding:
     """A trained row per token plus a trained row per position.

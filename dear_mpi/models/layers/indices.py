@@ -2,8 +2,6 @@
 
 from dear_mpi.kernels.array import Array, library_of
 
-__all__ = ["check_indices"]
-
 
 def check_indices(what: str, x: Array, count: int) -> None:
     """See that x holds whole numbers from 0 to ``count`` - 1.

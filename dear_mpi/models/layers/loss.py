@@ -12,8 +12,6 @@ Shapes: logits (..., C), targets (...) integers below C.
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layers.indices import check_indices
 
-__all__ = ["SoftmaxCrossEntropy"]
-
 
 class SoftmaxCrossEntropy:
     """The negative log-likelihood of integer targets.

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["LayerNorm"]
-
 # Keeps a constant sample finite; far below the variance of any useful one.
 EPSILON = 1e-5
 

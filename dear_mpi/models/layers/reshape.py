@@ -6,8 +6,6 @@ Legend: N samples, ``...`` the axes of one sample. Shapes: x (N, ...), y (N, *sh
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["Reshape"]
-
 
 class Reshape:
     """Gives every sample this shape; a shape of one axis makes it a row of features.

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer
 
-__all__ = ["Residual"]
-
 
 class Residual:
     """Layers around which the input also passes unchanged; to a trainer they are one layer.

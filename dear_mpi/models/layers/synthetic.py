@@ -15,8 +15,6 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layer import Parameter
 
-__all__ = ["Pace", "Synthetic"]
-
 GRADIENT_SCALE = 1e-3
 
 

@@ -8,8 +8,6 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
 from dear_mpi.see.sweep.sweep import Row, Sweep, label, milliseconds
 
-__all__ = ["draw_bars", "parts"]
-
 COLORS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
 HOW_TO_READ = "bound: the least time that the schedule allows"
 WIDTH_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42

@@ -8,8 +8,6 @@ from typing import Any
 
 from dear_mpi.see.sweep.panels import LETTER_INCHES, letters
 
-__all__ = ["Table", "draw_cells", "least_of"]
-
 CELL_INCHES = 0.68, 0.36  # at least, with a number in it
 ROUNDING = 1e-9
 BRIGHT = 0.45  # of a cell: black letters can be read on it

@@ -14,8 +14,6 @@ from typing import Any
 from dear_mpi.see.sweep.panels import BELOW_INCHES, WIDEST, explain_below, panels
 from dear_mpi.see.sweep.sweep import Row, Sweep, label
 
-__all__ = ["draw_curves", "readable"]
-
 PANEL_INCHES = 3.6, 3.0
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, but for yellow
 MARKERS = "os^Dv"  # hollow: of lines that lie on each other, all are seen

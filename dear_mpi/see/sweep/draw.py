@@ -20,8 +20,6 @@ from dear_mpi.see.sweep.sweep import Row, Sweep
 from dear_mpi.see.sweep.times import draw_times
 from dear_mpi.training.schedules import BASELINE
 
-__all__ = ["draw_sweep", "picture_of"]
-
 Picture = Callable[[Sweep, str], Any]
 PICTURES: dict[tuple[bool, bool], Picture] = {  # by whether there are several ranks, and several fusions
     (False, False): draw_bars,

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BELOW_INCHES", "LETTER_INCHES", "WIDEST", "explain_below", "letters", "panels"]
-
 WIDEST = 3  # panels side by side
 BELOW_INCHES = 0.45  # for a legend or a scale
 LEAST_INCHES = 8.0  # for the title

@@ -10,8 +10,6 @@ from dear_mpi.see.sweep.panels import BELOW_INCHES, WIDEST, panels
 from dear_mpi.see.sweep.sweep import Sweep, label
 from dear_mpi.training.schedules import BASELINE
 
-__all__ = ["draw_speedups"]
-
 SHADES = "PuOr"  # can be told apart by all readers, and is white in the middle
 PALE = 1.6  # how many times as far the colours reach: black frames are seen on them
 GAP_INCHES = 0.1  # between the panels and the scale

@@ -9,8 +9,6 @@ from typing import Any
 
 from dear_mpi.training.schedules import BASELINE
 
-__all__ = ["Row", "Sweep", "label", "milliseconds"]
-
 Row = Mapping[str, Any]
 
 

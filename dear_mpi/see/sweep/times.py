@@ -9,8 +9,6 @@ from dear_mpi.see.sweep.cells import Table, draw_cells, least_of
 from dear_mpi.see.sweep.panels import WIDEST, panels
 from dear_mpi.see.sweep.sweep import Sweep, label, milliseconds
 
-__all__ = ["draw_times"]
-
 SHADES = "Blues"
 LIGHTEST = 0.03  # of the span, how far below the shortest time the scale begins: a white cell looks empty
 ROOT = 0.5  # of the distance from there: one time that is far longer leaves shades for the others

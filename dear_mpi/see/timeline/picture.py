@@ -14,8 +14,6 @@ from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
 from dear_mpi.see.sweep.sweep import in_title, milliseconds
 from dear_mpi.training.timeline.spans import COMPUTE, KINDS, LANES, Rank, Run, Span, Timeline
 
-__all__ = ["draw_timeline", "shown_ranks"]
-
 COLORS = {  # can be told apart by all readers; those of compute are blue
     "forward": "#56B4E9",
     "backward": "#0072B2",

@@ -15,8 +15,6 @@ from typing import Any
 from dear_mpi.reporting.files import replacing
 from dear_mpi.training.timeline.spans import LANES, Rank, Timeline
 
-__all__ = ["trace", "write_trace"]
-
 DIGITS = 3  # of a microsecond
 
 

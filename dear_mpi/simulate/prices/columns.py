@@ -27,8 +27,6 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.simulate.prices.sizes import Sizes
 from dear_mpi.simulate.prices.stand_ins import StandIns
 
-__all__ = ["Columns", "seconds"]
-
 
 def seconds(ranks: StandIns, network: Network, counts: Array, itemsize: int) -> Array:
     """The time of these programs for buffers of so many elements, of so many bytes each.

@@ -12,8 +12,6 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["PLACES", "Curve"]
-
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 

@@ -26,8 +26,6 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.simulate.prices.sizes import Sizes
 from dear_mpi.simulate.prices.stand_ins import StandIns
 
-__all__ = ["Lockstep", "find_lockstep"]
-
 
 class TransferKind(NamedTuple):
     """What messages have in common that take equally long: so many chunks from a part of a shard on, and the link."""

@@ -16,8 +16,6 @@ from dear_mpi.simulate.prices.columns import seconds
 from dear_mpi.simulate.prices.lockstep import Lockstep, find_lockstep
 from dear_mpi.simulate.prices.stand_ins import StandIns, find_stand_ins
 
-__all__ = ["Prices"]
-
 
 @dataclass(frozen=True)
 class Prices:

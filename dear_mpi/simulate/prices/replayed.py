@@ -27,8 +27,6 @@ from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.simgrid import find_smpirun, replay
 from dear_mpi.simulate.topology import Topology
 
-__all__ = ["MOST_MESSAGES", "WITHIN", "Replayed"]
-
 WITHIN = 5e-5  # of a price: see ``Curve``
 MOST_MESSAGES = 600_000  # of a replay: some 20 s, and there are several
 NBYTES = 2**30  # the longest message is the whole buffer, and SimGrid takes less than 2 GiB

@@ -8,8 +8,6 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-__all__ = ["Sizes"]
-
 
 @dataclass(frozen=True)
 class Sizes:

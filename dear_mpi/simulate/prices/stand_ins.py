@@ -17,8 +17,6 @@ from functools import cache
 
 from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Send, write_program
 
-__all__ = ["MOST_TRANSFERS", "StandIns", "find_stand_ins"]
-
 THOROUGH = 64  # up to so many ranks, all are looked at
 MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
 

@@ -33,8 +33,6 @@ from dear_mpi.training.line.arena import Arena
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
-__all__ = ["restore", "resume", "save", "snapshot"]
-
 FORMAT = 1
 VALUE = "value"
 MOST = 2**53  # iterations and updates, of which optimisers make float64

@@ -14,8 +14,6 @@ from dear_mpi.training.facts import checksum, sha256
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
-__all__ = ["Checkpointed"]
-
 
 class Checkpointed:
     """The base of ``Session``. All methods are collective unless they say that they are not."""

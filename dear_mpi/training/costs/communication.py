@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dear_mpi.training.costs.plan_cost import all_plans, best_s, emulated_network, plan_costs
 from dear_mpi.training.fabric.live import LiveFabric
 
-__all__ = ["communication"]
-
 REPEATS = 3
 
 

@@ -12,8 +12,6 @@ from dear_mpi.collectives.program.program import Program
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.live import LiveFabric
 
-__all__ = ["all_plans", "best_s", "emulated_network", "plan_costs", "plan_s"]
-
 REPEATS = 5
 
 

@@ -9,8 +9,6 @@ from dear_mpi.collectives.program.cost import Network
 from dear_mpi.training.costs.plan_cost import all_plans, plan_costs
 from dear_mpi.training.fabric.live import LiveFabric
 
-__all__ = ["traffic"]
-
 
 def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[int, int] | None:
     """Messages and bytes of the rank that sends most, for all buckets; None where some plan is no program of messages.

@@ -17,8 +17,6 @@ from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["WireCost", "WirePrices", "whole_cost"]
-
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
 
 

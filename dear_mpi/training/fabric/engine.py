@@ -21,8 +21,6 @@ from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Key, Order
 from dear_mpi.training.timeline.recorder import Recorder
 
-__all__ = ["Engine", "PlanHandle"]
-
 GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; after one on a single rank, they may not
 
 

@@ -20,8 +20,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.pack_plan import CHUNK_BYTES
 
-__all__ = ["COUNT", "root_of", "sums_of_squares"]
-
 LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves for each exponent, and how many atoms are not finite
 HALF = 26  # bits of the lower half of a mantissa

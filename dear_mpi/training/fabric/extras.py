@@ -12,8 +12,6 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.line.bound import BoundBucket
 
-__all__ = ["EXTRAS", "Extra"]
-
 
 def a_byte_for_each_tensor(bound: BoundBucket, slab: Slab) -> Array:
     """What ranks combine to see that all tensors of a bucket are ready everywhere."""

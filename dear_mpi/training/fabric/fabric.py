@@ -9,8 +9,6 @@ from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.timeline.recorder import Recorder
 
-__all__ = ["Fabric", "Handle"]
-
 
 class Handle(Protocol):
     """A collective under way."""

@@ -17,8 +17,6 @@ from itertools import accumulate
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket
 
-__all__ = ["Nominal", "Task", "list_scheduled", "tasks_of"]
-
 
 @dataclass(frozen=True)
 class Nominal:

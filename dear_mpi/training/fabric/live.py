@@ -25,8 +25,6 @@ from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.timeline.recorder import Recorder
 
-__all__ = ["LiveFabric"]
-
 
 class LiveFabric:
     """Starts and awaits the collectives of buckets, in place in their memory.

@@ -7,8 +7,6 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.order import LOSS
 
-__all__ = ["LossMeter"]
-
 HALF = 1 << 20  # totals are compared in two halves: squares of small numbers are exact
 GIVE = "where ranks have unequal parts, give total="
 

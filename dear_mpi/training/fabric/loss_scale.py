@@ -6,8 +6,6 @@ Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2; t
 import math
 from dataclasses import dataclass
 
-__all__ = ["LossScale"]
-
 LEAST = 1.0
 
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["LOSS", "VERDICT", "Key", "Order", "completed"]
-
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started behind the forward pass
 VERDICT: Key = ("verdict", 0)  # on the gradients, behind the last reduction

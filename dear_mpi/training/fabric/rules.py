@@ -15,8 +15,6 @@ from typing import NoReturn, Protocol
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
 
-__all__ = ["NoRules", "Rules", "ScheduleError", "carried_out"]
-
 
 class ScheduleError(ValueError):
     """A schedule does what would train wrongly, or hang."""

@@ -33,8 +33,6 @@ from dear_mpi.training.fabric.rules import carried_out
 from dear_mpi.training.line.bound import BoundShard
 from dear_mpi.training.line.bucket import Bucket, Cut
 
-__all__ = ["ShardedFabric"]
-
 
 class ShardedFabric(LiveFabric):
     """Starts and awaits the collectives of buckets, and updates this rank's shards between them."""

@@ -5,8 +5,6 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.slab import Slab
 
-__all__ = ["make_slab"]
-
 PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
 

@@ -19,8 +19,6 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.fabric.exact import COUNT, root_of, sums_of_squares
 from dear_mpi.training.fabric.loss_scale import LossScale
 
-__all__ = ["Verdict"]
-
 
 class Verdict:
     """By which factor the gradients of an iteration are multiplied; None if they are not used at all.

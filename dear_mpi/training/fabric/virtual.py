@@ -26,8 +26,6 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.timeline.recorder import Recorder
 
-__all__ = ["Price", "Slowdown", "VirtualFabric", "VirtualHandle", "Wait", "last", "of_rank"]
-
 Price = Callable[[str, Bucket], float]
 
 

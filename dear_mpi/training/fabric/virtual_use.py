@@ -9,8 +9,6 @@ from typing import Any
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.fabric.virtual import VirtualFabric
 
-__all__ = ["Noise", "VirtualMeter", "VirtualUse", "steady"]
-
 Noise = Callable[[int, int], Any]  # of a turn and a place, see ``VirtualUse``
 
 

@@ -25,8 +25,6 @@ from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, 
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["BY_TIME", "Groups", "PassTimes", "by_time", "check_file", "is_by_time"]
-
 Cost = Callable[[float], float]  # seconds of an all-reduce of so many bytes
 Groups = list[list[int]]  # of layers
 

@@ -12,8 +12,6 @@ from dear_mpi.training.fusion.by_time import BY_TIME, Groups
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["USUAL", "borders", "by_bytes", "by_layers", "equal_buckets", "fuse", "fused", "in_bytes"]
-
 USUAL = "25MB"  # the default of DeAR's published code, and of PyTorch's DDP
 NAMED = ("none", "tensors", "ddp", "own", *BY_TIME)
 MOST_BUCKETS = 100_000

@@ -34,8 +34,6 @@ from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.parameters import line_dtype, trained
 from dear_mpi.training.line.shards import Shards
 
-__all__ = ["Arena", "GradPlace"]
-
 Call = Callable[[], object]
 WHOLE = Shards()  # of the only rank
 READ = 1 << 18  # elements that are compared at a time

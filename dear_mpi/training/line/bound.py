@@ -17,8 +17,6 @@ from dear_mpi.kernels.update import updater
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Bucket
 
-__all__ = ["BoundBucket", "BoundShard"]
-
 WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; each is a NaN in all types of that size
 
 

@@ -21,8 +21,6 @@ from itertools import pairwise
 from dear_mpi.kernels.pack_plan import round_up
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["Bucket", "Cut", "cut"]
-
 
 @dataclass(frozen=True)
 class Bucket:

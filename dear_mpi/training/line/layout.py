@@ -19,8 +19,6 @@ from functools import cached_property
 
 from dear_mpi.kernels.pack_plan import CHUNK_BYTES, TENSOR_BYTES, round_up
 
-__all__ = ["Layout", "Shape"]
-
 Shape = tuple[int, ...]
 
 

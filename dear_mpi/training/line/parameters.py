@@ -13,8 +13,6 @@ from dear_mpi.kernels.launch_tables import address
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["key_of", "layout_of", "line_dtype", "trained"]
-
 
 def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
     """The type of the line's values: the widest of the trained parameters'.

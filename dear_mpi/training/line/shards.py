@@ -21,8 +21,6 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.line.bucket import Bucket
 
-__all__ = ["Shards"]
-
 
 @dataclass(frozen=True)
 class Shards:

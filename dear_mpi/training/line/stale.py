@@ -23,8 +23,6 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import Layer
 
-__all__ = ["Copies"]
-
 FILLINGS = 1.0, -3.0, 1.0
 ALONE = Lock()  # ranks that are threads may share the memory
 

@@ -20,8 +20,6 @@ from dear_mpi.models.paper_models import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import plural
 
-__all__ = ["Profile", "Tensor", "Use"]
-
 
 @dataclass(frozen=True)
 class Tensor:

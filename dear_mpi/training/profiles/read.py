@@ -15,8 +15,6 @@ from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 from dear_mpi.training.schedules import SCHEDULES
 
-__all__ = ["read_profile"]
-
 MOST_PARTS = 1000  # of a batch: each is simulated
 
 T = TypeVar("T")

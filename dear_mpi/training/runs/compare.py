@@ -23,8 +23,6 @@ from dear_mpi.training.runs.report import Timing, describe
 from dear_mpi.training.schedules import find_schedules, own_fusion
 from dear_mpi.training.timeline.spans import Run
 
-__all__ = ["compare", "compared", "turns"]
-
 BLOCK = 3  # counted iterations of one schedule before the next one's turn
 
 

@@ -17,8 +17,6 @@ from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
 from dear_mpi.training.options import Options
 
-__all__ = ["IN_FILE", "PRESETS", "Config", "kind_of"]
-
 IN_FILE = "FILE.py:NAME"  # the kind of all models of users
 # What trains each model well on the data it is meant for; flags override it.
 PRESETS: dict[str, dict[str, Any]] = {

@@ -19,8 +19,6 @@ from dear_mpi.training.schedules import Schedule, own_fusion
 from dear_mpi.training.trainer import Times
 from dear_mpi.training.tuning.virtual_run import VirtualRun
 
-__all__ = ["Contestant"]
-
 
 class Contestant:
     """Collective, as all of its methods are.

@@ -19,8 +19,6 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.workload import make_workload
 from dear_mpi.training.session import Session
 
-__all__ = ["Job"]
-
 
 class Job(Session):
     """A model, its data, its buckets and a trainer for each schedule; the same on every rank.

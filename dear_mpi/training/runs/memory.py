@@ -14,8 +14,6 @@ from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.world import World
 from dear_mpi.training.runs.config import Config
 
-__all__ = ["available_bytes", "check_batch", "check_model"]
-
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 

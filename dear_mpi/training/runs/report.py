@@ -17,8 +17,6 @@ from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Times
 
-__all__ = ["Timing", "describe", "timing"]
-
 
 @dataclass(frozen=True)
 class Timing:

@@ -20,8 +20,6 @@ from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.trainer import Times, TrainingError
 
-__all__ = ["Saving", "train"]
-
 # What changes the numbers that a run comes to, beside the model, the wire's type and the optimiser's own settings.
 SETTINGS = "decay", "warmup", "accumulate", "clip", "loss_scale", "context", "algorithm", "fusion"
 FILL = 2  # iterations that do not count at the beginning, and when buckets were cut: the very first ends with a flush

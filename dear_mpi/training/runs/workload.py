@@ -20,8 +20,6 @@ from dear_mpi.training.line.parameters import key_of, trained
 from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
 from dear_mpi.training.runs.memory import check_batch, check_model
 
-__all__ = ["Workload", "make_workload"]
-
 
 @dataclass(frozen=True)
 class Workload:

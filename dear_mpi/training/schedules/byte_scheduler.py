@@ -22,8 +22,6 @@ from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.schedules.late import Late
 from dear_mpi.training.schedules.option import Option, whole
 
-__all__ = ["ByteScheduler"]
-
 
 class ByteScheduler(Late):
     """All-reduces by priority, during the backward pass and the next forward pass.

@@ -15,8 +15,6 @@ from typing import ClassVar
 
 from dear_mpi.training.schedules.wfbp import Wfbp
 
-__all__ = ["Ddp"]
-
 
 class Ddp(Wfbp):
     """All-reduce during the backward pass, all updates behind the last of them."""

@@ -20,8 +20,6 @@ from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.late import Late
 
-__all__ = ["Dear"]
-
 
 class Dear(Late):
     """Reduce-scatter during the backward pass, all-gather during the next forward pass."""

@@ -25,8 +25,6 @@ from dear_mpi.training.fabric.foresight import Nominal, list_scheduled, tasks_of
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.schedules.dear import Dear
 
-__all__ = ["DearEager"]
-
 
 class DearEager(Dear):
     """Reduce-scatter and all-gather, in the order of need as soon as they can."""

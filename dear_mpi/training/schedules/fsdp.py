@@ -22,8 +22,6 @@ from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.schedule import Schedule
 
-__all__ = ["Fsdp"]
-
 
 class Fsdp(Schedule):
     """All-gather during both passes, reduce-scatter during the backward pass."""

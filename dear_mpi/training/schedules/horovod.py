@@ -16,8 +16,6 @@ from typing import ClassVar
 
 from dear_mpi.training.schedules.ddp import Ddp
 
-__all__ = ["Horovod"]
-
 
 class Horovod(Ddp):
     """Negotiated all-reduces during the backward pass, all updates behind the last of them."""

@@ -4,8 +4,6 @@ from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.schedule import Schedule
 
-__all__ = ["Late"]
-
 
 class Late(Schedule):
     """Waits for what it has under way right before a layer that needs it, and updates its parameters then.

@@ -10,8 +10,6 @@ from typing import ClassVar
 
 from dear_mpi.training.schedules.wfbp import Wfbp
 
-__all__ = ["MgWfbp"]
-
 
 class MgWfbp(Wfbp):
     """All-reduce of merged buckets during the backward pass."""

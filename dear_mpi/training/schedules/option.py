@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from dear_mpi.reporting.units import whole_number
 
-__all__ = ["Option", "whole", "yes_or_no"]
-
 T = TypeVar("T")
 
 

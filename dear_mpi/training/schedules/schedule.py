@@ -17,8 +17,6 @@ from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.schedules.option import Option
 
-__all__ = ["Schedule"]
-
 
 class Schedule:
     """Does nothing at any hook; each schedule overrides those where it acts.

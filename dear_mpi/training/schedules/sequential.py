@@ -8,8 +8,6 @@ from typing import ClassVar
 
 from dear_mpi.training.schedules.schedule import Schedule
 
-__all__ = ["Sequential"]
-
 
 class Sequential(Schedule):
     """Backward ends, then the buckets are all-reduced one after the other."""

@@ -15,8 +15,6 @@ from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.schedule import Schedule
 
-__all__ = ["Wfbp"]
-
 
 class Wfbp(Schedule):
     """All-reduce during the backward pass."""

@@ -25,8 +25,6 @@ from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.option import Option, yes_or_no
 from dear_mpi.training.schedules.schedule import Schedule
 
-__all__ = ["Zero"]
-
 
 class Zero(Schedule):
     """Reduce-scatter during the backward pass, all-gather behind it.

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.training.timeline.spans import COMPUTE, KINDS, WIRE, Iteration, Rank, Span, shortened
 
-__all__ = ["KEPT", "Pair", "Recorder"]
-
 KEPT = 3  # iterations
 Clock: TypeAlias = Callable[[str, Any], float]  # the seconds of a mark of a lane
 Pair: TypeAlias = tuple[Any, Any]  # marks of the compute stream

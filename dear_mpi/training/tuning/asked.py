@@ -13,8 +13,6 @@ from dear_mpi.training.tuning.random_search import RandomSearch
 from dear_mpi.training.tuning.sizes import START, readable
 from dear_mpi.training.tuning.tuner import Tuner
 
-__all__ = ["BY_TRIALS", "TUNERS", "Asked"]
-
 BY_TRIALS, BETWEEN = "bo", ".."
 TUNERS: Mapping[str, type[Tuner]] = {"bayesian": Bayesian, "random": RandomSearch, "grid": GridSearch}
 

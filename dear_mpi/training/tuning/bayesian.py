@@ -30,8 +30,6 @@ import numpy as np
 
 from dear_mpi.training.tuning.tuner import Tuner
 
-__all__ = ["Bayesian"]
-
 XI = 0.005  # of the first trial's time
 NOISE = 1e-3  # variance of a trial's time, as a share of that of all trials: the guess need not go through each
 OCTAVES = (1.0, 16.0)  # over which times may change

@@ -23,8 +23,6 @@ from dear_mpi.training.tuning.virtual_run import VirtualRun, candidates
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
-__all__ = ["AUTO", "ByPrediction"]
-
 AUTO = "auto"
 TIMED = 3  # iterations
 

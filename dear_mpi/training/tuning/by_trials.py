@@ -21,8 +21,6 @@ from dear_mpi.training.tuning.tuning import Tried, Tuning, said_by_rank_0
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
-__all__ = ["ByTrials"]
-
 FILL, TIMED = 2, 3  # iterations of each trial
 
 

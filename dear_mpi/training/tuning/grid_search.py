@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dear_mpi.training.tuning.nearest import nearest
 from dear_mpi.training.tuning.tuner import Tuner
 
-__all__ = ["GridSearch"]
-
 
 class GridSearch(Tuner):
     """Tries the untried size that is nearest to each point of the grid.

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-__all__ = ["nearest"]
-
 
 def nearest(sizes: Sequence[int], wanted: float) -> int:
     """

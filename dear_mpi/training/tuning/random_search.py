@@ -7,8 +7,6 @@ import numpy as np
 from dear_mpi.training.tuning.nearest import nearest
 from dear_mpi.training.tuning.tuner import Tuner
 
-__all__ = ["RandomSearch"]
-
 
 class RandomSearch(Tuner):
     """Tries the untried size that is nearest to one drawn.

@@ -17,8 +17,6 @@ from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.fusion.policies import USUAL, borders
 from dear_mpi.training.line.layout import Layout
 
-__all__ = ["START", "cut_by", "distinct_sizes", "readable", "size_text"]
-
 START = parse_bytes(USUAL)
 PER_OCTAVE = 32
 UNITS = {"GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-__all__ = ["TRIALS", "Trial", "Tuner"]
-
 TRIALS = 10  # as in DeAR's published code
 
 

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.collectives.transports.transport import Transport
 
-__all__ = ["Tried", "Tuning", "said_by_rank_0"]
-
 T = TypeVar("T")
 
 

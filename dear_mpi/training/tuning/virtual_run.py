@@ -16,8 +16,6 @@ from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, readab
 from dear_mpi.training.tuning.tuning import Tried
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 
-__all__ = ["VirtualRun", "candidates"]
-
 TOLD_APART = 0.02  # predictions that differ by less are alike
 LOW, HIGH, PARTS = 1 << 20, 256 << 20, 64  # bytes; of small models, as a part of all parameters
 PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
