@@ -1,4 +1,4 @@
-"""Ranks, chunks, programs, plans and transports: who sends what to whom, and when.
+"""Ranks, chunks, programs, plans and transports: which rank sends what to which, and when.
 
     from mpi4py import MPI
     from dear_mpi.collectives import all_reduce

@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def join_the_others(rank: int, error: BaseException) -> None:
-    """Tell the other ranks, who wait for this one in the start of MPI: not every launcher ends a job because of it."""
+    """Tell the other ranks, which wait for this one as MPI starts: not every launcher ends a job because of it."""
     if not isinstance(error, SystemExit):
         traceback.print_exception(type(error), error, error.__traceback__)
         abort_job(f"rank {rank} failed: {type(error).__name__}: {error}")

@@ -164,7 +164,7 @@ class DearGroup(TorchGroup):
 
     @collective
     def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any) -> Steps:
-        """Given: as many parts as ranks, one after the other; output: the sum of those of this rank's number."""
+        """Given: as many parts as ranks, one after the other; output: the sum of the parts with this rank's number."""
         op = op_of(opts)
         with plain(outputs) as arrays:
             for output, whole in zip(outputs, given, strict=True):

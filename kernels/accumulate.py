@@ -1,4 +1,4 @@
-"""Combine what has arrived into what is there: the arithmetic inside a reduction.
+"""Combine received data into local data: the arithmetic inside a reduction.
 
 Bytes moved per element: the itemsize for each source, and twice for ``dst``, which is read and written.
 """

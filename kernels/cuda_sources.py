@@ -14,7 +14,7 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 
 
 def source(name: str) -> str:
-    """A ``.cu`` file with its header pasted in: CuPy's cache is keyed by the text, and would not see another file."""
+    """A ``.cu`` file with its header pasted in: CuPy's cache is keyed by the text, and would miss a new header."""
     header = (SOURCES / "elements.cuh").read_text(encoding="utf-8")
     return (SOURCES / name).read_text(encoding="utf-8").replace('#include "elements.cuh"', header)
 

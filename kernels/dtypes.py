@@ -19,7 +19,7 @@ FORMATS: list[tuple[str, Any, str]] = [
 ]
 DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(numpy_type) for name, numpy_type, _ in FORMATS}
 
-# NumPy's name of a type, and that of the CUDA kernels. Integers are only combined, never scaled or cast.
+# NumPy's name of a type, and the CUDA kernels' name of it. Integers are only combined, never scaled or cast.
 SIGNED = {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
 UNSIGNED = {f"u{name}": f"unsigned {c_type.removeprefix('signed ')}" for name, c_type in SIGNED.items()}
 C_TYPES = {np.dtype(numpy_type).name: c_type for _, numpy_type, c_type in FORMATS} | SIGNED | UNSIGNED

@@ -2,7 +2,7 @@
 
     pack:    tensors --cast, scale--> bucket        unpack:  bucket --cast, scale--> tensors
 
-Bytes moved per element: the itemsize of the tensor plus that of the bucket (fp32 to fp32 8, fp32 to bf16 6).
+Bytes moved per element: the tensor's itemsize plus the bucket's (fp32 to fp32 8, fp32 to bf16 6).
 Where tensors already *are* views into the bucket (``PackPlan.views``) neither is needed. On a GPU each of the two is
 one launch, whatever the number of tensors. The table of a launch is made with the bound call: bind once, call often.
 """

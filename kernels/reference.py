@@ -15,8 +15,8 @@ from dear_mpi.kernels.optimizers import Optimizer
 
 BLOCK = 1 << 14  # elements: four fp32 arrays of one block are 256 KiB
 PAGE = 4096
-# Bytes by which a target may be ahead of its source, as seen within a page, where memcpy is ten times slower on AMD's
-# Zen 3 and 4 (glibc bug 30994). NumPy's large arrays begin 16 bytes behind the border of a page, shared memory at one.
+# Offsets of a target after its source, within a page, at which memcpy is ten times slower on AMD's Zen 3 and 4 (glibc
+# bug 30994). NumPy's large arrays begin 16 bytes after a page boundary, shared memory at one.
 SLOW_TO_COPY = range(1, 32)
 COMBINE_BLOCK = 1 << 15  # the same for the combiner, which works on two or three arrays at a time
 
@@ -120,7 +120,7 @@ def event() -> None:
 
 
 def allocate(nbytes: int) -> Array:
-    """Memory for communication, as bytes, from the border of a page on (see ``SLOW_TO_COPY``)."""
+    """Memory for communication, as bytes, from a page boundary on (see ``SLOW_TO_COPY``)."""
     memory = np.empty(nbytes + PAGE, np.uint8)
     start = -memory.ctypes.data % PAGE
     return memory[start : start + nbytes]
@@ -132,7 +132,7 @@ pinned = allocate  # for a device that is the host
 def copy_scaled(dst: Array, src: Array, scale: float) -> None:
     """dst = src * scale, cast to dst's type; the product is formed in fp32 (fp64 where one side is fp64)."""
     dtype = compute_dtype(dst.dtype, src.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told by the flag of ``updater``
+    with np.errstate(over="ignore", invalid="ignore"):  # ``finite`` of ``updater`` reports an overflow
         if scale == 1:
             np.copyto(dst, src, casting="unsafe")
         else:
@@ -140,9 +140,10 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
 
 
 def update(values: Array, grads: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> bool:
-    """Apply an optimiser's formula to flat arrays: values and state change, grads are only read. Were these finite?
+    """Apply an optimiser's formula to flat arrays: values and state change, grads are only read.
 
-    The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well.
+    The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well. Returns whether all gradients
+    were finite.
     """
     wide = compute_dtype(values.dtype)
     finite = True

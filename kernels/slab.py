@@ -46,11 +46,11 @@ class Slab:
         return cls(kernels_for(array).pinned)
 
     def another(self) -> Slab:
-        """An empty one, which grows as this does."""
+        """An empty slab that grows as this one does."""
         return Slab(self.allocate, growth=self.growth)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """An array whose contents are whatever was there."""
+        """An array that is not initialised."""
         nbytes = count * dtype.itemsize
         taken = round_up(nbytes, ALIGNMENT)
         if taken > self.left:

@@ -6,7 +6,7 @@
        step 1       0 ------> 2         4 (would send to 6)
        step 2       0 -> 1    2 -> 3    4 -> 5
 
-Everybody who has the data sends it to the rank half as far away as in the step before. A reduction is the mirror image
+Each rank that has the data sends it to the rank half as far away as in the step before. A reduction is the mirror image
 (``mirror.py``): blocks of neighbouring ranks are combined, in rank order. An all-reduce is a reduction to rank 0 and a
 broadcast from there.
 

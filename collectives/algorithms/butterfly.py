@@ -6,8 +6,8 @@
             ranks      0   1    2   3    4   5      6
 
 In step 0 the odd rank of a pair gives its chunk to the even one. Then in each of the lg steps a virtual rank sends
-everything it holds to its partner of that step, and so holds twice as much. Butterflies differ only in who is whose
-partner. In the last step an even rank passes everything on to its odd one.
+everything it holds to its partner of that step, and so holds twice as much. Butterflies differ only in which virtual
+ranks are partners in a step. In the last step an even rank passes everything on to its odd one.
 """
 
 from collections.abc import Callable

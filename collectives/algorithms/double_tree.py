@@ -1,4 +1,4 @@
-"""Double binary tree: two trees, each for half of the data; whoever is inside one of them is a leaf of the other.
+"""Double binary tree: two trees, each for half of the data; an inner rank of one tree is a leaf of the other.
 
             8 ranks         0                        7
                             |                        |

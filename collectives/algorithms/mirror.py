@@ -5,11 +5,11 @@
     its mirror image    chunk 0 goes    0 <-- 1 <-- 3         (the same tree, towards the owner, adding up)
                                         0 <-- 2
 
-In an all-gather every rank gets every chunk exactly once, so the ways of a chunk form a tree whose root owns it. Take
-the steps in reverse, let every receive be a send and every send a receive that combines: every rank then adds its
-contribution exactly once, after all of those behind it have arrived, and the root has the sum. Steps, messages and
-bytes are those of the all-gather. One after the other, they are an all-reduce with the same bits on all ranks. In the
-same way a broadcast gives a reduction to its root.
+In an all-gather every rank gets every chunk exactly once, so the paths of a chunk form a tree whose root owns it. Take
+the steps in reverse, turn every receive into a send and every send into a receive that combines: every rank then adds
+its contribution exactly once, after all contributions from below it in the tree have arrived, and the root has the sum.
+Steps, messages and bytes are the all-gather's. One after the other, the two are an all-reduce with the same bits on all
+ranks. In the same way a broadcast gives a reduction to its root.
 
 So an algorithm of this kind is written once, as its all-gather or its broadcast.
 

@@ -47,7 +47,7 @@ Part = Callable[[int, int], range]
 
 
 def whole(peer: int, size: int) -> range:
-    """All chunks, whoever the peer is."""
+    """All chunks, for any peer."""
     return range(size)
 
 

@@ -8,7 +8,7 @@
 
 An owner combines all contributions at once, in rank order. Two-byte numbers are combined in fp32, rounded once. So
 an element's result depends on nothing but the P numbers that are summed: it has the same bits whatever the size of
-the buckets, the borders between chunks, the segments or the schedule, and tuning those never changes a result. And
+the buckets, the borders between chunks, the segments or the schedule, and tuning them never changes a result. And
 fp16 or bf16 on the wire costs one rounding of each contribution, where a ring rounds at each of its P - 1 hops. The
 all-gather is the mirror image: every owner sends its chunk straight to all others.
 

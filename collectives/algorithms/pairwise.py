@@ -1,12 +1,12 @@
 """Pairwise exchange: every rank sends directly to every other one, to a different one in each step.
 
-            all_gather, 4 ranks: who sends its own chunk to whom
+            all_gather, 4 ranks: which rank sends its own chunk to which
 
        step 0        0 -> 1   1 -> 2   2 -> 3   3 -> 0
        step 1        0 -> 2   1 -> 3   2 -> 0   3 -> 1
        step 2        0 -> 3   1 -> 0   2 -> 1   3 -> 2
 
-In step s a rank sends its own chunk to the rank s + 1 after it, and receives that of the rank s + 1 before it. The
+In step s a rank sends its own chunk to the rank s + 1 after it, and receives the chunk of the rank s + 1 before it. The
 reduce-scatter is its mirror image (``mirror.py``): every contribution goes straight to the chunk's owner, which alone
 adds up.
 

@@ -29,7 +29,7 @@ from dear_mpi.kernels.lookup import lookup
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
-    """Functions, each under its own name, which is that of the collective it serves."""
+    """Functions by name; a function has the name of the collective that it serves."""
     return {function.__name__: function for function in functions}
 
 

@@ -1,6 +1,6 @@
 """Swing: Rabenseifner's bytes and steps, but partners that are near each other on a ring or torus.
 
-            who exchanges with whom, seen from an even rank (an odd one goes the other way)
+            which ranks exchange, seen from an even rank (an odd one goes the other way)
 
        distance       +1    -1    +3    -5    +11   ...      each -2 times the one before, plus one
 

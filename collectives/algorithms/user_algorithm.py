@@ -36,8 +36,8 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
 def written_by(algorithm: Algorithm, spec: str, collective: str | None = None) -> Algorithm:
     """The function; it raises a ProgramError where it fails, or writes another program than was asked for.
 
-    ``collective`` is the one of its program for two ranks: where it wrote another one for other ranks, what is mirrored
-    would pass for what was asked for.
+    ``collective`` is the collective of its program for two ranks. If it wrote another one for other ranks, the mirror
+    image would pass for the collective that was asked for.
     """
 
     @wraps(algorithm)

@@ -41,7 +41,7 @@ SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # kept: the
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
-    """Who started this process, as far as its variables tell.
+    """What started this process, as far as its variables tell.
 
     >>> launch_of({"PMI_SIZE": "4", "PMI_RANK": "2", "MPI_LOCALRANKID": "0"})
     Launch(launcher='Hydra (MPICH, Intel MPI)', size=4, rank=2, local_rank=0)
@@ -59,6 +59,6 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     ['OMPI_MCA_pml', 'PYTHONPATH', 'PYTHONSAFEPATH', 'UCX_TLS']
     """
     kept = [name for name in environment if name.startswith(SETTINGS) or not name.startswith(PREFIXES)]
-    # The child finds the modules that this process finds, wherever it found them, and looks into no folder before.
+    # The child finds the modules that this process finds, in the same folders, and searches no folder before them.
     modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
     return {name: environment[name] for name in kept} | modules

@@ -8,7 +8,7 @@ from pathlib import Path
 ENDED = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun")
 SCHEDULED = "srun"  # which Slurm ends
 NAP_S = 0.1
-START = 18  # where /proc has the time at which a process began, behind its state
+START = 18  # among the fields of /proc/PID/stat after the state: when a process began
 
 
 def launcher_process(proc: Path = Path("/proc")) -> Path | None:
@@ -37,10 +37,10 @@ def stat_of(process: Path) -> tuple[str, str, list[str]]:
 
 
 def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
-    """Behind a dead link a launcher waits for its daemons there for ever, after an abort, too: then end it.
+    """End a launcher that waits for ever, even after an abort, for its daemons behind a dead link.
 
-    A child process does so, if the launcher is on this host. It is told to end, then killed. Before that, one that
-    works has time to tidy up on many hosts.
+    A child process does so, if the launcher is on this host: it asks the launcher to end, and later kills it. Before
+    each, a launcher that works has time to tidy up on many hosts.
     """
     try:
         process = launcher_process()

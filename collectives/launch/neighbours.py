@@ -1,10 +1,10 @@
 """The ranks of this job on this host, as /proc shows them: which process is stopped, and what does each wait for?
 
-What a rank waits for stands on its notice: an anonymous file in memory, which the others find among its descriptors. So
-nothing has to be set up between ranks. It works before MPI starts and while it ends, and nothing is left behind.
+Each rank writes what it waits for on its notice: an anonymous file in memory, which the others find among its
+descriptors. So ranks need no set-up. It works before MPI starts and while it ends, and leaves nothing behind.
 
-The ranks of a host are the processes with the same parent, which is the launcher. Started by something in between
-(``mpirun sh -c ...``) they do not see each other.
+The ranks of a host are the processes with the same parent, which is the launcher. Ranks that something in between has
+started (``mpirun sh -c ...``) do not see each other.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class Notice:
 
 
 def launch_in(process: Path) -> Launch:
-    """Who started a process, as far as its variables tell."""
+    """What started a process, as far as its variables tell."""
     pairs = (os.fsdecode(pair).partition("=") for pair in (process / "environ").read_bytes().split(b"\0"))
     return launch_of({name: value for name, _, value in pairs})
 
@@ -127,7 +127,7 @@ def own_notice() -> Notice:
 
 
 def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False) -> str:
-    """Who keeps the others waiting, as far as can be seen.
+    """Which ranks keep the others waiting, as far as can be seen.
 
     >>> blame([Neighbour(0, waits="a message"), Neighbour(1, 7, stopped=True)], 2)
     'rank 1 (process 7) is stopped'

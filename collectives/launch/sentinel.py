@@ -43,7 +43,7 @@ class Sentinel:
 
     def tell(self, state: bytes) -> None:
         """MPI is being started (s), the rank runs (r), MPI will be ended (e)."""
-        with contextlib.suppress(OSError):  # somebody has ended the child
+        with contextlib.suppress(OSError):  # the child was killed
             os.write(self.writing, state)
 
     def watch(self, reading: int, after_s: float, *, abort: bool) -> None:
@@ -67,7 +67,7 @@ class Sentinel:
                 notice.part()
                 with contextlib.suppress(OSError):  # it has just ended
                     os.kill(self.pid, signal.SIGTERM)
-        # All die when one does, and launchers need a moment: who has died first is to blame, if it did not mean to.
+        # All ranks die when one does, and launchers need a moment: the first to die is to blame, unless it meant to.
         seen = notice.neighbours()
         gone = known - {other.rank for other in seen}
         meant = before == b"e" or FAREWELL in (notice.read(), *(other.waits for other in seen))
@@ -95,7 +95,7 @@ def say(text: str) -> None:
 
 @cache
 def sentinel(after_s: float, *, abort: bool) -> Sentinel | None:
-    """The sentinel of this process, if it is a rank in which MPI has not been started by somebody else."""
+    """The sentinel of this process, if it is a rank whose MPI no other code has started."""
     if launch_of(os.environ).size == 1 or "mpi4py.MPI" in sys.modules:
         return None
     return Sentinel(after_s, abort=abort)

@@ -171,6 +171,6 @@ class SymbolicRank:
             raise ProgramError(f"rank {self.rank} ends with the wrong data in cell {cell} of the buffer")
 
 
-Sent = tuple[SymbolicRank, int, Row]  # who sends which message, and what it held
+Sent = tuple[SymbolicRank, int, Row]  # the sender, the number of its message, and what that held
 Received = tuple[SymbolicRank, int]
 Lanes = dict[tuple[int, int], Lane[Sent, Received]]  # by sender and receiver

@@ -1,9 +1,9 @@
 """Prove what ranks do in each other's memory: run all of them, phase by phase, on symbols.
 
 As in ``program/replay.py``, a symbol is the set of ranks whose contributions are in an element. In a phase the ranks
-run in any order: so nobody may touch what somebody else writes in it. Several runs follow each other, because between
-two barriers a rank may still be in one run while another one is in the next, and its caller writes new data into its
-buffer.
+run in any order: so no rank may touch what another one writes in that phase. Several runs follow each other, because
+between two barriers a rank may still be in one run while another is in the next, whose caller has written new data into
+its buffer.
 """
 
 from collections import defaultdict
@@ -47,7 +47,7 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
 
 
 class State:
-    """What all memory holds, element by element, and who has used it since the last barrier."""
+    """What all memory holds, element by element, and which ranks have used it since the last barrier."""
 
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0

@@ -121,7 +121,7 @@ class Cell:
         return self.writers
 
     def write(self, receive: int, *, step: int) -> None:
-        """Note a receive; those of one step combine with the same data, in any order."""
+        """Note a receive; the receives of one step combine with the same data, in any order."""
         if step != self.step:
             self.writers_before, self.readers_before = self.writers, self.readers
             self.step, self.writers, self.readers = step, set(), set()

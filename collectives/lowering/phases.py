@@ -11,7 +11,7 @@ overlap: in phase k a rank posts block k of each shard, combines block k - 1 and
 small and stays in cache; a number crosses memory once when it is read and once when it is written, as Peng et al.
 ("Optimizing MPI collectives on shared memory multi-cores", SC 2023) have it. A mailbox has two sets of blocks, which
 phases use in turn: one barrier after a block was posted it is read, one more later it may be overwritten.
-Contributions are combined in rank order, so the bits are those of ``algorithms/ordered.py``. Nothing is sent.
+Contributions are combined in rank order, so the bits are the same as with ``algorithms/ordered.py``. Nothing is sent.
 
 ``check_phases.py`` proves that no rank touches what another one writes in the same phase.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.lookup import lookup
 
-Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and whose
+Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and its rank
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Share:
 
     Args:
         partition: the shards.
-        rank: whose share.
+        rank: the rank that does this share.
         block: elements that stay in a cache with what is combined with them.
         at_once: whether all contributions to an element must be combined in one go, because results are rounded.
     """

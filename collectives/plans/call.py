@@ -94,7 +94,7 @@ class Call:
         return (*transport.hosts[self.root :], *transport.hosts[: self.root])
 
     def check(self, transport: Transport) -> dict[str, object]:
-        """See that the arguments are allowed, or raise ValueError; those that must be equal on all ranks."""
+        """See that the arguments are allowed, or raise ValueError; return those that must be equal on all ranks."""
         lookup("collective", self.collective, COLLECTIVES)
         if not isinstance(self.algorithm, str):
             raise ValueError(f"algorithm must be a name such as 'ring', not {self.algorithm!r}")

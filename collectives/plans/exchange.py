@@ -1,6 +1,6 @@
 """Every rank has bytes for every other one: what gathers, scatters and all-to-alls come down to.
 
-Each message goes straight from who has it to who wants it. Nothing is kept for the next call.
+Each message goes straight from the rank that has it to the rank that wants it. Nothing is kept for the next call.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Action = Callable[[], object]
 
 @dataclass(frozen=True)
 class BoundInstruction:
-    """Wait for all of these, then do all of those.
+    """Make all ``waits``, then do all ``actions``.
 
     ``awaited`` says what the waits are for, and ``tests`` asks the same without blocking.
     """
@@ -87,7 +87,7 @@ class InstructionRun:
         self.go(self.calls)
 
     def go(self, calls: Sequence[Action]) -> None:
-        """Make these calls, the last ones of the run. Their iterator knows how many are left, so nobody counts them."""
+        """Make these calls, the last ones of the run. Their iterator knows how many are left, without a counter."""
         left = self.left = iter(calls)
         try:
             for call in left:
@@ -126,7 +126,7 @@ class InstructionRun:
     def on(self, buffer: Array) -> InstructionRun | None:
         """The same on another buffer of this count and type, made without the other ranks; None if they are needed.
 
-        The two share side buffers, so the runs of one must be over when those of the other begin.
+        The two share side buffers, so a run of one must be over when a run of the other begins.
         """
         return None
 

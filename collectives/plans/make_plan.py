@@ -1,7 +1,7 @@
 """From what a user asks for to a plan.
 
 Call        (call.py)       checks the arguments on this rank
-agree       (transports/)   compares them with those of the other ranks
+agree       (transports/)   compares them with the other ranks' arguments
 Workspace   (plan.py)       says which buffer is worked on in place, and what is copied around that
 RUNNERS     (runners/)      carry the collective out: by messages, in shared memory, or by the MPI library
 Plan        (plan.py)       is all of it together, to be run many times
@@ -63,7 +63,7 @@ def make_plan(
         segment_bytes: the largest message. If not given, the tuning table decides; without one it is 256 KiB on one
             host and 60 KiB between hosts.
         weights: a number for each rank: it owns a part in proportion, in whole elements. Equal ones if not given.
-        counts: the elements that each rank owns, instead of weights; their sum is that of the full buffer.
+        counts: the elements that each rank owns, instead of weights; their sum is the full buffer's count.
         root: the rank that has the data of a broadcast, or gets the result of a reduce.
         slab: what the plan's own memory is taken from. If not given, the plan makes a slab of its own.
         alike: whether ``auto`` picks one algorithm for an all_reduce, a reduce_scatter and an all_gather of the same

@@ -3,7 +3,7 @@
     direct   a send leaves from the buffer; a receive goes into it, or into a side buffer from which it is merged later
     staged   the transport cannot reach the buffer's memory: every message has a side buffer of pinned host memory
 
-A staged send is lifted: copied out, ordered behind the kernel that wrote it, so that the host waits once for both.
+A staged send is lifted: copied out, ordered after the kernel that wrote it, so that the host waits once for both.
 While one message is on the wire, the next is lifted, and the receiver merges the one before: combining reads the
 pinned memory over the bus, so there is no copy in between.
 """

@@ -47,7 +47,7 @@ class OneOffs:
 
     @classmethod
     def of(cls, transport: Transport) -> OneOffs:
-        """Those of a transport, which live as long as it does."""
+        """The kept plans of a transport, which live as long as it does."""
         found: OneOffs | None = vars(transport).get("one_offs")
         if found is None:
             found = vars(transport)["one_offs"] = cls(transport)

@@ -130,7 +130,7 @@ class Plan:
         return self.once()
 
     def once(self) -> Array:
-        """A whole run, for a caller who has seen to it that no other thread uses the transport."""
+        """A whole run; the caller makes sure that no other thread uses the transport."""
         self.check_idle()
         for call in self.before:
             call()
@@ -145,7 +145,7 @@ class Plan:
         self.finish()
 
     def carry(self, part: Callable[[], T]) -> T:
-        """Do a part of a run. After an error nobody knows which messages are over: then none is started again."""
+        """Do a part of a run. After an error it is unknown which messages are over: then no run is started again."""
         try:
             return part()
         except BaseException as error:

@@ -7,7 +7,7 @@
     broadcast        root            everyone
     reduce           everyone        root          (rank 0; ``renamed`` gives a program another root)
 
-Whoever holds data of a chunk at first contributes to it; whoever holds it at the end holds all contributions.
+A rank that holds data of a chunk at first contributes to it; a rank that holds it at the end holds all contributions.
 """
 
 from collections.abc import Callable

@@ -3,16 +3,16 @@
 The model. Every rank has a port, and every host one port to the network, each with two directions. A message begins
 when both its ends are in their step, as large messages of MPI libraries do (rendezvous). Alpha later it moves: b bytes
 take b beta, if the outgoing side of one port and the incoming side of the other are theirs alone. Messages that meet at
-a port share it fairly (``sharing.py``): that is contention. A message that is there takes b gamma of the rank that
+a port share it fairly (``sharing.py``): that is contention. A message that has arrived takes b gamma of the rank that
 combines it. Messages inside a host use the ports of the ranks. Messages between hosts use the ports of the hosts, which
 the ranks of a host share, with an alpha and beta of their own. A rank enters a step when all messages of its previous
 one, sent and received, are there. For the ring this gives the closed forms in ``algorithms/ring.py``; for the naive
 algorithm it shows the crowd at rank 0. Not modelled are segments, which let steps overlap, and that MPI libraries send
 small messages before they are wanted.
 
-Messages also take o seconds each of a rank's one processor, which does one thing after another. When a step begins it
-hands over the sends, o for each; a message begins no earlier. Then it turns to the messages that are there, o for each,
-and the sum right behind it. With o = 0 sends and plain receives do not need the processor.
+Messages also take o seconds each of a rank's one processor, which does one thing after another. When a step begins, the
+processor hands over the sends, o for each; a message begins no earlier. Then it turns to the messages that have
+arrived: o for each, and right after it the sum. With o = 0 sends and plain receives do not need the processor.
 
 Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), whose g is 0
 here. Where messages begin, share and end is as in SimGrid, an independent simulator (decision 0013).

@@ -1,7 +1,7 @@
 """A collective algorithm as data: what one rank sends and receives, step by step.
 
-An algorithm is a function of (rank, size) that returns a ``Program``. Whoever reads programs (``verify``, ``cost``,
-``explain``, ``messages``) knows no algorithm by name, and whoever writes one needs nothing but these four classes.
+An algorithm is a function of (rank, size) that returns a ``Program``. The code that reads programs (``verify``,
+``cost``, ``explain``, ``messages``) knows no algorithm by name, and an algorithm needs nothing but these four classes.
 
 Meaning. The buffer has ``size * parts`` chunks, of which rank r owns those from ``r * parts`` on. All sends of a step
 read what the buffer held when the step began; a receive either replaces chunks or combines what arrives with what is

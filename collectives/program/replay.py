@@ -74,7 +74,7 @@ def run(programs: Sequence[Program], *, keep: bool = False) -> list[RankReplay]:
     """``replay`` that keeps only the end, unless ``keep`` is set: this takes less memory."""
     lanes: Lanes = defaultdict(Lane)
     ranks = [RankReplay(program, keep=keep) for program in programs]
-    ready = deque(ranks)  # those whose step is over
+    ready = deque(ranks)  # the ranks whose step is over
     while ready:
         entering = ready.popleft()
         for lane in entering.enter(lanes):

@@ -5,9 +5,9 @@
         b to y      1/3     three flows go into y, and each has a third of it
         c to y      1/3
 
-Each flow goes through two sides of ports: the outgoing one of its sender, the incoming one of its receiver. Flows share
-a side evenly; but what one of them cannot use, since it has less of its other side, is for the others. So nobody could
-have more without taking it from somebody who has no more than he.
+Each flow goes through two sides of ports: the outgoing side of its sender's, the incoming side of its receiver's. Flows
+share a side evenly. What a flow cannot use of a side, because its other side gives it less, is for the other flows. So
+a flow could have more only by taking it from a flow that has no more than it has.
 
 Source: Bertsekas and Gallager, Data Networks (1992), section 6.5, where it is called progressive filling.
 """
@@ -46,8 +46,8 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
     """The part of its two sides that each flow has.
 
-    The side with the least for each of its flows says what these have, then the one with the least of what is left for
-    each of the others, and so on.
+    The side with the least for each of its flows sets their rate. Then the side with the least left for each of its
+    other flows sets theirs, and so on.
     """
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}

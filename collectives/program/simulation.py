@@ -4,8 +4,8 @@
                                                  `-- alpha --> the flow from 0 to 1 moves the message --> it is over
         rank 1 enters the step that receives it ---'
 
-When it is over depends on the other flows at its ports. Whenever a flow comes or goes, those that are connected with it
-get new rates, and are looked at again when the first of them is through with a message.
+When it is over depends on the other flows at its ports. Whenever a flow comes or goes, the flows connected with it get
+new rates. They are looked at again when the first of them is through with a message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rank:
     program: Program
     number: int = -1
     entered_s: Number = 0.0  # when its current step began
-    done_s: Number = 0.0  # when the last of what is done of this step was done
+    done_s: Number = 0.0  # when the last message that is done in this step was done
     busy_s: Number = 0.0  # until when its processor has work
     left: int = 0  # messages of the step, sent and received, that are not done
 
@@ -50,7 +50,7 @@ class Event:
 
 
 class Message(NamedTuple):
-    """One that both its ends have posted."""
+    """A message that both its ends have posted."""
 
     moves_s: Number
     nbytes: Number
@@ -70,7 +70,7 @@ class Flow:
     queue: deque[Message] = field(default_factory=deque)  # the first is on the move, the others wait for that
     rate: float = 1.0  # the part of its ports that it has
     over_s: Number = 0.0  # when the first message of the queue is over, at this rate
-    look: Event | None = None  # at this flow, and at those that it is connected with
+    look: Event | None = None  # at this flow, and at the flows connected with it
 
 
 class Simulation:
@@ -100,7 +100,7 @@ class Simulation:
         return float(time_s)
 
     def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
-        """The time of what happens at once at these places, where it has been found several times.
+        """The one time of what happens at once at these places, from the times found for it.
 
         Also called where the time is known: ``dear_mpi/simulate/prices/columns.py`` notes what came first there.
         """
@@ -126,7 +126,7 @@ class Simulation:
             raise ProgramError("the programs block each other for ever: verify() names the rank and the step")
 
     def enter(self, time_s: Number, index: int) -> None:
-        """Begin the next step of a rank: post its messages, and begin those that their other end has posted."""
+        """Begin the next step of a rank: post its messages, and begin each message whose other end is posted."""
         rank = self.ranks[index]
         rank.number += 1
         rank.entered_s = rank.done_s = rank.busy_s = time_s
@@ -156,7 +156,7 @@ class Simulation:
         return self.flows[index, peer]
 
     def move(self, time_s: Number, flow: Flow, message: Message) -> None:
-        """Let a message move behind those before it; a flow has its ports for itself until ``share`` says otherwise."""
+        """Queue a message of a flow, which has its ports for itself until ``share`` says otherwise."""
         flow.queue.append(message)
         if len(flow.queue) == 1:
             flow.rate, flow.over_s = 1.0, time_s + message.nbytes * flow.link.beta
@@ -176,7 +176,7 @@ class Simulation:
         self.look_later(rates)
 
     def look_later(self, flows: Collection[Flow]) -> None:
-        """Look at connected flows when one of them is through with a message, and not when that was due before."""
+        """Look at connected flows when the first of them is through with a message; call their earlier looks off."""
         if flows:
             look = self.later(min((flow.over_s for flow in flows), key=self.key), self.look, flows)
         for flow in flows:
@@ -196,7 +196,7 @@ class Simulation:
         self.look_later([flow for flow in flows if flow.queue])
 
     def go_on(self, flow: Flow, *, alone: bool) -> None:
-        """Move the next message of a flow. If it is alone, nobody else minds if it paused before that."""
+        """Move the next message of a flow. If the flow is alone, a pause before it affects no other flow."""
         message = flow.queue[0]
         moves_s = self.latest(message.moves_s, flow.over_s)
         self.moment([moves_s] if alone else [moves_s, flow.over_s], flow.sides)

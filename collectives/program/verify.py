@@ -4,7 +4,7 @@ What is checked: every send has its receive, in the same step and with the same 
 contribution is combined twice; no two receives of a step touch one chunk unless both combine; every rank finishes even
 if every send blocks until it is received; the collective's promise holds at the end. Errors name rank, step and chunk.
 
-The idea is that of msccl-tools' ``Algorithm.check_implements``.
+The idea is taken from msccl-tools' ``Algorithm.check_implements``.
 """
 
 from collections.abc import Sequence
@@ -122,7 +122,7 @@ def keeps_rank_order(programs: Sequence[Program]) -> bool:
 
 
 def in_order(rows: list[list[Row]], rank: int, number: int, chunk: int, step: Step) -> bool:
-    """Whether what a step combines into a chunk are neighbours: each begins with the rank after the one before."""
+    """Whether the contributions that a step combines into a chunk come from consecutive ranks, in rank order."""
     peers = [receive.peer for receive in step.receives if chunk in receive.chunks]
     masks = [rows[source][number][chunk] for source in sorted([rank, *peers])]
     numbers = [index for mask in masks for index in range(mask.bit_length()) if mask >> index & 1]

@@ -76,7 +76,7 @@ class Port:
         self.leaving: deque[tuple[float, EmulatedSend]] = deque()
 
     def depart(self, send: EmulatedSend) -> None:
-        """Put a message behind those that are leaving already."""
+        """Let a message leave after the messages that are already leaving."""
         begin_s = max(time.perf_counter(), self.outgoing_free_s)
         self.outgoing_free_s = begin_s + send.nbytes / self.link.bandwidth
         self.leaving.append((self.outgoing_free_s + self.link.latency_s, send))
@@ -101,7 +101,7 @@ class Port:
 
 
 class EmulatedRequest(Wrapper[Request]):
-    """One end of a message; whoever waits for it sleeps."""
+    """One end of a message; a rank that waits for it sleeps."""
 
     def __init__(self, port: Port, below: Request, nbytes: int) -> None:
         super().__init__(below)

@@ -69,7 +69,7 @@ def mapped(address: int | None) -> int:
 
 
 def collapse(block: Array) -> str:
-    """Ask the system to keep a block in huge pages; why it has none then, or nothing. All that is lost is time."""
+    """Ask the system to keep a block in huge pages; why it has none, or an empty text. Only time is lost then."""
     for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
         failed = libc().madvise(block.ctypes.data, block.nbytes, advice)
     return f"none: MADV_COLLAPSE says {os.strerror(ctypes.get_errno())}" if failed else ""

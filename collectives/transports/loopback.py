@@ -28,7 +28,7 @@ from dear_mpi.kernels.events import synchronize
 __all__ = ["LoopbackTransport", "run_loopback"]
 
 T = TypeVar("T")
-GRACE_S = 2.0  # after an error, for ranks that compute to come to where they hear of it
+GRACE_S = 2.0  # after an error, until ranks that compute reach a call that raises
 
 
 class Hub:
@@ -184,7 +184,7 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: S
     ``hosts`` are the numbers of the hosts that the ranks say they are on: one for all if it is not given.
 
     Raises:
-        Exception: the first that any rank raised; the other ranks are released, so nobody hangs.
+        Exception: the first that any rank raised; the other ranks are released, so no rank hangs.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]
@@ -200,7 +200,7 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: S
             results[rank] = function(LoopbackTransport(hub, rank))
             ended.put(None)
         except BaseException as error:
-            with hub.changed:  # which others need to hear of it: their errors come behind this one
+            with hub.changed:  # the other ranks need it to hear of this error, so theirs come later
                 ended.put(error)
                 hub.fail(f"rank {rank} failed: {error}")
 

@@ -26,7 +26,7 @@ from dear_mpi.collectives.transports.waits import Meeting, Waits
 from dear_mpi.kernels.array import Array, library_of
 
 UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed
-MAKING: dict[int, OneThread] = {}  # by communicator: those whose transport is being made
+MAKING: dict[int, OneThread] = {}  # by communicator, while its transport is being made
 NAPS_S = 100e-6, 5e-3  # first and longest nap of a rank that waits asleep
 
 
@@ -43,7 +43,7 @@ class MpiTransport:
     spins = True
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
-        comm = MPI.Intracomm(comm)  # of mpi4py's own class: that of the user may have methods of its own
+        comm = MPI.Intracomm(comm)  # of mpi4py's own class: the user's may have other methods
         self.native = comm.Dup()
         names = self.native.allgather(MPI.Get_processor_name())
         self.hosts = tuple(map(names.index, names))

@@ -1,11 +1,11 @@
 """How ranks wait: a rank with enough cores spins, which is fastest; a rank without them sleeps between looks.
 
-    spin     MPI_Wait            the answer within a microsecond, and a core taken from whoever could use it
+    spin     MPI_Wait            the answer within a microsecond, and a core that other threads cannot use
     sleep    MPI_Test, a nap     the answer within a nap, and the core for compute: of this rank, or of another one
 
-Where more threads than cores want to run, a rank that spins takes the turn of its own layers. Whoever makes a transport
-patient says how many threads each rank has; it is decided once, for all messages of plans. Set-up, reports and the MPI
-library's own collectives wait as MPI does.
+Where more threads than cores want to run, a rank that spins takes the turn of its own layers. The code that makes a
+transport patient says how many threads each rank has; it is decided once, for all messages of plans. Set-up, reports
+and the MPI library's own collectives wait as MPI does.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def quota(folder: Path) -> float:
 
 
 def machine() -> str:
-    """Whose kernel schedules this process: hosts made of containers or namespaces may be one machine."""
+    """The machine whose kernel schedules this process: hosts made of containers or namespaces may be one machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     except OSError:
@@ -108,8 +108,8 @@ def crowd_of(transport: Transport, threads: int) -> Crowd:
 
 
 def patient(transport: Transport, threads: int, runner: str) -> Transport:
-    """Collective: the transport, or one whose ranks sleep while they wait, if each rank has so many threads, and these
-    are more than the cores. Then rank 0 says so in one line. Under ``native`` the MPI library waits, as it likes."""
+    """Collective: the transport; or, if so many threads on each rank are more than the cores, one whose ranks sleep
+    while they wait. Then rank 0 says so in one line. Under ``native`` the MPI library decides how to wait."""
     if not transport.spins or transport.size == 1 or runner == "native":
         return transport
     crowd = crowd_of(transport, threads)
@@ -121,7 +121,7 @@ def patient(transport: Transport, threads: int, runner: str) -> Transport:
 
 
 class PatientTransport(Wrapper[Transport]):
-    """A transport whose messages of plans are waited for asleep."""
+    """A transport whose ranks sleep while they wait for messages of plans."""
 
     spins = False
 

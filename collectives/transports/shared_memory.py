@@ -43,7 +43,7 @@ class Region:
 
 
 class SharedMemory:
-    """The blocks of this process, and those of its peers that it has mapped; both live as long as they are in use."""
+    """The blocks of this process, and the peers' blocks that it has mapped; both live as long as they are in use."""
 
     def __init__(self) -> None:
         self.own: dict[int, Region] = {}  # by address

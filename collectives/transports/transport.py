@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Request(Protocol):
     """A message that can be sent or received again and again, from or to the same memory.
 
-    The methods are those of ``mpi4py.MPI.Prequest``, so that MPI's own requests need no wrapper in the inner loop.
+    It has the methods of ``mpi4py.MPI.Prequest``, so that MPI's own requests need no wrapper in the inner loop.
     Waiting for a request that was not started returns at once.
     """
 
@@ -47,7 +47,7 @@ class Memory(Protocol):
         """
 
     def shares(self, array: Array) -> bool:
-        """Whether ``reach`` finds the array on this rank, so that it works if it finds those of the others."""
+        """Whether ``reach`` finds the array on this rank; it works if it finds the array on all ranks."""
 
     def takes(self, array: Array) -> bool:
         """Whether messages can be sent from and received into memory like this array's; host memory always can be.
@@ -94,7 +94,7 @@ class Transport(Protocol):
 
     rank: int
     size: int
-    spins: bool  # whether who waits for a message keeps a core busy
+    spins: bool  # whether a rank that waits for a message keeps a core busy
     hosts: tuple[int, ...]  # the number of the host of each rank, the same on all ranks
     kept: WeakSet[Any]  # what is to be freed before the ranks part
     under_way: set[object]  # plans whose messages may not be over: dropped by a user, they stay here for good
@@ -109,7 +109,7 @@ class Transport(Protocol):
     def native(self) -> Any | None:
         """The MPI communicator on which the library's own collectives work; None where there is none.
 
-        Plans send messages on it, too. Others who send on it must take a tag from ``next_tag``.
+        Plans send messages on it, too. Other code that sends on it must take a tag from ``next_tag``.
         """
 
     @property
@@ -134,7 +134,7 @@ class Transport(Protocol):
     def barrier(self, *, asleep: bool = False) -> None:
         """Collective: return when all ranks have come.
 
-        If ``asleep``, one of them does something long. Those that wait leave their cores to others; that is no stall.
+        If ``asleep``, one of them does something long. The others wait without using their cores; that is no stall.
         """
 
     def abort(self, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What a rank waits for at present: whoever waits says so here, in two assignments, and a watchdog reads it."""
+"""What a rank waits for at present: a thread that waits says so here, in two assignments, and a watchdog reads it."""
 
 import sys
 import threading
@@ -39,7 +39,7 @@ class Waits:
 
 
 class Meeting:
-    """All ranks come together for ``what``. The stack of the thread that waits says who called."""
+    """All ranks come together for ``what``. The stack of the thread that waits names the caller."""
 
     def __init__(self, what: str) -> None:
         self.what, self.thread = what, threading.get_ident()
@@ -53,7 +53,7 @@ class Meeting:
 
 
 def caller(frame: FrameType) -> str:
-    """Who called the transport."""
+    """The code that called the transport."""
     here: FrameType | None = frame
     while here is not None and {"transports", "threading.py"} & set(Path(here.f_code.co_filename).parts):
         here = here.f_back

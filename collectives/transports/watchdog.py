@@ -1,9 +1,10 @@
-"""A watchdog: a thread that says when a rank has waited for too long, for what, and who keeps it waiting.
+"""A watchdog: a thread that says when a rank has waited for too long, for what, and which ranks keep it waiting.
 
-It looks at the transport's ``Waits`` now and then, and costs those who wait nothing. It never calls MPI but to abort.
+It looks at the transport's ``Waits`` now and then, and costs the waiting ranks nothing. It calls MPI only to abort.
 
-What it cannot know: who is late on another host (each host speaks for its own ranks), and which part of a library's own
-collective is missing. Of a lost message it knows the link if all ranks are in sight: the wait at the earliest point.
+What it cannot know: which rank of another host is late (each host speaks for its own), and which part of a library's
+own collective is missing. Of a lost message it knows the link if all ranks are in sight: the wait at the earliest
+point.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark of a collective.
+"""The backends that take part in the benchmark of a collective.
 
     native...     the MPI library's own calls (native.py)
     prototype     a ring on a page of mpi4py (all_reduce alone)
@@ -89,13 +89,13 @@ def direct(setup: Setup) -> Prepared:
 
 @dataclass(frozen=True)
 class Backend:
-    """Who carries a collective out and is no plan of ours, and how the benchmark treats it."""
+    """A way to carry a collective out that is no plan of ours, and how the benchmark treats it."""
 
     open: Callable[[Setup], Prepared]
     maker: str = "ours"  # or MPI, for the libraries that ours are compared with; or others
     segments: bool = True  # whether the size of the largest message makes a difference to it
     processes: bool = False  # whether its ranks must be the processes of an MPI job
-    alone: bool = False  # whether it takes its turns apart from the others, whom its threads would disturb
+    alone: bool = False  # whether it takes its turns apart from the others, which its threads would disturb
     check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
     session: Callable[[World], AbstractContextManager[str]] | None = None  # around all its cases; gives its long name
 

@@ -29,7 +29,7 @@ CADENCES = ("isolated", "streaming")
 class Case:
     """A collective on a full buffer of ``nbytes``, rounded down to whole elements.
 
-    ``memory`` is that of our plans on the host: shared, private, or auto, what each would have in a user's program.
+    ``memory`` is where our plans' buffers are on the host: shared, private, or auto, as in a user's program.
     """
 
     collective: str

@@ -101,7 +101,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured, of whom (``names``); ``left_out``: who and why, in which collectives, at which sizes."""
+    """What was measured, of which backends (``names``); ``left_out``: why others were not, by collective and size."""
 
     rows: list[Row]
     fit: Fit | None

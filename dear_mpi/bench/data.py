@@ -4,7 +4,7 @@ Element i of a rank is ``pattern(i + turn)``, and the pattern has a period. So a
 that was computed once: filling is one copy, checking one comparison, of bits.
 
     reductions            pattern depends on the rank; expected: the patterns of all ranks, combined
-    all_gather, broadcast the same pattern everywhere; what a rank does not bring is filled with that of the next turn
+    all_gather, broadcast the same pattern everywhere; what a rank does not bring has the next turn's pattern
 """
 
 from collections.abc import Callable

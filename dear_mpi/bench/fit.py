@@ -80,7 +80,7 @@ def fit_network(rows: Sequence[Row], hosts: Sequence[int] = (), *, explains: str
 
 
 def distinct(relative: Array) -> list[int]:
-    """The columns that are something else than a mixture of those before them; alpha's and beta's are kept anyway."""
+    """The columns that are no mixture of earlier columns; alpha's and beta's are kept anyway."""
     kept = [0, 1]
     for column in range(2, relative.shape[1]):
         others, new = relative[:, kept], relative[:, column]

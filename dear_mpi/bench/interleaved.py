@@ -50,7 +50,7 @@ class Interleaved:
             self.backends[name, prepared.segment_bytes or segment_bytes] = prepared, memory
 
     def new_data(self, world: World, streams: Streams, memory: str) -> Data:
-        """The arrays of a memory. They begin at the border of a page: MPI libraries copy from one to the other, and
+        """The arrays of a memory. They begin at a page boundary: MPI libraries copy from one to the other, and
         memcpy is slow where NumPy often puts the second one (see ``SLOW_TO_COPY`` in kernels/reference.py)."""
         allocate = reference.allocate if memory in ("private", "device") else world.transport.memory.allocate
 
@@ -78,7 +78,7 @@ class Interleaved:
         wrong = dict.fromkeys(self.backends, 0)
         for group, counts in itertools.product(self.groups(), [False] + [True] * turns):
             self.turn += 1
-            # In another order each time, so that nobody always comes behind the slowest; the same on all ranks.
+            # In another order each time, so that no backend always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
                 prepared, memory = self.backends[key]
                 data = self.data(memory)
@@ -131,7 +131,7 @@ class Interleaved:
         return elapsed_s / calls
 
     def groups(self) -> list[list[Key]]:
-        """Who takes turns. What the threads of some still do would hit whoever comes next: these are on their own."""
+        """Which backends take turns. What the threads of some still do would hit the next: these are on their own."""
         alone = [key for key in self.backends if key[0] in BACKENDS and BACKENDS[key[0]].alone]
         return [[key for key in self.backends if key not in alone], alone]
 

@@ -33,8 +33,8 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One kernel on one list of tensors. ``of_copy`` is its bandwidth over that of one copy of the bucket, and
-    ``faster_than_each`` how many times it is as fast as one copy per tensor (None where there is one tensor)."""
+    """One kernel on one list of tensors. ``of_copy`` is its bandwidth over the bandwidth of one copy of the bucket,
+    and ``faster_than_each`` how many times it is as fast as one copy per tensor (None where there is one tensor)."""
 
     kernel: str
     tensors: str

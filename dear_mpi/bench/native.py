@@ -62,7 +62,7 @@ class Form:
         return not self.beside or (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in")
 
 
-FORMS = {  # by what stands behind the library in a backend's name
+FORMS = {  # by what follows the library in a backend's name
     "": Form(),
     "-nonblocking": Form(nonblocking),
     "-persistent": Form(persistent),

@@ -62,7 +62,7 @@ def rank_0_does(world: World, action: Callable[[], T]) -> T:
 
 
 def check_other(name: str, world: World, command: str) -> None:
-    """A ValueError if it is the library of this job, or nobody knows how to start it on several hosts."""
+    """A ValueError if it is the library of this job, or runs on several hosts and ``command`` does not say how."""
     if len(set(world.transport.hosts)) > 1 and not command:
         raise ValueError(f"algorithm {name!r} on several hosts needs --other-mpi, its launcher with their names")
     if world.transport.name.startswith(OTHERS[name]):
@@ -139,7 +139,7 @@ class Child:
             found = os.read(self.stdout.fileno(), 1 << 16)
             if not found:
                 raise ValueError(f"the job for {self.name!r} has ended: {self.last_words()}")
-            said += found  # nothing comes behind an answer before the next order
+            said += found  # nothing comes after an answer before the next order
         content: dict[str, Any] = json.loads(answer[1])
         return content
 

@@ -16,7 +16,7 @@ from dear_mpi.kernels.array import Array
 class PrototypeRing:
     """All-reduce (sum) of ``x`` in place over an mpi4py communicator; unequal chunks would take another page.
 
-    ``tag`` marks its messages: nobody else on the communicator may have it.
+    ``tag`` marks its messages: no other message on the communicator may have it.
     """
 
     def __init__(self, x: Array, comm: Any, *, tag: int, segment_bytes: int = 256 * 1024) -> None:

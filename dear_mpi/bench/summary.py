@@ -1,4 +1,4 @@
-"""Sum up many rows: times over those of the fastest call of an MPI library at each size, by classes of sizes."""
+"""Sum up many rows: times over the fastest call of an MPI library at each size, by classes of sizes."""
 
 import statistics
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def against_peers(rows: Sequence[Row]) -> list[Row]:
 
 
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """The rows of the backends that were named; of a library whose best call was asked for, that one at each size."""
+    """The rows of the backends that were named; for a library's best call, its best row at each size."""
     best: dict[tuple[str | None, int], Row] = {}
     for row in rows:
         key = mpi_of(row.algorithm), row.bytes
@@ -43,11 +43,11 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
-    """For each of ours, and for the best of them: the geometric mean of its times over those of its peers, per class.
+    """For each of ours, and for the best of them: the geometric mean of its times over its peers' times, per class.
 
     Rows are of one collective. A row whose interval is wider than its median tells nothing, nor does one whose peer has
-    such an interval. A class counts the sizes alone that tell something of each one that has a mean there. None where a
-    class has no such size.
+    such an interval. A class counts only the sizes that tell something of every algorithm with a mean there. None where
+    a class has no such size.
     """
     noisy = {(row.algorithm, row.bytes) for row in rows if row.ci_high_us - row.ci_low_us > row.p50_us}
     ratios: dict[str, dict[int, float]] = {}

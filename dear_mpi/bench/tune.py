@@ -1,5 +1,5 @@
 """From measured rows to the rules of ``auto``: the fastest of our algorithms at each size. If others are within its
-interval, that of the size below is preferred, then the one that was named first.
+interval, the algorithm of the size below is preferred, then the one that was named first.
 
 Not all ranks and buffers can work in shared memory. So what works there has a rule beside the others, where it is
 faster on the whole.
@@ -55,7 +55,7 @@ def key(row: Row) -> tuple[str, int]:
 
 
 def fastest(rows: list[Row], below: Row | None) -> Row:
-    """The row whose algorithm ``auto`` takes at one size, given that of the size below."""
+    """The row whose algorithm ``auto`` takes at one size, given the row of the size below."""
     best = min(rows, key=lambda row: row.p50_us)
     as_good = [row for row in rows if row.p50_us <= best.ci_high_us]
     return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])

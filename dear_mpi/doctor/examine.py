@@ -22,7 +22,7 @@ def look(launch: Launch, device: str | None) -> Facts:
 
 
 def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
-    """Collective: the facts of all ranks and of their links; those of this rank, where MPI is not usable."""
+    """Collective: the facts of all ranks and of their links; only this rank's facts, where MPI is not usable."""
     flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
     agree(world.transport, "doctor", lambda: flags)
     if not alone.usable:

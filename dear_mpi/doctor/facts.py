@@ -16,7 +16,7 @@ from dear_mpi.doctor.settings import read
 from dear_mpi.kernels.gpu import Gpu
 from dear_mpi.ranks.world import World
 
-# What decides how messages travel, where somebody has set it.
+# Settings that decide how messages travel, where they are set.
 SETTINGS = (
     *("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_smsc", "OMPI_MCA_opal_cuda_support"),
     *("OMPI_MCA_opal_common_ucx_tls", "OMPI_MCA_opal_common_ucx_devices"),
@@ -97,7 +97,7 @@ class Facts:
 
     @property
     def foreign(self) -> bool:
-        """Whether the launcher is that of another MPI than the library."""
+        """Whether the launcher belongs to another MPI than the library."""
         return self.mpi is not None and self.mpi.size == 1 < self.launch.size
 
 

@@ -54,7 +54,7 @@ def low_thread_level(facts: Facts) -> Iterator[Finding]:
     if facts.mpi is not None and not facts.mpi.threads_suffice:
         yield broken(
             f"MPI was started with {facts.mpi.thread_level}, but training calls it from a second thread",
-            "leave mpi4py.rc.thread_level as it is; if nobody lowered it, use an MPI that was built with threads",
+            "leave mpi4py.rc.thread_level as it is; if it was not lowered, use an MPI that was built with threads",
         )
 
 

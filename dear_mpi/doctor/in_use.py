@@ -52,7 +52,7 @@ def selected(kind: str) -> str | None:
 
 
 def copies() -> str | None:
-    """What copies from the memory of one process to that of another."""
+    """What copies from one process's memory to another's."""
     for path in loaded("libopen-pal"):
         try:
             library = ctypes.CDLL(path)

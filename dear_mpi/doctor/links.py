@@ -19,7 +19,7 @@ WARM_UP = 3
 
 
 def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFacts]:
-    """Collective: a row per pair of neighbours, the same on all ranks; ``nbytes`` is that of the large messages."""
+    """Collective: a row per pair of neighbours, the same on all ranks; ``nbytes`` is the size of the large messages."""
     size = transport.size
     rows: list[LinkFacts] = []
     for source in range(size if size > 2 else size - 1):

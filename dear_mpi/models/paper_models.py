@@ -5,7 +5,7 @@ paper's batch size, and when the forward pass calls it. A user's own table has t
 
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
 
-The batch is that at which FLOPs are counted; only ``dear-mpi simulate --batch`` asks for it. A profile
+The batch is the one at which FLOPs are counted; only ``dear-mpi simulate --batch`` asks for it. A profile
 (``dear_mpi/training/profiles/profile.py``) is a table, in which seconds take the place of FLOPs.
 """
 
@@ -31,7 +31,7 @@ FORWARD_S = 0.1  # where nothing is said
 class Module:
     """One module of a model: elements of each tensor, and forward FLOPs.
 
-    Its share of the backward pass is that of the forward pass, unless ``backward`` says another one.
+    Its share of the backward pass is its share of the forward pass, unless ``backward`` says another one.
     """
 
     name: str

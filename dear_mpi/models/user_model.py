@@ -38,9 +38,9 @@ def build_model(spec: str, dataset: Dataset, rng: np.random.Generator, dtype: np
 
     Args:
         spec: ``path/to/mine.py:build``.
-        dataset: its ``shape`` is that of one input; ``classes`` is the number of labels, 256 for text.
+        dataset: its ``shape`` is the shape of one input; ``classes`` is the number of labels, 256 for text.
         rng: in the same state on all ranks.
-        dtype: that of the parameters that are to be trained.
+        dtype: the type of the parameters that are to be trained.
 
     Raises:
         ValueError: there is no such file or function, it fails, or it does not return such layers.
@@ -96,7 +96,7 @@ def named(number: int, layer: Any, model: str) -> str:
 
 
 def try_out(model: UserModel, dataset: Dataset) -> None:
-    """Let one example through, forward and backward. It leaves its gradients behind, which nobody reads.
+    """Let one example through, forward and backward. Its gradients stay in the parameters, and are never read.
 
     Raises:
         ValueError: a layer or the loss fails, or returns what cannot go on; the message names it.

@@ -4,7 +4,7 @@
                         o mark        ^ wait
     communication       ^ wait        o mark         kernels that combine and copy               (engine's thread)
 
-What is launched on a stream runs later, in order. A **mark** is set behind what was launched so far: the other stream
+What is launched on a stream runs later, in order. A **mark** is set after what was launched so far: the other stream
 waits for it, without the host. (That the host waits before MPI touches a buffer is up to the plan, see the note in
 ``collectives/plans/runners/messages.py``.) The time between two marks of a stream is what its work took, with pauses.
 """
@@ -30,7 +30,7 @@ class Stream:
         return nullcontext()
 
     def mark(self) -> Any:
-        """A mark behind all that was launched so far."""
+        """A mark after all that was launched so far."""
         return time.perf_counter()
 
     def wait(self, mark: Any) -> None:

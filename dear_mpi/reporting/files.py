@@ -31,7 +31,7 @@ def check_writable(flag: str, path: Path) -> None:
 
 
 def check_different(files: Iterable[tuple[str, Path | None]]) -> None:
-    """See that no file is to be written for two ends.
+    """See that no file is to be written for two purposes.
 
     Args:
         files: how the user named each, and its path, if there is one.
@@ -71,7 +71,7 @@ def is_same(one: Path, other: Path) -> bool:
 
 @contextmanager
 def replacing(flag: str, path: Path) -> Iterator[Path]:
-    """Where to write. At the end of the block that takes the place of the file; after an error the old one stays.
+    """A path to write to. At the end of the block it replaces the file; after an error the old file stays.
 
     Raises:
         ValueError: it cannot be written; ``flag`` is how the user named it.
@@ -94,7 +94,7 @@ def is_plain(path: Path) -> bool:
 def unfinished(path: Path) -> Iterator[Path]:
     """A file beside this one, of the same ending and the mode of the file that it replaces; gone after the block.
 
-    It is locked meanwhile: by that ``tidy`` tells it from what a killed run left.
+    It is locked meanwhile, so that ``tidy`` can tell it from what a killed run left.
     """
     whole = path.resolve()
     with locked(whole) as mine:
@@ -126,7 +126,7 @@ def named(whole: Path, token: str) -> str:
 
 
 def tidy(path: Path) -> None:
-    """Remove what runs on this host left that were killed while they wrote this file; what is being written stays."""
+    """Remove the unfinished files that killed runs on this host left of this file; what is being written stays."""
     whole = path.resolve()
     for each in whole.parent.glob(named(Path(escape(whole.name)), "?" * 8)):
         with suppress(OSError), each.open("r+b") as left:
@@ -142,7 +142,7 @@ def set_aside(path: Path) -> None:
 
 
 def older(path: Path) -> Path:
-    """What the file before the last is called; of a link, that to which it leads: it stays one."""
+    """The path of the file before the last. A link stays one: it is beside the file to which the link leads."""
     whole = path.resolve()
     return whole.with_name(f"{whole.name}.old")
 

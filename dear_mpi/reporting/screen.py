@@ -2,7 +2,7 @@
 
 Open MPI gives each rank a terminal as standard output, whether its own goes to one or to a file, and a pipe as standard
 error; MPICH gives pipes. So the launcher's streams are looked at, in /proc. Where that cannot be done, as on another
-host than the launcher's, nobody is taken to look on: output is plain, and there are no progress bars.
+host than the launcher's, no person is taken to look on: output is plain, and there are no progress bars.
 """
 
 import os
@@ -15,7 +15,7 @@ UNKNOWN_COLUMNS = 80  # of a terminal that does not tell
 
 
 def columns_of(stream: TextIO) -> int | None:
-    """How wide the terminal is on which this standard stream is seen; None if it ends elsewhere, or nobody knows."""
+    """How wide the terminal is on which this standard stream is seen; None if it ends elsewhere or that is unknown."""
     try:
         number, launcher = stream.fileno(), launch_of(os.environ).launcher
         process = None if launcher == "none" else launcher_process()

@@ -23,7 +23,7 @@ class Median:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the interval is as wide as what it is of."""
+        """Whether the interval is wider than the median's value."""
         return self.high - self.low > self.value
 
 
@@ -44,7 +44,7 @@ def median(samples: Sequence[float]) -> Median:
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Median:
     """The ratio of two medians, with its 95 % interval.
 
-    Both have their samples in the order in which these were taken. The interval is that of a bootstrap (fixed seed) of
+    Both have their samples in the order in which they were taken. The interval is from a bootstrap (fixed seed) of
     independent samples. Where neighbours are alike it is wider, on a scale of logarithms by the root of ``worth_one``.
     """
     rng = np.random.default_rng(0)

@@ -86,7 +86,7 @@ def parse_rate(text: str) -> float:
 def parse_sizes(text: str) -> list[int]:
     """Sizes with commas; a range goes from its first to its last one by powers of 4.
 
-    In a range units may be those of OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB.
+    In a range units may be as in OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB.
 
     >>> parse_sizes("4B:100B,1KiB"), parse_sizes("8:64M") == parse_sizes("8B:64MiB")
     ([4, 16, 64, 100, 1024], True)

@@ -63,7 +63,7 @@ def table_of(rows: Sequence[Row], fused: str) -> Table:
         "speed-up",
         "",
     ):
-        # That of verdicts has no head. Of 80 columns they take 79: none is cut.
+        # The column of verdicts has no head. Of 80 columns they take 79: none is cut.
         words = max(map(len, head.split("\n"))) if head else len("baseline")
         table.add_column(head, justify="left" if head in LEFT else "right", min_width=words, no_wrap=head == "schedule")
     digits = 0 if first["median_s"] >= 0.1 else 2
@@ -83,7 +83,7 @@ def table_of(rows: Sequence[Row], fused: str) -> Table:
 
 
 def gain(found: Row) -> tuple[str, str]:
-    """A speed-up and its verdict: of what is too noisy no figure, and of the baseline no interval.
+    """A speed-up and its verdict; no figure if the measurement is too noisy, and no interval for the baseline.
 
     >>> gain({"verdict": "faster", "speedup": 1.25, "ci_low": 1.125, "ci_high": 1.375})
     ('1.250 ±0.125', 'faster')

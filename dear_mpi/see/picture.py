@@ -1,4 +1,4 @@
-"""Draw an algorithm: who sends to whom, then a panel per step: ranks down, chunks across, darker with more data."""
+"""Draw an algorithm: ranks and their peers, then a panel per step: ranks down, chunks across, darker with more data."""
 
 import math
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def legend(size: int) -> list[Any]:
 
 
 def draw_shape(axes: Any, written: Sequence[Program]) -> None:
-    """The ranks on a circle, and an arrow from each one to those that it ever sends to."""
+    """The ranks on a circle, and an arrow from each one to every rank that it sends to."""
     size = len(written)
     at = [(math.sin(2 * math.pi * rank / size), math.cos(2 * math.pi * rank / size)) for rank in range(size)]
     edges = {(program.rank, send.peer) for program in written for step in program.steps for send in step.sends}

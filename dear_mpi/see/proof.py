@@ -67,7 +67,7 @@ def prove_memory(written: Sequence[Program]) -> None:
         check_phases(collective, shares[0], [phases(collective, share, mailboxes=mailboxes) for share in shares])
 
 
-# By runner: how that is proved which it runs, and what is then known.
+# By runner: how what it runs is proved, and what is then known.
 PROOFS = {"messages": prove_messages, "shared": prove_memory}
 PROMISES = {
     "messages": f", with {SEGMENTS} segments per chunk and with 2 chunks per segment: every contribution arrives "

@@ -27,7 +27,7 @@ class Search:
 
     Attributes:
         trials: fusion and seconds of each, in order.
-        curve: the same of sizes that are known, if they are.
+        curve: fusion and seconds of sizes that are known, if there are any.
         taken: the fusion that is ringed; the best one if it is not given.
         predicted: whether the trials are predictions, whose order has no meaning.
     """

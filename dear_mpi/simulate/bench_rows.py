@@ -56,8 +56,8 @@ def check_row(where: str, row: Row) -> None:
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
-    """The network that explains the means of the rows of a benchmark: an iteration is the sum of many collectives, so
-    also of those that take long now and then, of which a median knows nothing.
+    """The network that explains the means of a benchmark's rows. An iteration is the sum of many collectives, also of
+    the few that take long, of which a median knows nothing.
 
     Raises:
         ValueError: they are too few.

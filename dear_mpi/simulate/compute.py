@@ -22,7 +22,7 @@ class Source(Protocol):
 
     @property
     def origin(self) -> str:
-        """``given``, ``predicted``, that with the backward pass given, ``measured``, or that and scaled."""
+        """``given``, ``predicted`` (perhaps with the backward pass given), or ``measured`` (perhaps scaled)."""
 
     def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
         """The model of this name; ``wire`` is the type of gradients, or None for what is usual.
@@ -54,7 +54,7 @@ class AtRate:
 
     Attributes:
         flops_per_s: the rate.
-        batch: of a rank; that of the model's table if it is None.
+        batch: of a rank; the batch of the model's table if it is None.
     """
 
     flops_per_s: float

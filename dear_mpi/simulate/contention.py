@@ -16,7 +16,7 @@ from dear_mpi.training.fabric.virtual import Slowdown
 
 MOST_STALL = 10.0  # seconds for each second of updates
 LEAST_US = 50.0  # of an update: of shorter ones it is noise, because to wake a thread takes about as long
-ROOM = 2  # a collective must take so many times as long as the update beside it, or that has no collective in the end
+ROOM = 2  # a collective must take so many times as long as the update, or the update's end has none beside it
 
 
 NO_SLOWDOWN = Slowdown()

@@ -1,4 +1,4 @@
-"""What ``--network`` says: a text like that of ``--link``, two of them, a preset, or a file that ``bench`` wrote.
+"""What ``--network`` says: a text as for ``--link``, two of them, a preset, or a file that ``bench`` wrote.
 
 10gbit,50us                        each rank has a port of its own to one switch
 10gbit,50us,o=2us,gamma=0.1ns      and 2 us of the processor for each message, 0.1 ns for each byte combined
@@ -41,7 +41,7 @@ class Preset:
 
 
 # 16 hosts of 4 GPUs. Chosen so that most throughputs that were published for 4 to 32 of them, of three models with and
-# without overlap, are met within 10 % (docs/benchmarks/testbed.md). The rates are not those of the cards.
+# without overlap, are met within 10 % (docs/benchmarks/testbed.md). The rates are not the cards' rates.
 PRESETS = {
     "paper-10gbe": Preset("37gbit,10us/9.28gbit,19us,per_host=4", 64, "ddl-benchmarks, results of 2020-05-29"),
     "paper-100gbib": Preset("37gbit,10us/40gbit,8us,per_host=4", 64, "ddl-benchmarks, results of 2020-05-29"),

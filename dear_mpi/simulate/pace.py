@@ -37,8 +37,8 @@ class Jitter:
     """Noise of layers: how many times as long as usual each takes, on each rank, in each pass, every time anew.
 
     What is drawn depends on the seed, the turn, the rank and the place (``VirtualUse``) alone. So all schedules,
-    fusions and networks have the same noise, in whatever order they ask for it, and what differs between them is
-    theirs; and the first ranks of many have that of a few. Updates, and the rest of an iteration, have none.
+    fusions and networks have the same noise, in whatever order they ask for it: it makes no difference between them.
+    And the first ranks of many have the same noise as a few ranks. Updates, and the rest of an iteration, have none.
 
     Args:
         places: in a turn: twice as many as there are uses of layers.

@@ -1,11 +1,11 @@
-"""How long the iterations are that count, and the parts of which that time consists, on one rank.
+"""How long the counted iterations are, and the parts of that time, on one rank.
 
     last rank begins ----------------------------------> last rank ends       the length, over the iterations: the mean
        one rank begins | forward, backward, waits, updates, the rest | ends    its parts, which add up to that
 
-Where ranks compute at different speeds, they may end an iteration apart, as DeAR lets them, and be last in turn. The
-longest of each iteration would then count what one rank is behind another again and again. From the last rank to the
-last rank it counts once.
+Where ranks compute at different speeds, they may end an iteration apart, as DeAR lets them, and be last in turn. If
+each iteration counted with its slowest rank, the distance between two ranks would count again and again. From the last
+rank's begin to the last rank's end it counts once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Exposed:
 class Parts:
     """Seconds of an iteration: means over those that count, which differ only where there is jitter.
 
-    ``iteration_s`` is that of the job: from the clock of the last rank at the beginning to that of the last one at the
-    end. The others are those of one rank throughout (``Tally.rank``), and add up to it.
+    ``iteration_s`` is the job's: from the last rank's clock at the beginning to the last rank's clock at the end. The
+    other seconds are of one rank throughout (``Tally.rank``), and add up to it.
 
     Attributes:
         exposed_s: waiting for communication.
         update_s: of the optimiser.
-        rest_s: what is neither a layer, nor waiting, nor an update; and what the rank's own time lacks to that of the
-            job, which is nothing where one rank is last at the beginning and at the end.
+        rest_s: what is neither a layer, nor waiting, nor an update; and what the rank's own time lacks to the job's
+            time, which is nothing where one rank is last at the beginning and at the end.
         waits: the parts of ``exposed_s``.
     """
 
@@ -57,7 +57,7 @@ class Parts:
 
 
 class Tally:
-    """Adds up iterations on a virtual fabric, from now on; all seconds are those of all ranks, or of each."""
+    """Adds up iterations on a virtual fabric, from now on; all seconds are of all ranks, or of each."""
 
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric, self.iterations = fabric, 0
@@ -80,9 +80,9 @@ class Tally:
         return last(self.fabric.now()) - last(self.begin_s)
 
     def rank(self) -> int:
-        """The rank whose own time comes nearest to the length from below; of several the one that computes most.
+        """The rank with the longest own time that is not above ``length_s``; of several, the one that computes most.
 
-        There is one: that which was last at the beginning ends no later than the last one.
+        There is one: the rank that was last at the beginning ends no later than the rank that is last at the end.
         """
         own_s, compute_s = (self.fabric.now() - self.begin_s, self.forward_s + self.backward_s)
         own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))

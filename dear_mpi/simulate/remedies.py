@@ -47,7 +47,7 @@ def changes(simulated: Simulated) -> dict[str, Change]:
 def remedies(simulated: Simulated, progress: Callable[[str], object] = lambda note: None) -> list[tuple[str, float]]:
     """Changes with which an iteration takes less, and its seconds then; the best first.
 
-    ``progress`` is called behind each change.
+    ``progress`` is called after each change.
     """
     found = []
     for name, seconds in changes(simulated).items():

@@ -121,7 +121,7 @@ def check_schedule(
 
 
 def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Callable[[Cut], Price]) -> Cut:
-    """The buckets of a policy; ``own`` is that of the schedule, and one by time knows what is simulated.
+    """The buckets of a policy; ``own`` is the schedule's, and a policy by time knows what is simulated.
 
     Raises:
         ValueError: the policy cannot be read.

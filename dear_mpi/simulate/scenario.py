@@ -29,7 +29,7 @@ LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
 
 @dataclass(frozen=True)
 class Scenario:
-    """One model on one number of ranks; ``algorithm`` is that of all collectives."""
+    """One model on one number of ranks; ``algorithm`` is for all collectives."""
 
     settings: Settings
     algorithm: str

@@ -25,8 +25,8 @@ class Settings:
         network: see ``read_network``.
         fusions: policies of ``borders``.
         forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``source_of``.
-        wire: the type in which gradients travel; that of the profile, or fp32, if it is not given.
-        update_s: seconds of an update for each element; those of the profile, or none, if they are not given.
+        wire: the type in which gradients travel; the profile's, or fp32, if it is not given.
+        update_s: seconds of an update for each element; the profile's, or none, if they are not given.
         contention: what messages and updates do to each other; what the network's file says, if it is not given.
         straggler, jitter: see ``pace.py``, as text.
         iterations: how many count; 1, or 20 where there is jitter, if it is not given.

@@ -150,6 +150,6 @@ def end_of(output: str) -> float:
 
 
 def words(output: str) -> str:
-    """The first lines that are not about settings: what comes behind them is a stack, or the state of each rank."""
+    """The first lines that are not about settings: what comes after them is a stack, or the state of each rank."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and "Configuration change" not in line]
     return "; ".join(lines[:SAID]) or "nothing"

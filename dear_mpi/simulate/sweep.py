@@ -33,7 +33,7 @@ def simulate(
     ready: Callable[[], object] = lambda: None,
     traced: bool = False,
 ) -> list[Simulated]:
-    """Predict an iteration of each case; ``progress`` is called behind each.
+    """Predict an iteration of each case; ``progress`` is called after each.
 
     Args:
         ready: is called before the work, when all that can be read has been read, and checked.

@@ -28,7 +28,7 @@ class Kind:
         example: how one is written; its first word is the name.
         dimensions: how many sizes it has; None stands for any number from 1 on.
         has_up_links: whether a number of links follows the sizes.
-        near: how many sizes, the last ones, are those of a neighbourhood: a leaf, a row, a chassis.
+        near: how many sizes, the last ones, describe a neighbourhood: a leaf, a row, a chassis.
         parameters: SimGrid's ``topology`` and ``topo_parameters``, out of the sizes and the number of links.
         links: how many there are, of the same.
     """
@@ -59,7 +59,7 @@ def groups(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
 
 
 def group_links(sizes: tuple[int, ...], up_links: int) -> int:
-    """Those of the ranks, and one for each pair of routers of a chassis, of a place in the chassis, and of groups."""
+    """The ranks' links, and one for each pair of routers of a chassis, of a place in the chassis, and of groups."""
     count, chassis, routers, ranks = sizes
     inside = chassis * math.comb(routers, 2) + routers * math.comb(chassis, 2) + chassis * routers * ranks
     return count * inside + math.comb(count, 2)

@@ -1,6 +1,6 @@
 """Training: a line of parameters, buckets cut from it, a fabric that carries them, and the schedules that drive it.
 
-``Session`` is the front door for a model of your own; ``Job`` (``runs/job.py``) is that of the command line.
+``Session`` is the front door for a model of your own; ``Job`` (``runs/job.py``) is the command line's.
 
 To read it from the ground up: ``line/``, ``fusion/``, ``fabric/``, ``schedules/``, ``trainer.py``, ``session.py``; then
 what is decided from measured times: ``decisions.py``, ``costs/``, ``profiles/``, ``tuning/``; then what commands need:

@@ -1,4 +1,4 @@
-"""What is decided once layers have been timed: the order of an iteration, and fusion by time. Tuning comes behind that.
+"""What is decided once layers have been timed: the order of an iteration, and fusion by time. Tuning comes after that.
 
     iteration   1 (not timed) | 2 | 3 | flush, ask what collectives cost, decide | 4 ...
 
@@ -32,7 +32,7 @@ from dear_mpi.training.tuning import Tuning, tuning_of
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
-TIMED = 2  # iterations, behind the first one
+TIMED = 2  # iterations, after the first one
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Start:
 
     Attributes:
         fusion: the policy by which buckets are cut until more is known.
-        by_time: that which is to be decided once layers have been timed, or None.
+        by_time: the policy that decides once layers have been timed, or None.
         tuning: what tries other buckets from then on, or None.
     """
 
@@ -91,13 +91,13 @@ class Decisions:
                 self.waiting[name] = []
 
     def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
-        """See that so many iterations are enough for what is to be decided, and that one is left behind that.
+        """See that so many iterations are enough for what is to be decided, and that one is left after that.
 
         Raises:
             ValueError: they are not.
         """
         if self.waiting and (profiled or self.by_time) and iterations <= 1 + TIMED:
-            what = "a profile is of those behind them" if profiled else "at least one has to follow"
+            what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
             said = f"the first {1 + TIMED} decide an order or a fusion, and {what}"
             raise ValueError(f"iterations must be more than {1 + TIMED}, not {iterations}: {said}")
         return self.tuning.check_room(iterations)

@@ -35,5 +35,5 @@ def sha256(arrays: Iterable[Array]) -> str:
 
 
 def checksum(array: Array) -> str:
-    """That of its bytes, in a third of the time of the SHA-256."""
+    """A checksum of its bytes, in a third of the time of the SHA-256."""
     return f"{zlib.crc32(np.ascontiguousarray(to_host(array)).view('u1').data):08x}"

@@ -1,20 +1,20 @@
 """A trainer that a model calls: for frameworks which run a model, and differentiate it, as a whole.
 
 The model says when a use is about to begin, and when its gradients are written. With branches, and where a pass depends
-on the data, that is in another order on some rank, or in another iteration. The schedule never sees it: its hooks are
-called in one order, that of ``Trainer``, because a use waits for its predecessors:
+on the data, the order of uses may differ between ranks, and between iterations. The schedule never sees that: its hooks
+are called in the order of ``Trainer``, because a use waits for its predecessors:
 
     forward    a use that is about to begin lets the hooks of all uses before it be called first
-    backward   the gradients of a use are handed on when those of all uses behind it have been
+    backward   the gradients of a use are handed on when the gradients of all later uses have been
 
-Why no rank can deadlock: hooks are called in the same order on all ranks, and by the rehearsal the schedule does not
-wait for ever in them, so all ranks start the same collectives in the same order. None of them waits for a gradient of
-another rank before it goes on: what is not ready is held back on its own rank, and becomes ready there, since autograd
-ends by itself, and what has no gradient then is zero. It costs little: autograd takes what was done last first, so
-gradients are ready in the reverse order of the forward pass but for branches. (PyTorch's DDP holds buckets back in the
-same way: Li et al., VLDB 2020, section 3.2.3.)
+Why no rank can deadlock: hooks are called in the same order on all ranks, and the rehearsal has shown that the schedule
+does not wait for ever in them, so all ranks start the same collectives in the same order. No rank waits for another
+rank's gradient before it goes on: a gradient that is not ready is held back on its own rank. It becomes ready there,
+since autograd ends by itself, and a gradient that is missing then is zero. It costs little: autograd takes what was
+done last first, so gradients are ready in the reverse order of the forward pass but for branches. (PyTorch's DDP holds
+buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
 
-``before_backward(u)`` comes behind ``after_backward(u + 1)``, when autograd may have begun with u.
+``before_backward(u)`` comes after ``after_backward(u + 1)``, when autograd may have begun with u.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class HookedModel(Protocol):
     """A model that runs as a whole, such as ``TorchModule``."""
 
     def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
-        """Its output; before a use needs its parameters, ``begun(use)`` is called, or that of a later use."""
+        """Its output; before a use needs its parameters, ``begun`` is called with that use or a later one."""
 
     def backward(self, dy: Array, wrote: Callable[[int], None], *, fresh: bool) -> None:
         """Write all gradients; ``wrote(use)`` is called once for each use, when its gradients are there.
 
-        If not ``fresh``, they are added to those of the last call.
+        If not ``fresh``, they are added to the gradients of the last call.
         """
 
 
@@ -45,7 +45,7 @@ class HookedTrainer(Trainer):
 
     Args:
         model: with as many uses as the trainer.
-        arguments, options: those of ``Trainer``.
+        arguments, options: as for ``Trainer``.
     """
 
     def __init__(self, model: HookedModel, *arguments: Any, **options: Any) -> None:
@@ -60,7 +60,7 @@ class HookedTrainer(Trainer):
         return y
 
     def begin(self, use: int) -> None:
-        """Call the hooks before a use, and those of the uses before it."""
+        """Call the hooks before a use, and all hooks of earlier uses that have not been called."""
         while self.running < use:
             if self.running >= 0:
                 self.end()
@@ -81,7 +81,7 @@ class HookedTrainer(Trainer):
         self.model.backward(dy, self.wrote, fresh=fresh)
 
     def wrote(self, use: int) -> None:
-        """The gradients of a use are there: hand on what waited for that."""
+        """The gradients of a use are there: hand on all gradients that waited for them."""
         self.written.add(use)
         while self.running in self.written:
             self.pairs.append((self.mark, self.fabric.now()))

@@ -61,10 +61,10 @@ def see_it_end(thread: threading.Thread, rules: Rules) -> None:
 
 
 def interrupt(thread: threading.Thread) -> None:
-    """Stop Python code that runs on a thread; what sleeps or waits outside Python stays there.
+    """Stop Python code that runs on a thread; a thread that sleeps or waits outside Python stays there.
 
-    The exception is taken back from one that stays. Until some thread has taken an exception, CPython 3.11 looks for
-    it at each call, and never gets on where calls are traced; so a thread that lives for nothing else takes one.
+    The exception is taken back from a thread that stays. Until some thread has taken one, CPython 3.11 looks for it at
+    each call, and never gets on where calls are traced: so a new thread takes one, and ends.
     """
     raise_in(thread, SystemExit)
     thread.join(LOOK_S)
@@ -76,7 +76,7 @@ def interrupt(thread: threading.Thread) -> None:
 
 
 def take_one() -> None:
-    """Take an exception that a thread raises in itself."""
+    """Raise an exception in this thread, and take it."""
     with contextlib.suppress(SystemExit):
         raise_in(threading.current_thread(), SystemExit)
 

@@ -48,7 +48,7 @@ class LayerUse:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """Let the layer write its gradients; the gradient of its input. What began in ``forward`` is seen here, too."""
+        """Let the layer write its gradients; return its input's gradient. The inspection of ``forward`` ends here."""
         if self.copies is not None:
             before = [place.grad.copy() for place in self.places]
 
@@ -66,7 +66,7 @@ class LayerUse:
         return self.layer.backward(dy)
 
     def look(self, *, stale: bool) -> None:
-        """Complain if what the layer makes depends on the memory that its values were moved from."""
+        """Complain if the layer is stale: what it makes depends on the memory that its values were moved from."""
         for place in self.places if stale else ():
             if place.left is not None:
                 self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
@@ -76,7 +76,7 @@ class LayerUse:
         for place in self.places:
             place.parameter.grad = place.grad
         wanted = inspect and bool(self.places)
-        self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # what is not makes NaN of itself
+        self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # else NaN comes of itself
         if self.filled:
             for place in self.places:
                 place.grad[...] = math.nan
@@ -84,7 +84,7 @@ class LayerUse:
     def after_backward(self, *, last: bool) -> None:
         """Note which gradients have not been written to their places.
 
-        Behind the last part of a batch, add those of the parts before it, and then those of tied parameters.
+        After the last part of a batch, add the gradients of the earlier parts, then the gradients of tied parameters.
         """
         for place in self.places:
             if not place.parameter.trained:
@@ -109,7 +109,7 @@ class LayerUse:
         self.arena.add_tied(self.number)
 
     def keep(self) -> None:
-        """Add the gradients of a part of a batch to those of the parts before it."""
+        """Add the gradients of a part of a batch to the sum over the earlier parts."""
         if not self.kept:
             self.kept = [array_module(place.grad).empty_like(place.grad) for place in self.places]
         for place, kept in zip(self.places, self.kept, strict=True):

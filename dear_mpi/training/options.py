@@ -24,19 +24,19 @@ class Options:
 
     Attributes:
         schedule: a name in ``SCHEDULES``, or ``FILE.py:NAME``.
-        fusion: where the line is cut into buckets: a policy of ``borders`` in ``fusion/policies.py``; ``own``, that
-            of the schedule; ``mgwfbp`` or ``horovod``, from measured times, see ``fusion/by_time.py``; or ``bo`` or
+        fusion: where the line is cut into buckets: a policy of ``borders`` in ``fusion/policies.py``; ``own``, the
+            schedule's policy; ``mgwfbp`` or ``horovod``, from measured times, see ``fusion/by_time.py``; or ``bo`` or
             ``auto``: it is found while the session trains, see ``tuning/``.
         algorithm, segment_bytes: of the collectives, see ``make_plan``.
-        wire: the type in which gradients travel, by name; that of the parameters if it is not given.
+        wire: the type in which gradients travel, by name; the parameters' type if it is not given.
         device: ``cpu`` or ``cuda``.
         accumulate: how many parts a batch is split into; gradients are sent after the last.
         clip: the largest norm of all gradients together; None for no limit. Longer ones are scaled by clip / norm; the
             ``clip_grad_norm_`` of torch takes clip / (norm + 1e-6).
-        loss_scale: with ``dynamic``, gradients are scaled for their way, and an iteration that overflows is skipped.
+        loss_scale: with ``dynamic``, gradients are scaled on the wire, and an iteration that overflows is skipped.
         update: ``full``, every rank updates all parameters; ``sharded``, each updates its shard of every bucket.
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
-            ``Cosine``; without one it is that of the optimiser. It must depend on that number alone: ranks compare its
+            ``Cosine``; without one it is the optimiser's rate. It must depend on that number alone: ranks compare its
             first 1000 values before training. An iteration that was skipped has no update.
         debug: whether the ranks compare which collective they start, and see that layers write all of their gradients
             (a module of PyTorch does).
@@ -58,7 +58,7 @@ class Options:
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
-        """Those that a user gave.
+        """The options that a user gave.
 
         Raises:
             ValueError: there is no such option, or it cannot have this value.

@@ -1,9 +1,9 @@
 """Record what a session does, on all ranks, and put their clocks together.
 
-Each rank has its own clock. Behind what was recorded, with nothing under way, all meet in a few barriers. Two ranks
-leave a barrier at almost the same moment, so the difference of their times is taken for that of their clocks: the
-median over the barriers, because a rank that has lost its core leaves one of them milliseconds late. So clocks agree to
-some tens of microseconds on one host, and to about the latency of a message between hosts.
+Each rank has its own clock. After the recording, with nothing under way, all ranks meet in a few barriers. Two ranks
+leave a barrier at almost the same moment, so the difference of their times is taken for the difference of their clocks.
+The median over the barriers counts, because a rank that has lost its core leaves one of them milliseconds late. So
+clocks agree to some tens of microseconds on one host, and to about the latency of a message between hosts.
 """
 
 from __future__ import annotations

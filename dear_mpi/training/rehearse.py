@@ -16,7 +16,7 @@ from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 
-FLUSHES = (0, 0, 2, 0, 1)  # how often behind each iteration: not at all, twice (the second has nothing to do), once
+FLUSHES = (0, 0, 2, 0, 1)  # how often after each iteration: not at all, twice (the second has nothing to do), once
 
 
 def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:

@@ -60,7 +60,7 @@ class Session(Checkpointed):
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
         loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see there.
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
-        uses: the numbers of the layers in the order in which they run, if it is not that of ``layers``; a layer may run
+        uses: the numbers of the layers in the order in which they run, if not the order of ``layers``; a layer may run
             several times.
         schedules: all that take turns on the model, if it is not one alone.
         facts: more that must be equal on all ranks, by name.
@@ -183,7 +183,7 @@ class Session(Checkpointed):
         return self.iterate(next(iter(self.schedules)), x, targets, expected)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """One iteration with one of the schedules; see ``Trainer.iteration``. What another one left under way ends."""
+        """One iteration with a schedule, after a flush if the last one was another; see ``Trainer.iteration``."""
         self.check_open()
         if schedule != self.turn:
             self.flush()

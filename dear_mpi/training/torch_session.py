@@ -40,7 +40,7 @@ class TorchSession(Session):
         module: takes one tensor and returns one; the same on all ranks, with the same values.
         loss: a loss of PyTorch that returns the sum over its examples.
         example: an input, alike on all ranks, by which the order of the module's parameters is found: the first batch.
-        options: those of ``Session`` without ``uses``, on the host.
+        options: as for ``Session``, without ``uses``, on the host.
     """
 
     def __init__(self, module: Any, loss: Any, comm: Any, *, example: Any, **options: Any) -> None:
@@ -57,8 +57,8 @@ class TorchSession(Session):
         gradients and PyTorch's random numbers stay as they are.
 
         Args:
-            name: of the model; that of its class if it is not given.
-            options: those of a session, such as the optimiser, whose updates are measured.
+            name: of the model; its class's name if it is not given.
+            options: of a session, such as the optimiser, whose updates are measured.
         """
         x, targets, trained = given("x", x), given("targets", targets), copy.deepcopy(module)
         options = {

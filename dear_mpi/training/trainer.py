@@ -41,7 +41,7 @@ class Meter(Protocol):
     def fabric(self) -> Fabric: ...
 
     def start(self, loss: Array | float, targets: int, total: int) -> None:
-        """Begin the sum of the losses over ``total``, and that of the numbers of targets."""
+        """Begin the sum of the losses over ``total``, and the sum of the numbers of targets."""
 
     def read(self) -> float:
         """The sum; backward is over."""
@@ -69,7 +69,7 @@ class Trainer:
 
     Attributes:
         times: where the seconds of the last iteration went.
-        uses_s: those of each use of a layer in it, forward and then backward, in the order in which they ran.
+        uses_s: seconds of each use of a layer in it, forward and then backward, in the order in which they ran.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Trainer:
     def pass_s(self) -> Array:
         """Of ``uses_s`` the seconds of one pass, forward and backward, in the order of the forward pass.
 
-        Of a batch in parts: those of the first part forward, which waits, and of the last part backward, which sends.
+        Of a batch in parts: the first part's forward pass, which waits, and the last part's backward pass, which sends.
         """
         uses, (forward_s, backward_s) = len(self.uses), self.uses_s
         return np.array([forward_s[:uses], backward_s[-uses:][::-1]])

@@ -39,7 +39,7 @@ class VirtualTrainer(Trainer):
     ) -> None:
         uses = [VirtualUse(fabric, number, *each, noise) for number, each in enumerate(times)]
         super().__init__(uses, NoLoss(), VirtualMeter(fabric, rest_s), schedule, fabric.rules, accumulate=accumulate)
-        self.first = False  # there are no gradients to inspect, and no flush behind that
+        self.first = False  # there are no gradients to inspect, and no flush after that
 
     @classmethod
     def foreseen(cls, fabric: VirtualFabric, kind: type[Schedule], nominal: Nominal, **options: Any) -> VirtualTrainer:

@@ -14,7 +14,7 @@ from dear_mpi.kernels.optimizers.optimizer import Optimizer
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
-    Weight decay is that of ``SGD``, an L2 penalty: g += weight_decay * w comes before the moments. It is not the
+    Weight decay works as in ``SGD``, as an L2 penalty: g += weight_decay * w comes before the moments. It is not the
     decoupled decay of ``AdamW``, and it acts on all parameters, biases and gains included.
     """
 

@@ -211,7 +211,7 @@ def about(state, **changes):
 
 
 WRONG_ABOUT = [
-    ({"updates": 0}, "it must have more than 0 updates, because the optimiser's state is not that of the beginning"),
+    ({"updates": 0}, "it must have more than 0 updates, because its optimiser state is not zero"),
     ({"iterations": 10**30}, "it must have notes and numbers of iterations and updates, not {"),
     ({"loss_scale": {"scale": "high"}}, "its loss scale is no good: ValueError: a loss scale must be a finite number"),
     ({"loss_scale": {"scale": 8.0, "best": 1}}, "its loss scale is no good: TypeError: "),

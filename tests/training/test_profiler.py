@@ -170,7 +170,7 @@ def test_a_profile_needs_an_iteration():
         with Session([Spends(Clock(), "weight", 1.0, np.ones(3))], SpendsLoss(Clock()), transport) as session:
             return Profiler(session).profile("mine")
 
-    with pytest.raises(ValueError, match=r"a profile needs an iteration, and note\(\) behind it"):
+    with pytest.raises(ValueError, match=r"a profile needs an iteration, and note\(\) after it"):
         run_loopback(1, body)
 
 

@@ -292,7 +292,7 @@ class Disordered(Wfbp):
 
 WRONG = {
     NeverWaits: "updates bucket 0 (layers 0..4, 128 bytes) before its all_gather was waited for (in before_forward(0)",
-    StartsTwice: "starts the reduce_scatter of bucket 1 (layers 1..2, 128 bytes) behind its reduce_scatter, once too",
+    StartsTwice: "starts the reduce_scatter of bucket 1 (layers 1..2, 128 bytes) after its reduce_scatter, once too",
     Forgets: "forgets bucket 2 (layers 2..2, 128 bytes): it has started no collective for it (in end_backward()",
     UpdatesEarly: "updates bucket 3 (layers 3..4, 128 bytes) before its all_reduce was waited for (in after_back",
     NeverUpdates: "lets layer 0 run though bucket 0 (layers 0..4, 128 bytes) was not waited for (in before_forward(0)",

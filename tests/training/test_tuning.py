@@ -124,7 +124,7 @@ WRONG = {
     "bo:rndom": "fusion 'bo:rndom': kind 'rndom' is unknown: did you mean 'random'? Allowed: bayesian, random, grid",
     "bo:1..2": "fusion 'bo:1..2': size '1' has no unit",
     "bo:2MB..1MB": "fusion 'bo:2MB..1MB': the range must go up from at least 1 B; write it like bo, bo:grid or",
-    "auto:5": "fusion 'auto:5': auto takes nothing behind a colon",
+    "auto:5": "fusion 'auto:5': auto takes nothing after a colon",
 }
 
 

@@ -1,11 +1,11 @@
 """Carry out a program by messages: its instruction list, bound to one buffer and one transport.
 
 [Note: Host and device]
-On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan.
-A message that is started afterwards may read what they write, or overwrite what they still read. So every start comes
-after a wait for an event (``MessagesRun.settled``) that is recorded behind all launches so far, also those of the
-caller before the run. A buffer passes from a stream to MPI only here and, for the library's own collectives, in
-``native.py``. To an ``InstructionRun`` the event is one more thing to wait for. What a run launches last is not
+On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan. A
+message that is started afterwards may read what they write, or overwrite what they still read. So every start comes
+after a wait for an event (``MessagesRun.settled``). The event is recorded after all launches so far, including the
+caller's launches before the run. A buffer passes from a stream to MPI only here and, for the library's own collectives,
+in ``native.py``. To an ``InstructionRun`` the event is one more thing to wait for. What a run launches last is not
 waited for: it is in order on that stream.
 """
 

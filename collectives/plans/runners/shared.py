@@ -82,7 +82,7 @@ class SharedRun(InstructionRun):
         return combiner(target, sources[:own], sources[own + 1 :], self.op)
 
     def view(self, operand: Operand, part: range, run: int) -> Array:
-        """These elements in somebody's memory."""
+        """These elements in a rank's memory."""
         kind, rank = operand
         if kind == "mailbox":
             part = self.reached.share.in_mailbox(part, run)

@@ -51,7 +51,7 @@ class JaxLayer:
     """A function of parameters and an input.
 
     Args:
-        name: in front of those of the parameters.
+        name: comes in front of the parameters' names.
         function: pure, for JAX may call it once for many passes.
         parameters: arrays, in lists, dictionaries or whatever else JAX knows as a tree; or, for layers that are tied, a
             ``Parameter`` of another one.
@@ -76,7 +76,7 @@ class JaxLayer:
         return np.asarray(y)
 
     def backward(self, dy: Array) -> Array:
-        """Write all gradients; that of the input, or an empty array where the input is of integers."""
+        """Write all gradients; return the input's, or an empty array where the input is of integers."""
         pullback, self.pullback = self.pullback, None
         gradients, *dx = pull(pullback, jnp.asarray(dy))
         for parameter, gradient in zip(self.parameters, jax.tree_util.tree_leaves(gradients), strict=True):

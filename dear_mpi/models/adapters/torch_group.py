@@ -1,6 +1,6 @@
 """A process group of ``torch.distributed`` whose collectives a thread carries out, in the order in which they start.
 
-A collective is a generator: what stands above its ``yield`` looks at the arguments of this rank and moves nothing, and
+A collective is a generator: the code above its ``yield`` looks at the arguments of this rank and moves nothing, and
 what it yields is the result. So whatever is wrong with the arguments is raised by all ranks, and the group goes on.
 """
 
@@ -64,7 +64,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, transport: Transport, name: str, stall_after_s: float = 0.0) -> None:
         super().__init__(transport.rank, transport.size)
-        self.group_name = name  # that of the base class is one of C++'s backends, which this group has not
+        self.group_name = name  # the base class's is from a C++ backend, which this group has not
         self.transport = transport
         self.queue: SimpleQueue[tuple[Any, str, Steps] | None] = SimpleQueue()
         # A daemon: a rank that failed elsewhere ends, and the job with it, though the thread still waits.
@@ -98,7 +98,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return None
 
     def prepared(self, name: str, steps: Steps) -> Any:
-        """What a collective yields. If it raises before, the other ranks, who begin theirs, are told of it.
+        """What a collective yields. If it raises before, the other ranks, which begin theirs, are told of it.
 
         Raises:
             ArgumentError: it does; on all ranks.
@@ -131,6 +131,6 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
 def failing() -> bool:
     """Whether an exception ends this rank: one is being handled, or has just left the program.
 
-    At a prompt none ends it: there ``last_type`` is that of any exception that was ever shown.
+    At a prompt no exception ends it: there ``last_type`` is the type of any exception that was ever shown.
     """
     return sys.exc_info()[0] is not None or (hasattr(sys, "last_type") and not hasattr(sys, "ps1"))

@@ -56,7 +56,7 @@ class TorchLayer:
         return array_of(one_tensor(self.module, self.y))
 
     def backward(self, dy: Array) -> Array:
-        """Write all gradients; that of the input, or an empty array where the input is of integers."""
+        """Write all gradients; return the input's, or an empty array where the input is of integers."""
         trained = [parameter for parameter in self.parameters if parameter.trained]
         inputs = [self.x] if self.x.requires_grad else []
         wanted = [*inputs, *(parameter.tensor for parameter in trained)]

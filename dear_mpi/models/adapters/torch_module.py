@@ -5,10 +5,10 @@
     backward      ... | 1 is there | 2 is there | 0 ...     in whatever order autograd comes to them
 
 A **use** is a place of the forward pass: a start of a module, from which on parameters are needed. A module needs its
-own ones when it starts. One pass, whose results are thrown away, is watched to find the order, and which operation
-takes which parameter: so one that is taken earlier, by another module, is needed there. A parameter that the output
-does not depend on belongs to the first use: its zero, which is sure only when autograd has ended, then keeps none of
-the other gradients waiting.
+own parameters when it starts. One pass, whose results are thrown away, is watched to find the order, and which
+operation takes which parameter: a parameter that another module takes earlier is needed there. A parameter that the
+output does not depend on belongs to the first use. Its zero gradient is sure only when autograd has ended; in the first
+use, whose gradients come last, it keeps no other gradient waiting.
 
 Parameters are views into the line. A gradient is copied into the line when autograd has all of it, in one pass, and the
 line's memory is ``tensor.grad`` from then on; further parts of a batch are added there by autograd itself.
@@ -118,7 +118,7 @@ class TorchModule:
         """Let autograd run; ``wrote(use)`` is called when all gradients of a use are where they travel from.
 
         Args:
-            fresh: whether gradients are new ones, and not added to those of the parts of the batch before.
+            fresh: whether gradients are new, and not added to the gradients of earlier parts of the batch.
         """
         self.missing = [{id(each) for each in group} for group in self.uses]
         self.wrote, self.y, y = wrote, None, self.y
@@ -158,7 +158,7 @@ class TorchModule:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees one forward pass: which module starts when, and behind which start each parameter is touched first."""
+    """Sees one forward pass: which module starts when, and after which start each parameter is touched first."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self.starts.append(module)
 
     def need(self, tensor: Any) -> int:
-        """The start behind which the value of a parameter must be up to date."""
+        """The start after which the value of a parameter must be up to date."""
         if id(tensor) not in self.reached:
             return 0
         holders = [number for number, each in enumerate(self.starts) if holds(each, tensor)]
@@ -220,7 +220,7 @@ def holds(module: Any, tensor: Any) -> bool:
 
 @contextmanager
 def kept(module: Any) -> Iterator[None]:
-    """Behind the block buffers, such as running means, are what they were before, be they changed or replaced."""
+    """After the block, buffers such as running means are what they were before, be they changed or replaced."""
     owners = [(each, key, buffer) for each in module.modules() for key, buffer in each.named_buffers(recurse=False)]
     before = [(each, key, buffer, buffer.detach().clone()) for each, key, buffer in owners]
     try:

@@ -43,7 +43,7 @@ def array_of(tensor: Any) -> Array:
 
 
 def tensor_of(array: Array) -> Any:
-    """The tensor over an array's memory, or a copy where nobody may write there.
+    """The tensor over an array's memory, or a copy if the array is read-only or has negative strides.
 
     >>> tensor_of(np.ones(2, np.float32))
     tensor([1., 1.])
@@ -63,7 +63,7 @@ class TorchParameter(Parameter):
         module, key: the module that holds it, and its name there.
 
     Attributes:
-        tensor: that of the module.
+        tensor: the module's tensor.
         gradient: the tensor over ``grad``.
     """
 
@@ -74,7 +74,7 @@ class TorchParameter(Parameter):
             value = array_of(tensor)
         except (ValueError, TypeError, RuntimeError) as error:
             raise ValueError(f"parameter {name}: {error}") from None
-        grad = np.zeros(value.shape, value.dtype)  # of pages that nobody touches before the line takes its place
+        grad = np.zeros(value.shape, value.dtype)  # of pages that no code touches before the line takes its place
         super().__init__(name, value, grad, trained=bool(tensor.requires_grad))
 
     @property

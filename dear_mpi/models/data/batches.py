@@ -4,8 +4,8 @@
     |---- batch 0 ----|---- batch 1 ----|---- batch 2 ----| ...        batches run on across epochs
     | rank 0 | rank 1 |
 
-The order depends on the seed alone. So the number of ranks changes who computes what, not what is computed; every
-example is seen once per epoch, by one rank, and all ranks do the same number of iterations.
+The order depends on the seed alone. So the number of ranks changes which rank computes what, not what is computed;
+every example is seen once per epoch, by one rank, and all ranks do the same number of iterations.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ class Batches:
     Args:
         examples: what to draw from, the same on all ranks.
         batch: examples per iteration, of the whole job.
-        rank, size: whose part.
+        rank, size: this rank, and the number of ranks.
         seed: fixes the order.
 
     Raises:

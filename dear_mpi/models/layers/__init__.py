@@ -2,7 +2,7 @@
 
 Every layer is a ``Layer`` (see ``models/layer.py``), plus one loss. Four rules hold for all of them:
 
-- the array library is that of the input, so moving a model to a GPU is moving its parameters;
+- the array library is the input's, so moving a model to a GPU is moving its parameters;
 - the output has the dtype of the input: scalars are Python's, which never widen an array;
 - samples do not see each other, so a batch may be split over ranks in any way, with any number of samples, even none;
 - gradients are written into ``Parameter.grad``, replacing what the last ``backward`` wrote.

@@ -11,7 +11,7 @@ from dear_mpi.see.sweep.sweep import Row, Sweep, label, milliseconds
 COLORS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
 HOW_TO_READ = "bound: the least time that the schedule allows"
 WIDTH_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
-ROOM = 1.36  # of the axis, for the numbers behind the bars
+ROOM = 1.36  # of the axis, for the numbers after the bars
 NUMBERED = 0.09  # of the longest bar: shorter parts have no room for a number
 ROUNDING = 1e-9  # of an iteration
 UNCLEAR = ("too noisy", "cannot tell")
@@ -53,7 +53,7 @@ def parts(row: Row) -> dict[str, float]:
 
 
 def gain(row: Row) -> str:
-    """What is known of the speed-up: of a measurement that is not clear, only that.
+    """What is known of the speed-up; of an unclear measurement, only that it is unclear.
 
     >>> gain({"speedup_vs_wfbp": 1.25}), gain({"speedup_vs_wfbp": 0.8, "verdict": "too noisy"})
     ('speed-up 1.25', 'too noisy')

@@ -1,4 +1,4 @@
-"""A table of cells with numbers in them, darker or in another colour where these are other ones."""
+"""A table of cells with numbers in them; the shade or colour of a cell depends on its number."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
 from dear_mpi.see.sweep.sweep import in_title, milliseconds
 from dear_mpi.training.timeline.spans import COMPUTE, KINDS, LANES, Rank, Run, Span, Timeline
 
-COLORS = {  # can be told apart by all readers; those of compute are blue
+COLORS = {  # can be told apart by all readers; compute is blue
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "update": "#009E73",

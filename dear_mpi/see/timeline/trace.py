@@ -47,7 +47,7 @@ def clocks(timeline: Timeline) -> str:
     """What there is to know of times on different ranks, and of different runs."""
     shown = {(len(run.ranks), run.size) for run in timeline.runs}
     few = "".join(f"; the first {count} of {size} ranks" for count, size in sorted(shown) if 1 < count < size)
-    aligned = "aligned by barriers behind the last iteration" if timeline.live else "of the virtual fabric"
+    aligned = "aligned by barriers after the last iteration" if timeline.live else "of the virtual fabric"
     return f"{aligned}; each run begins at 0{few}"
 
 
@@ -65,7 +65,7 @@ def metadata(process: int, title: str) -> Iterator[dict[str, Any]]:
 
 
 def spans(process: int, rank: Rank, zero_s: float) -> Iterator[dict[str, Any]]:
-    """An event for each span; what ends where another one begins does so in the file, too."""
+    """An event for each span; if a span ends where another one begins, so do their events."""
     for span in rank.spans:
         begin, end = in_us(span.begin_s - zero_s), in_us(span.end_s - zero_s)
         yield {

@@ -54,7 +54,7 @@ class Columns(Simulation):
     """One replay, of a number for each size wherever ``cost`` has one number.
 
     Attributes:
-        same: of each size, whether its order of events is that of the leader.
+        same: of each size, whether its order of events is the leader's.
     """
 
     latest: Callable[[Number, Number], Number] = staticmethod(np.maximum)
@@ -70,7 +70,7 @@ class Columns(Simulation):
         return float(time_s[self.leader])
 
     def moment(self, times_s: Sequence[Array], places: Iterable[object]) -> Array:
-        """The same, for sizes where these times are one, and come behind what was before at these places."""
+        """The same. A size stays ``same`` if its times are one, and no earlier than the last at these places."""
         now_s: Array = np.maximum.reduce(times_s)
         self.same &= np.minimum.reduce(times_s) >= now_s * (1 - TIE)
         for place in places:

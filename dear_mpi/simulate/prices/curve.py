@@ -1,7 +1,7 @@
 """A function on 0..1 that is slow to evaluate and often straight: then five places say what it is anywhere.
 
-Where it is not, it is evaluated at each place that is asked for. What lies between does not follow from what is known:
-where messages share links, a little more of them can make another one wait, and a price jumps.
+Where it is not straight, it is evaluated at each place that is asked for. A value in between does not follow from the
+known ones: where messages share links, a small change can make another message wait, and a price jumps.
 """
 
 import os
@@ -16,10 +16,10 @@ PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Curve:
-    """The function, to ``within`` where it is straight, and as it is where not.
+    """The function, interpolated to ``within`` where it is straight, and evaluated where it is not.
 
-    A convex function that is off its chord by e in the middle is nowhere off by more than 2 e. All are tested in the
-    middle and at two more places, as they need not be convex.
+    A convex function that is off its chord by e in the middle is nowhere off by more than 2 e. All functions are tested
+    in the middle and at two more places, as they need not be convex.
 
     Args:
         function: from a place to a value above zero; it is called from several threads at once.

@@ -36,7 +36,7 @@ class TransferKind(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """One of a step. Its ends are rows; its kind is a number."""
+    """A message of a step. Its ends are rows; its kind is a number."""
 
     sender: int
     receiver: int
@@ -123,7 +123,7 @@ class Reader:
     """Reads programs step by step.
 
     Attributes:
-        kinds: those of all messages so far, with their numbers.
+        kinds: the kinds of all messages so far, with their numbers.
         users: the row that uses each side of a port.
     """
 
@@ -137,7 +137,7 @@ class Reader:
         if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
             return None
         ranks, size = range(len(steps)), self.size
-        # By receiver, and how far behind it the sender is, around all ranks.
+        # By receiver, and how many ranks after it the sender is, around all ranks.
         sends = {
             (send.peer % len(steps), (rank - send.peer) % size): (rank, send)
             for rank in ranks
@@ -158,5 +158,5 @@ class Reader:
         return tuple(found)
 
     def is_only(self, row: int, side: Side) -> bool:
-        """Whether nobody else has used this side of a port so far."""
+        """Whether no other row has used this side of a port so far."""
         return self.users.setdefault(side, row) == row

@@ -36,7 +36,7 @@ LEAST = 1e-6  # instead of 0: SimGrid has no links without a limit; and without 
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(Prices):
-    """What collectives cost on a topology, whose links are those of the network.
+    """What collectives cost on a topology, whose links are the network's.
 
     Attributes:
         curves: (algorithm, collective, pieces): the steps A and the function f.

@@ -32,7 +32,7 @@ class Sizes:
         return self.itemsize * (self.border(part + length) - self.border(part))
 
     def border(self, chunk: int) -> Array:
-        """Elements before a chunk: those of whole shards, and of some of the parts that the next one is cut into."""
+        """Elements before a chunk: of whole shards, and of some of the parts that the next shard is cut into."""
         (shards, part), (small, larger) = divmod(chunk, self.parts), divmod(self.shares, self.parts)
         before: Array = shards * self.shares + part * small + np.minimum(part, larger)
         return before

@@ -3,12 +3,12 @@
         ring, 4096 ranks                        rank 0 stands for all
         torus of 64 x 64                        ranks 0 to 63, the first row
         hierarchical, 64 hosts of 16 ranks      ranks 0 to 15, the first host
-        binomial tree                           nobody stands for another: all ranks
+        binomial tree                           no rank stands for another: all ranks
 
-Ranks do the same if the program of rank r + q is that of rank r, with q added to all peers: then the first q ranks are
-enough. Which chunks they send may differ, if these are equally long. If ranks of a host share ports, the first q ranks
-must be whole hosts, and all hosts alike. Up to 64 ranks this is found by looking at all of them; beyond, at a few, the
-first and the last among them.
+Ranks do the same if the program of rank r + q is the program of rank r with q added to all peers: then the first q
+ranks are enough. Which chunks they send may differ, if these are equally long. If ranks of a host share ports, the
+first q ranks must be whole hosts, and all hosts alike. Up to 64 ranks this is found by looking at all of them; beyond,
+at a few, the first and the last among them.
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ def whole_hosts(hosts: Hosts, few: int) -> bool:
 
 
 def outline(program: Program) -> list[tuple[list[Part], list[Part]]]:
-    """What a program does, as it looks from its own rank: how far to whom, and how long; in units of chunks."""
+    """What a program does, seen from its own rank: how far each peer is, from which part on, and how many chunks."""
 
     def part(transfer: Send | Receive) -> Part:
         return (

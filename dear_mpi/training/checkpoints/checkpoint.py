@@ -39,7 +39,7 @@ MOST = 2**53  # iterations and updates, of which optimisers make float64
 
 
 def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[str, Array]:
-    """Collective: the state of a session behind a flush, as arrays of the host, or nothing if not to ``keep``.
+    """Collective: the state of a session after a flush, as arrays of the host, or nothing if not to ``keep``.
 
     Raises:
         ArgumentError: the notes are something that JSON cannot hold.
@@ -69,12 +69,12 @@ def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[
 
 
 def frozen_sha256(session: Session) -> str:
-    """That of the parameters that are not trained: they are not in the checkpoint, and must be the same again."""
+    """The SHA-256 of the parameters that are not trained: no checkpoint has them, and they must be the same again."""
     return sha256(parameter.value for parameter in session.parameters if not parameter.trained)
 
 
 def names_of(arena: Arena) -> list[str]:
-    """The name of each tensor of the line, that of its first use."""
+    """The name of each tensor of the line in its first use."""
     found: dict[int, str] = {}
     for places, tensors in zip(arena.places, arena.layout.uses, strict=True):
         for place, tensor in zip(places, tensors, strict=True):
@@ -93,7 +93,7 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
     """Collective: go on from a snapshot that rank 0 has, whatever the others have; returns its notes.
 
     Raises:
-        ArgumentError: it is that of another model or optimiser.
+        ArgumentError: it belongs to another model or optimiser.
     """
     session.flush()
     transport, arena = session.world.transport, session.arena
@@ -157,7 +157,7 @@ def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
             raise ValueError(f"it must have the array {array!r} of {like.dtype}{list(shape)} for {arena.optimizer}")
     begun = any(arrays[f"{name}.{number}"].any() for name, number in product(kept[1:], range(len(mine))))
     if begun and about["updates"] == 0:
-        raise ValueError("it must have more than 0 updates, because the optimiser's state is not that of the beginning")
+        raise ValueError("it must have more than 0 updates, because its optimiser state is not zero")
     if about.get("loss_scale") is not None:
         with telling("its loss scale is no good"):
             LossScale(**about["loss_scale"])
@@ -178,7 +178,7 @@ def resume(session: Session, path: Path) -> Any:
     """Collective: go on from a file of rank 0; returns the notes in it.
 
     Raises:
-        ArgumentError: there is none, it is damaged, or it is that of another model or optimiser.
+        ArgumentError: there is none, it is damaged, or it belongs to another model or optimiser.
     """
     arrays: dict[str, Array] = {}
     by_rank_0(session.world.transport, "resume", lambda: arrays.update(read(path)))
@@ -210,7 +210,7 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """A snapshot from a file, or from FILE.old where a run was ended between the two.
+    """A snapshot from a file, or from FILE.old where a run was ended before the new file was in place.
 
     Raises:
         ValueError: there is no file, or it is damaged.

@@ -22,7 +22,7 @@ class Checkpointed:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Those of all layers, in order; not collective."""
+        """The parameters of all layers, in order; not collective."""
         return [parameter for layer in self.layers for parameter in layer.parameters]
 
     def parameters_sha256(self) -> str:

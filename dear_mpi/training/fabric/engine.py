@@ -4,9 +4,9 @@ MPI moves nothing while Python is busy elsewhere, so overlap needs a thread that
 after the other, in the order in which they were started or in one that was decided in advance (``order.py``): so the
 order on the wire is the same on all ranks by construction. While it waits the interpreter lock is free.
 
-On a GPU the engine has a stream of its own. A plan begins behind what the main thread had launched on the compute
-stream when it was started, and the compute stream goes on behind the plan: neither waits for anything else. The
-engine's thread does block, in the plan, until the device has reached what MPI is to send: a rank needs two cores there.
+On a GPU the engine has a stream of its own. A plan begins after what the main thread had launched on the compute stream
+when it was started, and the compute stream goes on after the plan: neither waits for anything else. The engine's thread
+does block, in the plan, until the device has reached what MPI is to send: a rank needs two cores there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; aft
 class PlanHandle:
     """A plan under way: the buffer is the plan's until ``wait`` has returned.
 
-    ``ready`` is the mark behind what wrote the buffer, ``done`` the one behind the plan.
+    ``ready`` is the mark after the work that wrote the buffer, ``done`` the mark after the plan.
     """
 
     def __init__(self, plan: Callable[[], object], label: str, key: Key, streams: Streams) -> None:

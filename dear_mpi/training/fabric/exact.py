@@ -1,4 +1,4 @@
-"""The sum of squares of an array, exact, so that it does not depend on who adds up which part of it.
+"""The sum of squares of an array, exact, so that it does not depend on which rank adds up which part of it.
 
     squares of 128 bytes of the wire --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
 
@@ -6,7 +6,7 @@ Shards begin and end between atoms, wherever buckets are cut and however many ra
 two halves of 27 and 26 bits. Sums of the halves of atoms of one exponent are whole numbers below 2^53, up to 2^26
 atoms, so they are exact in any order, on the ranks and between them.
 
-Source: sums by exponent are those of Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013).
+Source: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013).
 """
 
 from __future__ import annotations

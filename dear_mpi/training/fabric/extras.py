@@ -21,11 +21,11 @@ def a_byte_for_each_tensor(bound: BoundBucket, slab: Slab) -> Array:
 
 @dataclass(frozen=True)
 class Extra:
-    """A collective beside those of gradients.
+    """A collective beside the collectives of gradients.
 
     Attributes:
         travels: what it sends, of a bucket with its memory, or taken from a slab.
-        options: of ``make_plan``, in place of those of gradients.
+        options: of ``make_plan``, in place of the options for gradients.
         few: whether it sends so few bytes that all of them cost nothing.
     """
 

@@ -23,7 +23,7 @@ class Fabric(Protocol):
     Attributes:
         buckets: in the order of the line.
         rules: the book of the schedule that runs now.
-        recorder: whom to tell what is done and when, if anybody.
+        recorder: is told what is done and when, if there is one.
     """
 
     buckets: Cut
@@ -32,7 +32,7 @@ class Fabric(Protocol):
 
     @property
     def loss_scale(self) -> float:
-        """What gradients are to be multiplied by, for their way."""
+        """What gradients are to be multiplied by before they travel."""
 
     def follow(self, order: Sequence[Key] | None) -> None:
         """Let the collectives of each iteration go onto the wire in this order; None for first in, first out."""
@@ -42,7 +42,7 @@ class Fabric(Protocol):
 
     def negotiate(self, bucket: Bucket) -> None:
         """Let the wire carry what ranks exchange to see that a bucket is ready on all of them: a byte for each tensor.
-        Nobody waits for it but what is started next."""
+        Only what is started next waits for it."""
 
     def gather_again(self, bucket: Bucket) -> Handle:
         """Begin another all-gather of values that all ranks have, as if they had given them away."""

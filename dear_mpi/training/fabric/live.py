@@ -57,7 +57,7 @@ class LiveFabric:
         self.bound = {each: self.binding(each, self.arena, flag) for each, flag in zip(buckets, flags, strict=True)}
 
     def cut(self, buckets: Cut) -> None:
-        """Collective: go on with other buckets. To be called while nothing is under way, behind a flush.
+        """Collective: go on with other buckets. To be called while nothing is under way, after a flush.
 
         Values, gradients and state stay where they are, and so do the plans of intervals that are buckets again.
         """
@@ -72,11 +72,11 @@ class LiveFabric:
 
     @property
     def updates(self) -> int:
-        """How often all buckets have been updated, behind a flush."""
+        """How often all buckets have been updated, asked after a flush."""
         return max((bound.updates for bound in self.bound.values()), default=0)
 
     def restored(self, updates: int) -> None:
-        """Values and state are those behind so many updates."""
+        """The values and the state have been through so many updates."""
         self.arena.updates = updates
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
@@ -123,7 +123,7 @@ class LiveFabric:
         return self.plans[collective, bucket.start, bucket.stop]
 
     def parts_of(self, collective: str) -> tuple[str, ...]:
-        """What carries out that which a schedule calls by this name."""
+        """The collectives that carry out what a schedule calls by this name."""
         return (collective,)
 
     def plans_of(self, collective: str, bucket: Bucket) -> list[Plan]:
@@ -131,7 +131,7 @@ class LiveFabric:
         return [self.plan(part, bucket) for part in self.parts_of(collective)]
 
     def chosen(self, collectives: Sequence[str]) -> list[str]:
-        """The algorithm of each bucket: that of the first of these collectives, which reduces it."""
+        """The algorithm of each bucket, in the first of these collectives, which reduces it."""
         return [self.plans_of(collectives[0], bucket)[0].algorithm for bucket in self.buckets]
 
     def judge(self, clip: float | None, loss_scale: LossScale | None) -> None:
@@ -187,7 +187,7 @@ class LiveFabric:
 
     @property
     def loss_scale(self) -> float:
-        """What gradients are to be multiplied by, for their way."""
+        """What gradients are to be multiplied by before they travel."""
         self.factor()  # of the iteration before, which may have changed the scale
         loss_scale = None if self.verdict is None else self.verdict.loss_scale
         return 1.0 if loss_scale is None else loss_scale.scale

@@ -1,6 +1,6 @@
-"""Loss scaling: gradients are multiplied for their way, so that small ones do not vanish in fp16.
+"""Loss scaling: gradients are multiplied before they travel, so that small ones do not vanish in fp16.
 
-Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2; the numbers are those of PyTorch.
+Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2; the numbers are PyTorch's.
 """
 
 import math
@@ -11,7 +11,7 @@ LEAST = 1.0
 
 @dataclass
 class LossScale:
-    """A power of two, which is halved when gradients overflow, and doubled when they have not for long.
+    """A power of two, which is halved when gradients overflow, and doubled when none has overflowed for long.
 
     >>> scale = LossScale(8.0, interval=2)
     >>> scale.overflowed(), scale.scale
@@ -36,7 +36,7 @@ class LossScale:
             raise ValueError(f"a loss scale must be a finite number of at least {LEAST}, with counts, not {self}")
 
     def overflowed(self) -> bool:
-        """Halve the scale, if that can be; whether the iteration is to be skipped for it."""
+        """Halve the scale, if possible; return whether the iteration is to be skipped for it."""
         if self.scale <= LEAST:
             return False
         self.scale, self.good, self.skipped = self.scale / 2, 0, self.skipped + 1

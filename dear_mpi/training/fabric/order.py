@@ -4,7 +4,7 @@ All ranks must put the same collectives onto the wire in the same order, or they
 in, first out is such an order as long as all ranks start alike, which schedules do. An order decided in advance lets
 what is needed soonest go first, though it is ready last.
 
-Why nobody can deadlock: a rank begins the k-th collective of the order when those before it are over there and its
+Why no rank can deadlock: a rank begins the k-th collective of the order when the earlier ones are over there and its
 schedule has started it. Suppose that all ranks are stuck, and take one that has come least far, to the k-th. No other
 rank keeps it waiting, since all have come as far. So its schedule has not started the k-th collective, and waits for a
 later one. That depends on the schedule alone, not on time: the virtual fabric meets it too, and refuses the schedule.
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
-LOSS: Key = ("loss", 0)  # its sum over the ranks is started behind the forward pass
-VERDICT: Key = ("verdict", 0)  # on the gradients, behind the last reduction
+LOSS: Key = ("loss", 0)  # its sum over the ranks is started after the forward pass
+VERDICT: Key = ("verdict", 0)  # on the gradients, after the last reduction
 T = TypeVar("T")
 
 
 def completed(order: Sequence[Key] | None, *, judged: bool = False) -> list[Key] | None:
-    """The order of a schedule with what comes without it: the loss first, a verdict behind the last reduction.
+    """The order of a schedule, and what comes without it: the loss first, a verdict after the last reduction.
 
     >>> completed([("reduce_scatter", 0), ("all_gather", 0)], judged=True)
     [('loss', 0), ('reduce_scatter', 0), ('verdict', 0), ('all_gather', 0)]
@@ -34,7 +34,7 @@ def completed(order: Sequence[Key] | None, *, judged: bool = False) -> list[Key]
 
 
 class Order(Generic[T]):
-    """Says whose turn it is.
+    """Says which collective has its turn.
 
     Args:
         keys: the collectives of an iteration, again and again; None for first in, first out.
@@ -63,7 +63,7 @@ class Order(Generic[T]):
         return "any" if not self.keys else "the {} of bucket {}".format(*self.keys[self.position])
 
     def submit(self, key: Key, item: T) -> list[T]:
-        """Take an item; those whose turn has come with it, in order.
+        """Take an item; return the items whose turn has come with it, in order.
 
         Raises:
             ValueError: the order has no such collective, or one that is under way.

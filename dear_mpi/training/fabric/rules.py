@@ -2,8 +2,8 @@
 
     a bucket's gradients   written -> under way -> reduced, in shards or whole -> updated -> written ...
 
-A schedule that keeps the rules in this book gives the same parameters as any other one. Whoever breaks one is told the
-bucket, and the point of the iteration.
+A schedule that keeps the rules in this book gives the same parameters as any other one. If it breaks one, the error
+names the bucket, and the point of the iteration.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Starts(Protocol):
 
     @property
     def collectives(self) -> Sequence[str]:
-        """Those of gradients."""
+        """The collectives of gradients."""
 
     @property
     def extras(self) -> Sequence[str]:
-        """What else: names in ``EXTRAS``."""
+        """What else it starts: names in ``EXTRAS``."""
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Rules:
         return f"{hook}({', '.join(map(str, use))})" if hook else "its order"
 
     def follow(self, order: Sequence[Key] | None) -> None:
-        """The order of an iteration on the wire: the verdict on the gradients stands behind the last reduction."""
+        """The order of an iteration on the wire: the verdict on the gradients comes after the last reduction."""
         given = None if order is None else tuple(order)
         if given == self.followed:  # it was looked at before the iteration before
             return
@@ -99,7 +99,7 @@ class Rules:
             self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
         gathers = [collective == "all_gather" for collective, _ in order or ()]
         if self.judged and gathers != sorted(gathers):
-            what = "behind which clipping and loss scaling look at all gradients"
+            what = "after which clipping and loss scaling look at all gradients"
             self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
         self.followed = given
 
@@ -132,7 +132,7 @@ class Rules:
         if entry is None:
             self.refuse(f"starts the {collective} of {bucket}, which is none of the model's buckets")
         if collective in entry.started or (collective != "all_gather" and entry.started):
-            self.refuse(f"starts the {collective} of {bucket} behind its {[*entry.started][-1]}, once too often")
+            self.refuse(f"starts the {collective} of {bucket} after its {[*entry.started][-1]}, once too often")
         if collective == "all_gather" and [*entry.started] != ["reduce_scatter"]:
             self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
         if collective == "all_gather" and self.sharded and self.followed is None:
@@ -161,7 +161,7 @@ class Rules:
             self.refuse(f"starts the {extra} of {bucket}, which is not among its extras, {allowed}")
 
     def awaited(self, collective: str, bucket: Bucket, handle: object) -> None:
-        """A collective was waited for; that of an earlier iteration says nothing."""
+        """A collective was waited for; a collective of an earlier iteration says nothing."""
         entry = self.entries[bucket]
         if entry.started.get(collective) is handle:
             entry.awaited.add(collective)
@@ -197,7 +197,7 @@ class Rules:
 
 
 class NoRules:
-    """Keeps no book: before the first iteration, and for whoever drives a fabric without a schedule."""
+    """Keeps no book: before the first iteration, and for code that drives a fabric without a schedule."""
 
     def start(self, collective: str, bucket: Bucket, handle: object) -> None: ...
     def negotiate(self, bucket: Bucket) -> None: ...

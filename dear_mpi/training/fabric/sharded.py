@@ -4,8 +4,8 @@
     sharded     | reduce-scatter of gradients | update of the shard | all-gather of values
 
 The optimiser's state takes 1/P of the memory, and the update 1/P of the time. It runs on the engine's thread, right
-before the all-gather. Values have the same bits as with whole updates, because an update is elementwise. They travel
-in their own type, whatever that of the wire: with ``--wire fp16`` an all-gather of fp32 values sends twice the bytes.
+before the all-gather. Values have the same bits as with whole updates, because an update is elementwise. They travel in
+their own type, whatever the wire's is: with ``--wire fp16`` an all-gather of fp32 values sends twice the bytes.
 
 Schedules do not know the difference. An ``all_reduce`` is carried out as its two halves, with the update between them:
 ``wait`` returns when the sum is there, and ``update`` waits for the values.
@@ -82,7 +82,7 @@ class ShardedFabric(LiveFabric):
         super().follow(None if order is None else self.with_gathers(order))
 
     def with_gathers(self, order: Sequence[Key]) -> list[Key]:
-        """An order with the all-gather of each all_reduce: right behind it, or behind the last, and the verdict."""
+        """An order with the all-gather of each all_reduce: right after it, or at the end if there is a verdict."""
         gathers = {key: ("all_gather", key[1]) for key in order if key[0] == "all_reduce"}
         if self.verdict is None:
             return [each for key in order for each in ((key, gathers[key]) if key in gathers else (key,))]

@@ -1,8 +1,8 @@
 """What all ranks must know of the summed gradients before any of them is used: their norm, and whether they are finite.
 
-Each rank adds up the squares of its own shards, and an all-reduce of 34 kB adds up the ranks' sums. It comes behind
-the last reduction of an iteration. It costs its time on the wire, once in an iteration. DeAR waits for nothing more,
-because its all-gathers come behind the last reduce-scatter anyway. A schedule that updates a bucket before all are on
+Each rank adds up the squares of its own shards, and an all-reduce of 34 kB adds up the ranks' sums. It comes after the
+last reduction of an iteration. It costs its time on the wire, once in an iteration. DeAR waits for nothing more,
+because its all-gathers come after the last reduce-scatter anyway. A schedule that updates a bucket before all are on
 their way is refused.
 """
 
@@ -23,7 +23,7 @@ from dear_mpi.training.fabric.loss_scale import LossScale
 class Verdict:
     """By which factor the gradients of an iteration are multiplied; None if they are not used at all.
 
-    Constructing is collective. A call, on the engine's thread, is made behind the last reduction.
+    Constructing is collective. A call, on the engine's thread, is made after the last reduction.
 
     Args:
         shards: the parts of the wire that this rank owns.
@@ -58,7 +58,7 @@ class Verdict:
         self.factor = self.factor_of(self.norm, scale)
 
     def factor_of(self, norm: float, scale: float) -> float | None:
-        """What gradients of this norm are multiplied by. If it is not finite, that is NaN, which the update finds."""
+        """What gradients of this norm are multiplied by: NaN if the norm is not finite, which the update then finds."""
         finite = norm < float("inf")
         if self.loss_scale is not None:
             if not finite and self.loss_scale.overflowed():

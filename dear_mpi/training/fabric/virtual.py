@@ -168,8 +168,8 @@ class VirtualFabric:
         self.clock_s = self.clock_s + taken_s
 
     def beside_messages(self, seconds: float, gain: float) -> float:
-        """How many of the seconds that an update takes alone have messages beside them, which get on by ``gain``
-        seconds in each of these."""
+        """For how many of the seconds that an update takes alone there are messages beside it; in each of them the
+        messages get on by ``gain`` seconds."""
         busy_s = max(0.0, self.wire_free_s - last(self.clock_s))
         return min(seconds, busy_s / gain if gain > 0 else seconds if busy_s else 0.0)
 
@@ -214,7 +214,7 @@ def later(times_s: Any, bound_s: float) -> Any:
 
 
 def sooner(times_s: Any, bound_s: float) -> Any:
-    """Times that are not behind a bound."""
+    """Times that are not after a bound."""
     return min(times_s, bound_s) if isinstance(times_s, float) else np.minimum(times_s, bound_s)
 
 

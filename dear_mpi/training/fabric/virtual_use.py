@@ -50,7 +50,7 @@ class VirtualUse:
 
 
 class VirtualMeter:
-    """Sums a loss that is zero, but may take its time: the sum has its place on the wire, behind the forward pass."""
+    """Sums a loss that is zero, but may take its time: the sum has its place on the wire, after the forward pass."""
 
     def __init__(self, fabric: VirtualFabric, seconds: float = 0.0) -> None:
         self.fabric, self.seconds = fabric, seconds

@@ -91,8 +91,8 @@ def begins_of(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> list
 def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
     """Layers that follow each other, merged where waiting costs less than another start-up.
 
-    A layer joins the group before it if it is ready before that group's all-reduce would be over, and either that has
-    not begun by then, or it would wait for less than the start-up latency, ``cost(0)``.
+    A layer joins the group before it if it is ready before that group's all-reduce would be over, and if that
+    all-reduce has not begun by then, or would be delayed by less than the start-up latency, ``cost(0)``.
 
     Source: MG-WFBP, algorithm 1.
 

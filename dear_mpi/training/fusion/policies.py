@@ -32,7 +32,7 @@ def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
 
     Args:
         policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
-            ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: those of PyTorch;
+            ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: PyTorch's;
             ``at:N,N,...``: at these elements, as ``by_time`` in ``training/fusion/by_time.py`` says it.
 
     Raises:
@@ -60,7 +60,7 @@ def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
 
 
 def ddp_borders(layout: Layout, itemsize: int) -> list[int]:
-    """Those of PyTorch's DistributedDataParallel: from the end of the line, a bucket is closed when it is large enough.
+    """As PyTorch's DistributedDataParallel does: from the end of the line, a bucket is closed when it is large enough.
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
     """
@@ -118,7 +118,7 @@ def size_of(policy: str, size: str) -> int:
     """
     name, colon, _ = policy.partition(":")
     if colon and name in NAMED:
-        raise ValueError(f"fusion {policy!r}: {name} takes nothing behind a colon")
+        raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")
     try:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")

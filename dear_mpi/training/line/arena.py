@@ -43,7 +43,7 @@ READ = 1 << 18  # elements that are compared at a time
 class GradPlace:
     """Where one use of a layer finds the value and writes the gradient of one parameter.
 
-    ``left`` is the array that its value was moved from, if somebody still holds that.
+    ``left`` is the array that its value was moved from, if any other code still holds it.
     """
 
     parameter: Parameter
@@ -53,7 +53,7 @@ class GradPlace:
 
 
 def held(array: Array) -> bool:
-    """Whether somebody beside the caller still holds the memory of an array of the host."""
+    """Whether any code beside the caller still holds the memory of an array of the host."""
     root = array if array.base is None else array.base
     own = 4 if array.base is None else 3  # the names here and in the caller, and the argument
     return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
@@ -62,8 +62,8 @@ def held(array: Array) -> bool:
 def readers(line: Array, own: Array) -> list[Call]:
     """The calls that bring what an owner has changed to the line.
 
-    In a narrower type than the line's, what was not changed is the line's value, rounded. Then the line's stays, which
-    is more exact.
+    In a type narrower than the line's, an unchanged value is the line's value, rounded. The line then keeps its own
+    value, which is more exact.
     """
     if line.dtype == own.dtype:
         return [copier(line, own)]
@@ -93,7 +93,7 @@ class Arena:
         uses: the layers, in the order in which they run.
         layout: where their parameters lie.
         wire: the type in which gradients travel.
-        learning_rate: from the number of an update, counted from 0; that of the optimiser if it is not given.
+        learning_rate: from the number of an update, counted from 0; the optimiser's rate if it is not given.
         shards: what this rank updates.
         slab: what is communicated is taken from it.
         put: brings an array to where the slab is.
@@ -163,7 +163,7 @@ class Arena:
             grad = array_module(grad).zeros_like(grad)
             self.further[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
-        kept = left is not value and held(left)  # it is where a parameter has another use
+        kept = left is not value and held(left)  # they are one where a parameter has another use
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int) -> Array:
@@ -212,7 +212,7 @@ class Arena:
         ]
 
     def read(self) -> None:
-        """Do that for the whole line."""
+        """Make these calls for the whole line."""
         for call in self.reading(slice(0, self.layout.count)):
             call()
 

@@ -2,8 +2,8 @@
 
 Whatever goes wrong with a gradient on one rank ends as a NaN or an infinity in the sum, which is the same on all ranks.
 The update tells whether it met one: so all ranks find it in the same iteration, without a message. Where each rank
-updates a shard, one alone meets it. It then leaves a word at the beginning of its shard, a NaN that no computation has,
-where all look when they have gathered the values.
+updates a shard, one rank alone meets it. That rank then puts a mark into the first value of its shard: a NaN that no
+computation gives. All ranks look for the mark there when they have gathered the values.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Cut:
         return self.tables[0].get(use, ())
 
     def completed_by(self, use: int) -> tuple[Bucket, ...]:
-        """The buckets whose gradients are all there when a use has run backward; what ends the line comes first."""
+        """The buckets whose gradients are all there when a use has run backward; the last of the line comes first."""
         return self.tables[1].get(use, ())
 
     @cached_property

@@ -76,7 +76,7 @@ class Layout:
         return math.prod(self.shapes[tensor])
 
     def end(self, tensor: int) -> int:
-        """The element behind the last one of a tensor."""
+        """The element after the last one of a tensor."""
         return self.ends[tensor]
 
     @cached_property
@@ -99,19 +99,19 @@ class Layout:
 
     @cached_property
     def owned(self) -> tuple[int, ...]:
-        """How many elements of the line each use owns: those of the tensors that it is the first to use."""
+        """How many elements of the line each use owns: the elements of the tensors that it is the first to use."""
         counts = [0] * len(self.uses)
         for tensor, use in enumerate(self.first_uses):
             counts[use] += self.size(tensor)
         return tuple(counts)
 
     def begin(self, use: int) -> int:
-        """Where on the line the tensors begin that a use owns."""
+        """Where the tensors that a use owns begin on the line."""
         return self.begins[use]
 
     @cached_property
     def begins(self) -> dict[int, int]:
-        """That of each use which owns any; of its tensors the first one counts, which is put there last."""
+        """Where the tensors of each owning use begin: its first tensor is entered last, and stays."""
         return dict(zip(reversed(self.first_uses), reversed(self.offsets), strict=True))
 
     def tensors(self, start: int, stop: int) -> range:

@@ -77,7 +77,7 @@ def check_overlaps(layers: Sequence[Layer]) -> None:
         for value, kind in ((parameter.value, type(layer).__name__),)
         if value.size
     }
-    reaching: list[tuple[int, Array, str]] = []  # those before, as far as they end behind the start of this one
+    reaching: list[tuple[int, Array, str]] = []  # earlier ones, as far as they end after the start of this one
     for (start, end, *_), (other, name) in sorted(spans.items(), key=lambda item: item[0]):
         reaching = [each for each in reaching if each[0] > start]
         for _, array, owner in reaching:
@@ -88,7 +88,7 @@ def check_overlaps(layers: Sequence[Layer]) -> None:
 
 
 def bounds(array: Array) -> tuple[int, int]:
-    """The first byte of an array, and the one behind its last."""
+    """The first byte of an array, and the one after its last."""
     start = array.ctypes.data if isinstance(array, np.ndarray) else address(array)
     steps = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
     before, behind = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)

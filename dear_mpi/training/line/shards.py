@@ -1,4 +1,4 @@
-"""Who updates which part of a bucket, and where the optimiser's state for that part lies.
+"""Which rank updates which part of a bucket, and where the optimiser's state for that part lies.
 
     line, 3 ranks    | bucket 0          | bucket 1                   |
     a rank's shards  |     |##|     ...  |        |####|        ...   |     the 2nd third of each
@@ -44,12 +44,12 @@ class Shards:
         return slice(bucket.start // self.ranks, bucket.stop // self.ranks)
 
     def on_line(self, gathered: Array, buckets: Iterable[Bucket], line: Array) -> None:
-        """Bring the states of all ranks, one behind the other in ``gathered``, into the order of the line."""
+        """Bring the states of all ranks, one after the other in ``gathered``, into the order of the line."""
         rows = gathered.reshape(self.ranks, -1)
         for bucket in buckets:
             line[bucket.start : bucket.stop].reshape(self.ranks, -1)[...] = rows[:, self.state(bucket)]
 
     def from_line(self, line: Array, buckets: Iterable[Bucket], own: Array) -> None:
-        """Take this rank's state out of that of the whole line."""
+        """Take this rank's state out of the state of the whole line."""
         for bucket in buckets:
             own[self.state(bucket)] = line[self.of(bucket)]

@@ -1,11 +1,10 @@
 """Does a layer compute with the memory that its values were moved from, instead of ``parameter.value``?
 
 Such a layer would never see an update. Copies of it run, forward and backward, while that memory is full of other
-numbers, and what they return and write is compared: that of a right layer does not depend on these numbers.
-
-Two fillings have opposite signs, so that no mask, such as max(h, 0), hides both. The first one comes again: a layer
-that draws random numbers differs from itself. Such a layer, or one that cannot be copied, runs forward while the memory
-is full of NaN.
+numbers, and what they return and write is compared: with a right layer it does not depend on these numbers. Two
+fillings have opposite signs, so that no mask, such as max(h, 0), hides both. The first filling is used again at the
+end: a layer that draws random numbers then differs from itself. Such a layer, or one that cannot be copied, runs
+forward while the memory is full of NaN.
 """
 
 from __future__ import annotations

@@ -44,11 +44,11 @@ class Profile:
     """What a run measured. All seconds are of one rank, and means over iterations, so that they add up.
 
     Attributes:
-        rank: whose seconds these are: the rank that was busy longest, for which the others wait.
+        rank: the rank of these seconds: the one that was busy longest, for which the others wait.
         batch: examples of an iteration, of the whole job; None where there are no data.
         accumulate: in how many parts the batch passed; seconds are the sum over parts.
         dtype, wire: the types of the parameters, and of gradients on their way.
-        schedule: that of the run: under another one than ``sequential`` communication went on beside compute.
+        schedule: of the run; under another one than ``sequential`` communication went on beside compute.
         iterations: how many were measured, without the first ones; half of them count (``profiler.py``).
         update_s_per_element: of the optimiser.
         rest_s: of an iteration, for what is neither a layer, nor an update, nor waiting: the loss, packing, Python.

@@ -9,9 +9,9 @@
 The layers are not slowed down: the trainer has the marks around them anyway. Each update gets two more, until the
 profile is there.
 
-Of the iterations, those count that are of middle length, without what they wait: half of them. Their means add up to
-the time of an iteration. Medians of each layer alone would not, where a layer takes now more, now less: of synthetic
-layers, which save up short times until a sleep is worth it, the medians of most are 0.
+Half of the iterations count: the ones of middle length, without their waits. Their means add up to the time of an
+iteration. Medians of each layer alone would not, where a layer takes now more, now less: synthetic layers save up short
+times until a sleep is worth it, so the medians of most are 0.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Timed:
 
 
 class Profiler:
-    """Collects what iterations of a session take. Nothing but ``profile`` is collective, which is the end of it.
+    """Collects what iterations of a session take. Only ``profile`` is collective, and it ends the profiler.
 
-    Make one before the iterations, and behind the last ``session.cut``: buckets that are cut later are not timed.
+    Make one before the iterations, and after the last ``session.cut``: buckets that are cut later are not timed.
 
     Args:
-        schedule: the name of that which is measured; the first of the session if it is not given.
+        schedule: the name of the schedule that is measured; the first of the session if it is not given.
     """
 
     def __init__(self, session: Session, schedule: str | None = None) -> None:
@@ -111,7 +111,7 @@ class Profiler:
             ValueError: no iteration was noted.
         """
         if not self.samples:
-            raise ValueError("a profile needs an iteration, and note() behind it")
+            raise ValueError("a profile needs an iteration, and note() after it")
         self.leave()
         session, uses = self.session, len(self.session.uses)
         own: list[float] = middle_half(np.array(self.samples)).mean(axis=0).tolist()

@@ -35,7 +35,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def read(name: str, value: Any) -> Profile:
-    """A profile of one of its ranks, whose tensors of one key have one shape; there must be some."""
+    """A profile: its rank is below ``ranks``, tensors of one key have one shape, and there are some tensors."""
     known = {"forward_flops": None, **value} if isinstance(value, dict) else value  # older profiles do not have them
     profile: Profile = one(Profile, PROFILE)(name, known)
     if profile.rank >= profile.ranks:

@@ -41,16 +41,16 @@ def compare(
         schedules: names; speed-ups are over the first one, with the same fusion.
         progress: called after each block with the schedule's name.
         timeline: what rank 0 does with the timeline of each one's last block.
-        fusions: policies; that of ``config`` if none are given. ``own`` is what each schedule's source takes.
+        fusions: policies; the policy of ``config`` if none are given. ``own`` is what each schedule's source takes.
 
     Returns:
-        For each fusion and schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95
-        % interval), ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is that of
-        the bounds at the first schedule's compute; ``rest_s`` is what of an iteration is neither compute nor waiting
-        (updates, the loss, packing); ``network_s`` and ``exposed_s`` are seconds of each collective, in
-        all and waited for; ``hidden`` is the share that was hidden of what compute could hide, None if that is nothing;
-        ``sent_messages`` and ``sent_bytes`` are those of the rank that sends most in an iteration, None where plans are
-        no programs of messages; ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own
+        For each fusion and schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95 %
+        interval), ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is the speed-up
+        of the bounds at the first schedule's compute; ``rest_s`` is what of an iteration is neither compute nor waiting
+        (updates, the loss, packing); ``network_s`` and ``exposed_s`` are seconds of each collective, in all and waited
+        for; ``hidden`` is the share that was hidden of what compute could hide, None if that is nothing;
+        ``sent_messages`` and ``sent_bytes`` are of the rank that sends most in an iteration, None where plans are no
+        programs of messages; ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own
         iterations; ``accuracy`` and ``params_sha256`` are of the one model that all have trained in turn.
 
     Raises:

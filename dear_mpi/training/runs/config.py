@@ -26,7 +26,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 15, "fusion": USUAL},
     IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": USUAL},
 }
-# A setting that is of no use for a kind of model is refused, so that nobody believes that it had an effect.
+# A setting that is of no use for a kind of model is refused, so that no user believes that it had an effect.
 OF_SYNTHETIC = ("forward_time", "backward_time", "compute")
 OF_OTHERS = {
     "mlp": ("context", *OF_SYNTHETIC),

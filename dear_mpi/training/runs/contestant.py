@@ -24,10 +24,10 @@ class Contestant:
     """Collective, as all of its methods are.
 
     Args:
-        fusion: a policy; ``own`` is that of the schedule's source.
+        fusion: a policy; ``own`` is the policy of the schedule's source.
 
     Attributes:
-        policy: where its buckets are cut; of a policy by time or trials, what was made of that.
+        policy: where its buckets are cut; where a policy by time or trials decides that, what it decided.
         loss_s: seconds of the sum of the loss.
         network: seconds of each collective that it starts, for all of its buckets.
         chosen: the algorithm of each of its buckets.
@@ -74,10 +74,10 @@ class Contestant:
         return found
 
     def turn(self, count: int) -> None:
-        """So many iterations that count, behind one that fills the pipeline."""
+        """So many iterations that count, after one that fills the pipeline."""
         self.enter()
         if not self.blocks:
-            self.exposed_by, self.uses_s = [], []  # those of the first iterations
+            self.exposed_by, self.uses_s = [], []  # without the first iterations
         done = self.iterate(1 + count)
         del self.exposed_by[-1 - count], self.uses_s[-1 - count]
         self.job.trainers[self.name].flush()
@@ -92,7 +92,7 @@ class Contestant:
     def predicted_s(self, figures: Timing) -> float:
         """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
 
-        The compute is that of the rank that computes longest; what is neither compute nor waiting, as updates, comes
+        The compute is from the rank that computes longest; what is neither compute nor waiting, as updates, comes
         between the passes. What is not in it: sharded updates, which hold the wire up, and the verdict on gradients.
         """
         job = self.job

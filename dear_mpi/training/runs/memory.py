@@ -1,4 +1,4 @@
-"""What a run needs at least, beside what its host has: what cannot work is refused, before the system kills it."""
+"""The memory that a run needs at least, and its host has: what cannot work is refused before the system kills it."""
 
 import math
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def check_model(elements: int, config: Config, world: World) -> None:
 
 
 def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:
-    """See that the inputs of a batch, and what layers hand to each other of a part of it, find room: by one example.
+    """See that the inputs of a batch, and all layers' outputs for a part of it, find room: judged by one example.
 
     Raises:
         ValueError: it does not.

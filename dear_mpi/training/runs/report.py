@@ -1,8 +1,8 @@
 """What a run reports: the JSON object of ``train``, and the figures of one schedule.
 
-The names of the keys are a contract: scripts depend on them. Times are in seconds; a time of an iteration is that
-of the slowest rank. ``compute_s`` and ``exposed_comm_s`` are those of the iteration of median length, on its slowest
-rank, without the first iterations of each block, which fill the pipeline.
+The names of the keys are a contract: scripts depend on them. Times are in seconds, and times of iterations are the
+slowest rank's. ``compute_s`` and ``exposed_comm_s`` are of the iteration of median length, on its slowest rank, without
+the first iterations of each block, which fill the pipeline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from dear_mpi.training.trainer import Times
 
 @dataclass(frozen=True)
 class Timing:
-    """The figures of one schedule. But for the lists they are of one iteration, that of median length: they add up."""
+    """The figures of one schedule. All but the lists are of the iteration of median length, so that they add up."""
 
     iteration_s: list[float]
     forward_s: float

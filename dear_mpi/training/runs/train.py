@@ -40,7 +40,7 @@ class Saving:
         return asdict(self) | {"path": str(self.path)}
 
     def is_due(self, iterations: int, whole: int) -> bool:
-        """Whether to write one behind so many iterations of a whole run."""
+        """Whether to write one after so many iterations of a whole run."""
         return iterations == whole or (self.every is not None and iterations % self.every == 0)
 
 
@@ -110,7 +110,7 @@ def train(
 
 @dataclass
 class Iterated:
-    """What iterations took, how many of them do not count, and what looked on."""
+    """What iterations took, how many of them do not count, and the profiler, if there is one."""
 
     times: list[Times] = field(default_factory=list)
     fill: int = FILL
@@ -138,12 +138,12 @@ def iterated(job: Job, losses: list[float], behind: Callable[[int], None], *, pr
 
 
 def order_of(config: Config) -> dict[str, Any]:
-    """What says which examples each iteration has."""
+    """The settings that decide which examples each iteration has."""
     return {"seed": config.seed, "batch": config.batch, "data": config.data}
 
 
 def settings_of(job: Job) -> dict[str, Any]:
-    """The data, and what else must stay for a run that goes on to come to the bits of one without a break.
+    """The data, and what else must stay the same, so that a resumed run comes to the bits of one without a break.
 
     So must the number of ranks, but the checkpoint does not know it.
     """
@@ -183,7 +183,7 @@ def gone_on(job: Job, path: Path) -> list[float]:
 
 
 def tell_changes(world: World, notes: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Let rank 0 say, in one line, which settings are not those of the checkpoint."""
+    """Let rank 0 say, in one line, which settings differ from the checkpoint's."""
     before = notes.get("settings")
     if not isinstance(before, dict):
         said = ["the checkpoint does not say what data and settings its run had"]

@@ -53,7 +53,7 @@ def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
 
 
 def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
-    """A policy of fusion; ``own`` is that of the schedule's source."""
+    """A policy of fusion; ``own`` is the policy of the schedule's source."""
     return schedule.fusion if fusion == "own" else fusion
 
 

@@ -4,8 +4,8 @@
     network  |   AR 3 | AR 3' | AR 1 | AR 0 | AR 2 | ...
 
 What the next forward pass needs first has priority; ``credit`` partitions are handed to the wire ahead, where nothing
-overtakes them any more. A layer waits for its own partitions. Its bound is that of any synchronous schedule; what keeps
-it from that is start-up latency, since each partition is a whole all-reduce, and the forward pass needs all of it.
+overtakes them any more. A layer waits for its own partitions. Its bound is the same as for any synchronous schedule.
+Start-up latency keeps it above: each partition is a whole all-reduce, and the forward pass needs all of it.
 
 The original decides on rank 0 at run time, and Horovod's negotiation carries the order to the others. Here it is
 decided once, from measured times; the negotiation is left out, in favour of this peer.

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel: buckets are all-reduced during the backward pass; the optimiser runs behind it.
+"""PyTorch's DistributedDataParallel: buckets are all-reduced during the backward pass; the optimiser runs after it.
 
     compute  | forward | backward 3 2 1 0          | updates | forward ...           t_ff + max(t_bp, t_ar)
     network            |   all-reduce 3  2  1  0   |
@@ -17,7 +17,7 @@ from dear_mpi.training.schedules.wfbp import Wfbp
 
 
 class Ddp(Wfbp):
-    """All-reduce during the backward pass, all updates behind the last of them."""
+    """All-reduce during the backward pass, all updates after the last of them."""
 
     fusion: ClassVar[str] = "ddp"
 

@@ -4,11 +4,11 @@
     network  |   reduce-scatter 3 2 1 0 | all-gather 0 1 2 3 |
                   BackPipe                    FeedPipe
 
-BackPipe: the reduce-scatter of a bucket starts when its last gradient is ready. FeedPipe: behind the last
-reduce-scatter come the all-gathers, in the order in which the forward pass was seen to need its buckets; a layer
-waits for its own bucket only, which is then updated, just before the layer runs. The engine runs what it is given
-in order, so all-gathers need no barrier: they queue behind the reduce-scatters. No byte more is sent than by an
-all-reduce, and as the same chunks are combined in the same order, the parameters have the same bits.
+BackPipe: the reduce-scatter of a bucket starts when its last gradient is ready. FeedPipe: after the last reduce-scatter
+come the all-gathers, in the order in which the forward pass was seen to need its buckets. A layer waits for its own
+bucket only, which is then updated, just before the layer runs. The engine runs what it is given in order, so
+all-gathers need no barrier: they queue after the reduce-scatters. No byte more is sent than by an all-reduce, and as
+the same chunks are combined in the same order, the parameters have the same bits.
 
 Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 """

@@ -11,7 +11,7 @@ in the first iterations (``fabric/foresight.py``), from the same figures on all 
 loss scaling have to see all gradients before any is used, gathers come last, as in DeAR.
 
 What is urgent overtakes in units of a bucket: small buckets, of 4 MB, lose less than the 25 MB of DeAR. The bound is
-that of any synchronous schedule. Where the backward pass hides all reduce-scatters and the forward pass all
+the same as for any synchronous schedule. Where the backward pass hides all reduce-scatters and the forward pass all
 all-gathers, there is nothing to gain over DeAR.
 
 Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as in DeAR.
@@ -42,7 +42,7 @@ class DearEager(Dear):
         self.order = [*reductions, *self.gathers()]
 
     def gathers(self) -> list[Key]:
-        """All-gathers in the order of need, which is that of the line."""
+        """All-gathers in the order of need, which is the order of the line."""
         return [("all_gather", bucket.index) for bucket in self.fabric.buckets]
 
     def ordered(self, nominal: Nominal) -> Sequence[Key]:

@@ -4,7 +4,7 @@
     network  | AG 0 | AG 1 | AG 2 | AG 3 | AG 3 | AG 2 | RS 3 | AG 1 | RS 2 | ...
                                                max(max(t_ff, t_ag) + max(t_bp, t_ag), 2 t_ag + t_rs)
 
-A rank keeps the parameters of its shard alone, and what it gathers it gives away behind the layer. That costs half as
+A rank keeps the parameters of its shard alone, and what it gathers it gives away after the layer. That costs half as
 many bytes again as an all-reduce. The next unit is gathered while the one before it computes: one is under way beside
 the one in use, as with BACKWARD_PRE.
 

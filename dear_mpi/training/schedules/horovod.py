@@ -18,7 +18,7 @@ from dear_mpi.training.schedules.ddp import Ddp
 
 
 class Horovod(Ddp):
-    """Negotiated all-reduces during the backward pass, all updates behind the last of them."""
+    """Negotiated all-reduces during the backward pass, all updates after the last of them."""
 
     extras: ClassVar[tuple[str, ...]] = ("negotiation",)
     fusion: ClassVar[str] = "horovod"

@@ -1,4 +1,4 @@
-"""What schedules share that wait late: for a bucket alone, when the next forward pass needs it."""
+"""What schedules share that wait for one bucket at a time, at the last moment: when the next forward pass needs it."""
 
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket

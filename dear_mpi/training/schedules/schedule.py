@@ -28,7 +28,7 @@ class Schedule:
         foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
         options: what may be chosen about it, by name; the values are attributes of these names.
         order: in which the collectives of an iteration go onto the wire, from the first of its backward pass to the
-            last before that of the next one; None for the order in which they are started.
+            last before the next backward pass; None for the order in which they are started.
     """
 
     collectives: ClassVar[tuple[str, ...]] = ()

@@ -27,7 +27,7 @@ from dear_mpi.training.schedules.schedule import Schedule
 
 
 class Zero(Schedule):
-    """Reduce-scatter during the backward pass, all-gather behind it.
+    """Reduce-scatter during the backward pass, all-gather after it.
 
     Attributes:
         overlap_param_gather: gather during the next forward pass, one bucket ahead.
@@ -48,7 +48,7 @@ class Zero(Schedule):
 
     @classmethod
     def bound(cls, ff: float, bp: float, network: Mapping[str, float]) -> float:
-        """Gathered during the forward pass, the bound is that of ``dear``, and for the same reason."""
+        """With gathers during the forward pass it is the bound of ``dear``, and for the same reason."""
         if cls.overlap_param_gather:
             return Dear.bound(ff, bp, network)
         return ff + max(bp, network["reduce_scatter"]) + network["all_gather"]
@@ -56,7 +56,7 @@ class Zero(Schedule):
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
         self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)  # gathers under way
-        self.missing = deque[Bucket]()  # in the order of need, which is that of the line
+        self.missing = deque[Bucket]()  # in the order of need, which is the order of the line
         self.gathering = deque[tuple[Bucket, Handle]]()
 
     def after_backward(self, use: int) -> None:

@@ -1,8 +1,8 @@
-"""Keep what the last iterations did: the fabrics and the trainer note it, where somebody gave them a recorder.
+"""Keep what the last iterations did: the fabrics and the trainer note it, where they were given a recorder.
 
-A note is a label and two marks of a stream; all else is done when it is over. (On a GPU a mark is an event, and whoever
-asks for its time waits for it.) Notes of the main thread and of the engine's come into one queue, of which what belongs
-to older iterations is dropped.
+A note is a label and two marks of a stream; all else is done when it is over. (On a GPU a mark is an event, and a
+caller that asks for its time waits for it.) The main thread and the engine's put notes into one queue, from which notes
+of older iterations are dropped.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Recorder:
         self.notes = deque[Note]()
         self.iterations = deque[Passed](maxlen=kept)
         self.over = 0  # iterations
-        self.lap: Any = None  # the mark behind what the engine did last
+        self.lap: Any = None  # the mark after what the engine did last
 
     def waited(self, what: str, begin: Any, end: Any) -> None:
         """Compute has waited for a collective."""
@@ -75,7 +75,7 @@ class Recorder:
         self.notes.append(Note(self.over, WIRE, what, begin, end))
 
     def iterated(self, number: int, marks: Pair, forward: Sequence[Pair], backward: Sequence[Pair]) -> None:
-        """An iteration is over, behind so many others; see ``Passed``."""
+        """An iteration is over, after so many others; see ``Passed``."""
         self.iterations.append(Passed(number, *marks, forward, backward))
         self.over += 1
         while self.notes and self.notes[0].number < self.oldest:
@@ -83,7 +83,7 @@ class Recorder:
 
     @property
     def oldest(self) -> int:
-        """What was noted before so many iterations were over is of no use: one more, whose collectives go on."""
+        """Notes made before so many iterations were over are dropped: one more is kept, as its collectives go on."""
         return self.over - self.kept - 1
 
     def rank(self, name: str, clock: Clock) -> Rank:

@@ -116,5 +116,5 @@ def shortened(label: str) -> str:
 
 
 def rounded_size(nbytes: int) -> str:
-    """Bytes with one digit behind the point."""
+    """Bytes with one digit after the point."""
     return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"

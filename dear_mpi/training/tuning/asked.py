@@ -19,7 +19,7 @@ TUNERS: Mapping[str, type[Tuner]] = {"bayesian": Bayesian, "random": RandomSearc
 
 @dataclass(frozen=True)
 class Asked:
-    """A kind of search, and the smallest and the largest size in bytes; by default those of DeAR's published code."""
+    """A kind of search, and the smallest and the largest size in bytes; by default as in DeAR's published code."""
 
     tuner: type[Tuner] = Bayesian
     low: int = 1 << 20

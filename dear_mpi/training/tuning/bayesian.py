@@ -5,17 +5,17 @@
             +---------------------- log2 of the size
 
 The variable is the logarithm of the size: from 1 to 2 MB much changes, from 201 to 202 MB nothing does. Seconds are
-divided by those of the first trial, so that nothing here depends on how long an iteration is.
+divided by the first trial's, so that nothing here depends on how long an iteration is.
 
-``XI`` is by how much a trial must promise to be better than the best one to be worth anything. In DeAR's published
-code it is 0.1 in the unit of the target, which there is seconds. Of an iteration of 0.3 s that asks for a third, which
-no size can promise: whatever it has seen, it looks where it knows least. Of one of 10 s it asks for a hundredth. Here
-it is a share of the first trial's time: the same search on a fast network and on a slow one.
+``XI`` is by how much a size must promise to be better than the best one to be worth a trial. In DeAR's published code
+it is 0.1 in the unit of the target, which there is seconds. For an iteration of 0.3 s that is a third, which no size
+can promise: the search then always looks where it knows least. For one of 10 s it is a hundredth. Here it is a share of
+the first trial's time: the same search on a fast network and on a slow one.
 
-The process is that of the package bayesian-optimization, with its kernel (Matern 5/2) and one more bound: times change
-over octaves. Without it, the first steep slope is taken for noise from size to size, about which nothing can be known:
-then the expected improvement is the same everywhere, and trials creep along from the smallest size. The package looks
-among all real sizes, and may come back to one it has seen. Here only a few sizes differ: each one's is computed.
+The process is as in the package bayesian-optimization, with its kernel (Matern 5/2) and one more bound: times change
+over octaves. Without this bound, the first steep slope is taken for noise from size to size, about which nothing can be
+known: then the expected improvement is the same everywhere, and trials creep along from the smallest size. The package
+looks among all real sizes, and may come back to one it has seen. Here only a few sizes differ, and all are computed.
 
 Source: Jones, Schonlau, Welch, Efficient global optimization, 1998; Zhang et al., DeAR, ICDCS 2023, section IV.
 """
@@ -31,7 +31,7 @@ import numpy as np
 from dear_mpi.training.tuning.tuner import Tuner
 
 XI = 0.005  # of the first trial's time
-NOISE = 1e-3  # variance of a trial's time, as a share of that of all trials: the guess need not go through each
+NOISE = 1e-3  # variance of a trial's time, as a share of all trials' variance: the guess need not go through each
 OCTAVES = (1.0, 16.0)  # over which times may change
 
 

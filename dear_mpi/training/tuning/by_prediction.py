@@ -40,7 +40,7 @@ class ByPrediction(Tuning):
 
     def __init__(self, session: Session, policy: str, itemsize: int, *, before: int) -> None:
         if policy != AUTO:
-            raise ValueError(f"fusion {policy!r}: auto takes nothing behind a colon")
+            raise ValueError(f"fusion {policy!r}: auto takes nothing after a colon")
         super().__init__(size_text(START))
         self.session, self.itemsize, self.over = session, itemsize, False
         foresees = any(schedule.foresees for schedule in session.schedules.values())

@@ -3,7 +3,7 @@
     iteration   | 1 2 | 3 4 5 | flush, rank 0 decides, cut | 1 2 | 3 4 5 | ...
                  fill    timed: the median of what the slowest rank took
 
-Behind a cut nothing is under way, so a first iteration waits for less than others do, or makes what later ones have.
+After a cut nothing is under way. So the first iteration waits for less than others, or makes what later ones use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILL, TIMED = 2, 3  # iterations of each trial
 
 @dataclass(frozen=True)
 class Next:
-    """What rank 0 says behind a trial."""
+    """What rank 0 says after a trial."""
 
     nbytes: int
     over: bool

@@ -1,4 +1,4 @@
-"""Grid search: sizes that are equally far apart on a scale of octaves, from small to large, behind the first trial."""
+"""Grid search: sizes that are equally far apart on a scale of octaves, from small to large, after the first trial."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Sizes of buckets that are worth a trial: of all that cut the line at the same places, one; and as text, to be typed.
+"""Bucket sizes that are worth a trial: one of all that cut the line at the same places; and sizes as text, to be typed.
 
     size      1MB    1.05MB  1.09MB   1.14MB ...                   200MB   256MB
     buckets   65 ------------------|  63 ---| ...                  |-- 1 -------|      a trial each, not eight
@@ -30,7 +30,7 @@ def distinct_sizes(
 
     Args:
         cut_of: from a size to something that is equal for equal cuts.
-        start: stands for the sizes that cut as it does; of others the one in the middle does.
+        start: stands for the sizes that cut as it does; for other sizes that cut alike, the middle one does.
         per_octave: how many sizes are looked at from each power of two to the next.
 
     >>> distinct_sizes(lambda size: size // 100, 150, 340, start=210)

@@ -1,7 +1,7 @@
-"""What a session does about its fusion while it trains: nothing, or that of ``by_trials.py`` or ``by_prediction.py``.
+"""What a session does about its fusion while it trains: nothing, or what ``by_trials.py`` or ``by_prediction.py`` does.
 
-What a tuned fusion decides depends on clocks, and no two ranks have the same. So rank 0 decides, what is next and that
-it was the last, and the others are told; all of them cut at the same point between two iterations.
+What a tuned fusion decides depends on clocks, and no two ranks have the same. So rank 0 decides what is next, and when
+to stop, and tells the others. All of them cut at the same point between two iterations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Tuning:
     Attributes:
         fusion: the policy of the buckets as they are now.
         trials: those so far, in order; all ranks have the same.
-        schedule: the name of that which is tuned, when it is known.
+        schedule: the name of the schedule that is tuned, when it is known.
         over: whether it leaves the fusion as it is from now on.
     """
 
@@ -43,9 +43,9 @@ class Tuning:
         self.over = True
 
     def note(self, name: str) -> None:
-        """Collective: an iteration of a schedule is over, whose order is decided.
+        """Collective: an iteration is over, of a schedule whose order is decided.
 
-        Of several schedules that which comes first is tuned; the others should wait until it is over.
+        Of several schedules the one that comes first is tuned; the others should wait until it is over.
         """
 
     def is_for(self, name: str) -> bool:

@@ -47,7 +47,7 @@ class VirtualRun:
     sharded: bool = False
 
     def seconds(self, fusion: str) -> float:
-        """Those of an iteration, when the pipeline is full.
+        """Seconds of an iteration, when the pipeline is full.
 
         Raises:
             ValueError: the policy cannot be read, or the schedule breaks a rule.
@@ -65,12 +65,12 @@ class VirtualRun:
         return trainer.one().iteration_s
 
     def buckets(self, fusion: str) -> Cut:
-        """Those of a policy."""
+        """The buckets of a policy."""
         return fused(fusion, self.layout, self.itemsize)
 
     def choice(self, trials: Sequence[Tried]) -> str:
-        """Of the policies that are as good as the best one, as far as can be told, that with the fewest buckets: what
-        a collective costs beside the wire is what a prediction knows least about."""
+        """The policy with the fewest buckets among those that cannot be told from the best one: what a collective costs
+        beside the wire is what a prediction knows least about."""
         limit_s = (1 + TOLD_APART) * min(tried.seconds for tried in trials)
         good = [tried.fusion for tried in trials if tried.seconds <= limit_s]
         return min(good, key=lambda fusion: len(self.buckets(fusion)))
