@@ -20,7 +20,7 @@ def bench_kernels(
     models: Annotated[str, Option(help="Models whose tensors are packed, with commas.")] = ",".join(MODELS),
     json_file: JsonFile = None,
 ) -> None:
-    """Time pack, unpack and sums beside plain copies, on the tensors of the paper's models. Runs without MPI."""
+    """Time pack, unpack and sums beside plain copies, on the tensors of the DeAR paper's models. Runs without MPI."""
 
     def command(world: World) -> list[dict[str, Any]]:
         rows = []

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from dear_mpi.cli.files import check_files, read_by
-from dear_mpi.cli.flags import BETWEEN_FUSIONS, JOB_FLAGS, Flags, listed, parameter, with_flags
+from dear_mpi.cli.flags import BETWEEN_FUSIONS, FUSION, JOB_FLAGS, Flags, listed, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -22,7 +22,7 @@ from dear_mpi.training.runs.compare import turns
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
-FUSIONS = "How layers are fused into buckets, as --fusion of train says; several with commas, e.g. 25MB,cut:4MB,own."
+FUSIONS = f"{FUSION} Several with commas, e.g. 25MB,cut:4MB,own."
 Schedules = Annotated[
     str,
     Option(
@@ -32,7 +32,8 @@ Schedules = Annotated[
 ]
 Fusion = Annotated[str | None, Option(help=FUSIONS, show_default="by model")]
 Plot = Annotated[
-    Path | None, Option("--plot", metavar="FILE", help="Draw the rows into FILE.png, FILE.pdf or FILE.svg.")
+    Path | None,
+    Option("--plot", metavar="FILE", help="Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."),
 ]
 COMPARE_FLAGS = {"schedules": parameter("schedules", Schedules)} | JOB_FLAGS
 COMPARE_FLAGS |= {"fusion": parameter("fusion", Fusion), "plot": parameter("plot", Plot)}

@@ -32,13 +32,17 @@ STALL_AFTER = "30s"
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
 MODELS = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
-FUSION = (
+FUSION_BY_SIZE = (
     "How layers are fused into buckets. none: a bucket for each layer; layers:4: one for every 4 layers; buckets:8: 8 "
     "of similar size; 25MB: layers up to this size; tensors: one for each tensor; cut:4MB: exactly this size, also "
-    "inside a tensor; bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best "
-    "size is predicted; mgwfbp: computed from measured times; own: as the authors of the schedule do; at:N,N: at these "
-    "elements; FILE.py:FUNCTION: as a function of a file says."
+    "inside a tensor"
 )
+FUSION_AS_GIVEN = (
+    "ddp, horovod, mgwfbp: as the source of that schedule does; own: as the source of each schedule does; at:N,N: at "
+    "these elements; FILE.py:FUNCTION: as a function of a file says"
+)
+TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
+FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
@@ -58,8 +62,8 @@ StallAfter = Annotated[str, Option(help=STALL)]
 StallAbort = Annotated[bool, Option("--stall-abort", help=ABORT)]
 Threads = Annotated[int | None, THREADS]
 TIMELINE = (
-    "Write what each rank did when in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg or "
-    "FILE.pdf as a picture; several with commas."
+    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
+    "or FILE.pdf as a picture; several with commas."
 )
 TimelineFiles = Annotated[str | None, Option("--timeline", metavar="FILE", help=TIMELINE, show_default="none")]
 

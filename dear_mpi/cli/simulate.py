@@ -7,7 +7,17 @@ from typing import Annotated, Any
 from typer import Option
 
 from dear_mpi.cli.files import check_files
-from dear_mpi.cli.flags import BETWEEN_FUSIONS, NAMES, TABLES, JsonFile, TimelineFiles, listed, parsed
+from dear_mpi.cli.flags import (
+    BETWEEN_FUSIONS,
+    FUSION_AS_GIVEN,
+    FUSION_BY_SIZE,
+    NAMES,
+    TABLES,
+    JsonFile,
+    TimelineFiles,
+    listed,
+    parsed,
+)
 from dear_mpi.cli.run import check_alone, complaining, write_json
 from dear_mpi.cli.timeline import FLAG, timeline_files
 from dear_mpi.kernels.dtypes import DTYPES
@@ -28,21 +38,22 @@ from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.schedules import SCHEDULES
 
 NETWORK = (
-    "Network: 10gbit,50us; with o=1us (processor time for a message) and gamma=0.1ns (for a byte that is summed); "
-    "INSIDE/BETWEEN,hosts=N (or per_host=N); fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; "
-    f"FILE.json of dear-mpi bench; or {', '.join(PRESETS)}."
+    "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
+    "and gamma=0.1ns (for a byte that is summed); INSIDE/BETWEEN,hosts=N (or per_host=N), for links inside and between "
+    "hosts; fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; FILE.json of dear-mpi bench; or "
+    f"{', '.join(PRESETS)}."
 )
 SEVERAL = "several with commas"
 MODEL = "synthetic:resnet50"
-FUSION = "How layers are fused into buckets: the values of --fusion of train, except bo and auto"
+FUSION = f"{FUSION_BY_SIZE}; {FUSION_AS_GIVEN}"
 UPDATE = "Seconds of the optimiser for a million parameters."
 WIRE = f"Type in which gradients travel: {', '.join(DTYPES)}."
 FORWARD = "0.1, or as in the profile"
 BACKWARD = "twice the forward time, or in the ratio of the profile"
-RATE = "Seconds from FLOPs: the forward pass runs at this rate, e.g. 10TFLOPS. A profile is scaled to it."
+RATE = "Take the seconds of layers from their FLOPs at this rate, e.g. 10TFLOPS. A profile is scaled to it."
 BATCH = "Number of examples on each rank, for --rate."
 STALL = "How long an update delays messages, as a share of its own time: 100% where both need the same processors."
-PLOT = "Draw the rows into a PNG, PDF or SVG file."
+PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 PROFILE = "FILE with measured seconds of layers, from dear-mpi train --profile FILE or TorchSession.profile."
 
 
