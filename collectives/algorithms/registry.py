@@ -27,6 +27,8 @@ from dear_mpi.collectives.program.program import Algorithm, Program, write_progr
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.lookup import lookup
 
+__all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
+
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
     """Functions by name; a function has the name of the collective that it serves."""

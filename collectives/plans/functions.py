@@ -15,6 +15,8 @@ from dear_mpi.collectives.plans.make_plan import transport_of
 from dear_mpi.collectives.plans.one_off import OneOffs
 from dear_mpi.kernels.array import Array
 
+__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"]
+
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 

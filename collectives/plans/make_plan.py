@@ -28,6 +28,8 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import Slab
 
+__all__ = ["make_plan", "transport_of"]
+
 if TYPE_CHECKING:
     from dear_mpi.collectives.transports.mpi import MpiTransport
 

@@ -17,6 +17,8 @@ from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 
+__all__ = ["Plan", "Workspace"]
+
 T = TypeVar("T")
 
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Collection
 
+__all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "ProgramError", "TransportError"]
+__all__ += ["name_ranks"]
+
 
 class CollectiveError(RuntimeError):
     """The base of all errors of collectives."""

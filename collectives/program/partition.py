@@ -19,6 +19,8 @@ from fractions import Fraction
 from operator import index
 from typing import Any, TypeVar
 
+__all__ = ["Partition", "chunk_bounds"]
+
 T = TypeVar("T")
 
 

@@ -14,6 +14,8 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program, Receive, Step
 from dear_mpi.collectives.program.replay import Row, ranks_in, replay, run
 
+__all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
+
 
 def verify(programs: Sequence[Program]) -> None:
     """Check the programs of ranks 0 to size-1, which must be of one collective.

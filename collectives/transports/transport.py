@@ -11,6 +11,8 @@ from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.waits import Waits
 from dear_mpi.kernels.array import Array, library_of
 
+__all__ = ["Memory", "OneThread", "Request", "StagedTransport", "Transport", "Wrapper"]
+
 T = TypeVar("T")
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from dear_mpi.bench.case import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES

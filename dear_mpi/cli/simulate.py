@@ -30,7 +30,8 @@ from dear_mpi.see.timeline.write import check_timeline, write_timeline
 from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.remedies import changes, fastest, remedies
-from dear_mpi.simulate.sweep import Settings, Simulated
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
 from dear_mpi.simulate.timeline import timeline_of

@@ -12,7 +12,8 @@ from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, runner_of
 from dear_mpi.collectives.lowering import phases
 from dear_mpi.collectives.program.contract import COLLECTIVES
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.collectives.program.verify import keeps_rank_order

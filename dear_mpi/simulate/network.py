@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.program.cost import Network
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_seconds, parse_seconds, usable_link, whole_number
 from dear_mpi.simulate.bench_rows import fitted, read_rows

@@ -20,8 +20,9 @@ from dear_mpi.bench.table import fit_text, label
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.tuning import Rule, write_rules
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_sizes
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, programs, verify
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.verify import keeps_rank_order
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.program.sharing import connected, fair_rates
 

@@ -11,7 +11,8 @@ from dear_mpi.cli.app import app
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.line.bucket import cut
 from tests.cli_checks import assert_one_line

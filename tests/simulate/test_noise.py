@@ -12,7 +12,8 @@ from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.pace import Jitter
 from dear_mpi.simulate.parts import Tally
 from dear_mpi.simulate.run import check_finite, predict
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.trainer import Times

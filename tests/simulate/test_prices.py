@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program import cost as cost_model
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.simulate.prices import stand_ins
 from dear_mpi.simulate.prices.columns import Columns, seconds

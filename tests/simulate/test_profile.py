@@ -12,7 +12,8 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.paper_models import load_modules, load_seconds, synthetic_layers
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.compute import source_of
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.runs.config import Config

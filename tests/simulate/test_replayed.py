@@ -13,15 +13,17 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import replayed
 from dear_mpi.simulate.prices.curve import PLACES, Curve
 from dear_mpi.simulate.prices.replayed import WITHIN, Replayed
 from dear_mpi.simulate.remedies import remedies
+from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.simgrid import replay
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.topology import Topology, parse_topology
 from tests.cli_checks import assert_one_line
 

@@ -10,7 +10,8 @@ from dear_mpi.cli.app import app
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.remedies import changes, fastest, remedies
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import notes
 from tests.cli_checks import assert_one_line
 from tests.simulate.test_profile import PROFILE

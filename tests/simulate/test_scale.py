@@ -11,7 +11,8 @@ import pytest
 from dear_mpi.simulate import run
 from dear_mpi.simulate.pace import Pace
 from dear_mpi.simulate.prices import prices, stand_ins
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.fabric.order import Order
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules import SCHEDULES, Dear

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.program.simulation import Simulation

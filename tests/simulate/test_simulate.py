@@ -17,7 +17,8 @@ from dear_mpi.simulate.contention import Contention, Length, contention_of, pars
 from dear_mpi.simulate.network import PRESETS, read_network
 from dear_mpi.simulate.remedies import remedies
 from dear_mpi.simulate.run import check_schedule
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import exposed_parts
 from dear_mpi.training.fabric.virtual import Slowdown, VirtualFabric
 from dear_mpi.training.schedules import SCHEDULES, Schedule

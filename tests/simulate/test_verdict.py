@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.verdict import least_s, verdicts
 from dear_mpi.training.schedules import SCHEDULES
 

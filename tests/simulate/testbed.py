@@ -10,7 +10,8 @@ from statistics import median
 
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.simulate.network import PRESETS
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from tests.provenance import Watch, write_page
 
 PAGE = "docs/benchmarks/testbed.md"

@@ -6,7 +6,8 @@ SimGrid replays the programs; our model prices them for the star. How far the tw
 """
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
-from dear_mpi.collectives.program.cost import Network, cost
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.reporting.units import format_bytes
 from dear_mpi.simulate.simgrid import replay
 from dear_mpi.simulate.topology import parse_topology

@@ -9,7 +9,8 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.contention import Contention, Length
-from dear_mpi.simulate.sweep import Settings, simulate
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training import Session
 from dear_mpi.training.fabric.virtual import Slowdown

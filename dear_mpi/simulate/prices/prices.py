@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
-from dear_mpi.collectives.program.cost import Network
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import asks_for
 from dear_mpi.kernels.array import Array
 from dear_mpi.simulate.prices.columns import seconds

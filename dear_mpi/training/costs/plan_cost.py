@@ -7,7 +7,8 @@ from functools import cache
 
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.program.cost import Cost, Network, cost
+from dear_mpi.collectives.program.cost import Cost, cost
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.live import LiveFabric

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program.cost import Network
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.training.costs.plan_cost import all_plans, plan_costs
 from dear_mpi.training.fabric.live import LiveFabric
 
