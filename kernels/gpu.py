@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gpu:
-    """``number`` counts the GPUs that this process sees; ``address``, on the PCI bus, is the same for all processes."""
+    """``number`` is its index for this process; ``address``, on the PCI bus, is the same for all processes."""
 
     number: int
     count: int

@@ -142,8 +142,8 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
 def update(values: Array, grads: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> bool:
     """Apply an optimiser's formula to flat arrays: values and state change, grads are only read.
 
-    The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well. Returns whether all gradients
-    were finite.
+    The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well. Returns whether all gradients,
+    times ``scale``, were finite.
     """
     wide = compute_dtype(values.dtype)
     finite = True

@@ -16,6 +16,8 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dispatch import kernels_for
 from dear_mpi.kernels.pack_plan import round_up
 
+__all__ = ["Slab"]
+
 ALIGNMENT = 256  # bytes: what cudaMalloc itself promises
 
 

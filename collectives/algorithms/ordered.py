@@ -13,7 +13,7 @@ fp16 or bf16 on the wire costs one rounding of each contribution, where a ring r
 all-gather is the mirror image: every owner sends its chunk straight to all others.
 
 Cost for n bytes on P ranks: one step each of P - 1 messages, so alpha + (P-1)/P n (beta + gamma) where messages of one
-step overlap in latency, and (P-1) alpha where they do not; an owner holds up to two segments of each peer at a time.
+step overlap in latency, and (P-1) alpha where they do not; an owner holds up to a window of segments of each peer.
 Where ranks share memory it is the fastest algorithm: each number is read once. On a large network it sends P - 1
 flows into every port at the same time, which congests switches.
 

@@ -14,13 +14,14 @@ A rank goes through a fixed list of instructions "wait for these messages, merge
 rules: it waits only for messages whose key is at most its time, and what it starts has a larger key than its time.
 Look at the unfinished message with the smallest key: whatever its sender and its receiver had to wait for before
 starting it has a smaller key, hence is finished; so both have started it, and it completes, even if sends are
-synchronous.
+synchronous. The window is no part of this argument: it only adds waits for earlier messages of a rank's own lanes.
 
 [Note: The window]
 At most ``window`` messages to, and as many from, a peer are posted at a time: message m starts when message
 m - window is done. Posting all segments of a chunk at once makes MPI search long queues for every message (seen:
-64 MiB in 16 KiB segments, 80 times slower), and each posted receive that combines needs a side buffer. How many a plan
-takes is in ``plans/tuning.py``: more between hosts, where the wire must not wait for the thread that posts messages.
+64 MiB in 16 KiB segments, 80 times slower), and each posted receive that combines needs a side buffer.
+``window_of`` in ``plans/tuning.py`` says how large the window is: larger between hosts, where the wire must not wait
+for the thread that posts messages.
 """
 
 from collections import defaultdict

@@ -10,14 +10,19 @@ pinned memory over the bus, so there is no copy in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
 
 from dear_mpi.collectives.lowering.instructions import InstructionList, SideBuffer
 from dear_mpi.collectives.plans.execution import Action
 from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.slab import Slab
+from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.kernels.slab import ALIGNMENT, Slab
 
 
 class MessageBuffers:
@@ -31,7 +36,7 @@ class MessageBuffers:
         longest: dict[SideBuffer, int] = {}
         for number, side in listing.side_buffers.items():
             longest[side] = max(longest.get(side, 0), self.part(number).size)
-        arrays = {side: slab.empty(length, buffer.dtype) for side, length in longest.items()}
+        arrays = arrays_of(longest, buffer.dtype, slab)
         self.beside = {n: arrays[side][: self.part(n).size] for n, side in listing.side_buffers.items()}
 
     def on(self, buffer: Array) -> MessageBuffers:
@@ -62,3 +67,11 @@ class MessageBuffers:
         """Bring what is to be sent from the buffer to its side buffer, if it has one."""
         lifted = number in self.beside and not self.messages[number].incoming
         return [copier(self.beside[number], self.part(number))] if lifted else []
+
+
+def arrays_of(lengths: Mapping[SideBuffer, int], dtype: np.dtype[Any], slab: Slab) -> dict[SideBuffer, Array]:
+    """An array of its length for each side buffer, from one piece of the slab."""
+    size = max(1, ALIGNMENT // dtype.itemsize)
+    borders = list(accumulate((round_up(length, size) for length in lengths.values()), initial=0))
+    piece = slab.empty(borders[-1], dtype)
+    return {side: piece[start : start + lengths[side]] for side, start in zip(lengths, borders, strict=False)}

@@ -151,7 +151,7 @@ class OneOff:
         self.own = call.partition(transport.size).shard(transport.rank)
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
         nbytes = call.count * call.x.dtype.itemsize
-        self.held = nbytes * (self.scatters and self.into)  # mailboxes and side buffers are small
+        self.held = nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers are not counted
         self.private = nbytes <= SMALL_BYTES or (self.scatters and self.into)
         self.plans: dict[int, Plan] = {}  # by address; memory of its own is at 0
 

@@ -2,6 +2,8 @@
 
 auto         the table built in
 auto:FILE    one that ``dear-mpi bench --tune FILE`` measured: {"machine": {...}, "rules": [{...}, ...]}
+
+And how large messages are, and how many are posted at a time, on one host and between hosts.
 """
 
 import json
@@ -32,7 +34,8 @@ class Rule:
 NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER has what is no program, too
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
-IN_FLIGHT_BYTES, MOST_IN_FLIGHT = 1 << 20, 32  # of a lane between hosts; messages
+WINDOW_BYTES = 1 << 20  # posted in a lane between hosts
+MOST_POSTED = 32  # messages
 # Where ranks share memory, the rules for it go before others.
 # Small buffers need few steps. So: recursive doubling, then butterflies, then rings, which come later on more ranks.
 KIB, MIB = 1 << 10, 1 << 20
@@ -63,13 +66,14 @@ def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
 
     Between hosts a link must not fall silent while the thread that posts messages waits for a core that layers use: at
     1 Gbit/s some milliseconds of that are some hundred KiB. On one host, side buffers that stay in cache count more.
+    Messages that are announced first are slower where more than two of them are posted.
 
-    >>> window_of((0, 0), 256 * 1024), window_of((0, 1), 256 * 1024), window_of((0, 1), 60 * 1024)
-    (2, 4, 17)
+    >>> window_of((0, 0), 60 * 1024), window_of((0, 1), 256 * 1024), window_of((0, 1), 60 * 1024)
+    (2, 2, 17)
     """
-    if len(set(hosts)) == 1:
+    if len(set(hosts)) == 1 or segment_bytes > NETWORK_SEGMENT_BYTES:
         return WINDOW
-    return min(max(WINDOW, IN_FLIGHT_BYTES // segment_bytes), MOST_IN_FLIGHT)
+    return min(WINDOW_BYTES // segment_bytes, MOST_POSTED)
 
 
 def rules_of(spec: str) -> tuple[Rule, ...] | None:

@@ -5,9 +5,9 @@
         b to y      1/3     three flows go into y, and each has a third of it
         c to y      1/3
 
-Each flow goes through two sides of ports: the outgoing side of its sender's, the incoming side of its receiver's. Flows
-share a side evenly. What a flow cannot use of a side, because its other side gives it less, is for the other flows. So
-a flow could have more only by taking it from a flow that has no more than it has.
+Each flow goes through two sides of ports: the outgoing side of its sender's port, and the incoming side of its
+receiver's. Flows share a side evenly. What a flow cannot use of a side, because its other side gives it less, is for
+the other flows. So a flow could have more only by taking it from a flow that has no more than it has.
 
 Source: Bertsekas and Gallager, Data Networks (1992), section 6.5, where it is called progressive filling.
 """

@@ -124,7 +124,7 @@ def keeps_rank_order(programs: Sequence[Program]) -> bool:
 
 
 def in_order(rows: list[list[Row]], rank: int, number: int, chunk: int, step: Step) -> bool:
-    """Whether the contributions that a step combines into a chunk come from consecutive ranks, in rank order."""
+    """Whether the parts that a step combines into a chunk follow in rank order: each begins where another one ends."""
     peers = [receive.peer for receive in step.receives if chunk in receive.chunks]
     masks = [rows[source][number][chunk] for source in sorted([rank, *peers])]
     numbers = [index for mask in masks for index in range(mask.bit_length()) if mask >> index & 1]

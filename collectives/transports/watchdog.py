@@ -15,6 +15,8 @@ from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.launcher_process import end_launcher
 from dear_mpi.collectives.transports.transport import Transport
 
+__all__ = ["Watchdog"]
+
 LOOKS = 8  # in the time after which it speaks
 GRACE_S = 2.0  # between a report and the end of the job: other ranks that wait report, too
 ABORT_S = 10.0  # for which an abort may take

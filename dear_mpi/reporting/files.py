@@ -142,7 +142,7 @@ def set_aside(path: Path) -> None:
 
 
 def older(path: Path) -> Path:
-    """The path of the file before the last. A link stays one: it is beside the file to which the link leads."""
+    """Where the file before the last is kept: beside the file to which a link leads, so that the link stays a link."""
     whole = path.resolve()
     return whole.with_name(f"{whole.name}.old")
 

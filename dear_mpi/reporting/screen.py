@@ -2,7 +2,7 @@
 
 Open MPI gives each rank a terminal as standard output, whether its own goes to one or to a file, and a pipe as standard
 error; MPICH gives pipes. So the launcher's streams are looked at, in /proc. Where that cannot be done, as on another
-host than the launcher's, no person is taken to look on: output is plain, and there are no progress bars.
+host than the launcher's, we take it that nobody looks on: output is plain, and there are no progress bars.
 """
 
 import os

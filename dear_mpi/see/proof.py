@@ -3,18 +3,22 @@
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.lowering.check_instructions import check_instructions
 from dear_mpi.collectives.lowering.check_phases import check_phases
+from dear_mpi.collectives.lowering.instructions import WINDOW
 from dear_mpi.collectives.lowering.phases import Share, phases
+from dear_mpi.collectives.plans.tuning import MOST_POSTED
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, asks_for
 from dear_mpi.reporting.units import plural
 
-SEGMENTS = 3  # of a chunk, in a proof: more than may be under way at a time
+SEGMENTS = 3  # of a chunk, in a proof: more than a plan posts at a time on one host
+WINDOWS = (WINDOW, MOST_POSTED)  # the least that a plan posts at a time, and the most
 CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment, which then holds two chunks
 
 
@@ -53,9 +57,9 @@ def uncollected() -> Iterator[None]:
 
 
 def prove_messages(written: Sequence[Program]) -> None:
-    """The instructions of all ranks, however chunks are cut."""
-    for length, segment in CUTS:
-        check_instructions(written, range(0, written[0].chunks * length + 1, length), segment)
+    """The instructions of all ranks, however chunks are cut, and however many messages are posted at a time."""
+    for (length, segment), window in product(CUTS, WINDOWS):
+        check_instructions(written, range(0, written[0].chunks * length + 1, length), segment, window=window)
 
 
 def prove_memory(written: Sequence[Program]) -> None:

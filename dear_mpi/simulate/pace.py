@@ -37,7 +37,7 @@ class Jitter:
     """Noise of layers: how many times as long as usual each takes, on each rank, in each pass, every time anew.
 
     What is drawn depends on the seed, the turn, the rank and the place (``VirtualUse``) alone. So all schedules,
-    fusions and networks have the same noise, in whatever order they ask for it: it makes no difference between them.
+    fusions and networks have the same noise, in whatever order they ask for it: it adds nothing to their differences.
     And the first ranks of many have the same noise as a few ranks. Updates, and the rest of an iteration, have none.
 
     Args:

@@ -76,7 +76,7 @@ class LayerUse:
         for place in self.places:
             place.parameter.grad = place.grad
         wanted = inspect and bool(self.places)
-        self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # else NaN comes of itself
+        self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # if dy is not finite, NaN comes from it
         if self.filled:
             for place in self.places:
                 place.grad[...] = math.nan

@@ -25,6 +25,8 @@ import numpy as np
 
 from dear_mpi.collectives.program.user_file import telling
 
+__all__ = ["Constant", "Cosine", "Linear"]
+
 Rate: TypeAlias = Callable[[int], float]  # from the number of an update, counted from 0, to its learning rate
 
 COMPARED = 1000  # updates

@@ -31,6 +31,7 @@ def test_every_plan_is_right_however_it_is_cut(name, collective):
             check(written, count, segment)
             check(written, count, segment, window=1)
             check(written, count, segment, window=17)
+            check(written, count, segment, window=17, staged=True)
             check(written, count, segment, staged=True)
 
 

@@ -75,7 +75,7 @@ def table(rows):
         time = interval(found["median_s"], found["median_low_s"], found["median_high_s"], 1e3, 0)
         foreseen = [row.get(name) for name in ("rest_s", "predicted_s", "bound_s")]
         parts = ["-" if each is None else f"{each * 1e3:.0f}" for each in foreseen]
-        gain = f"{found['speedup']:.2f} ({found['ci_low']:.2f} to {found['ci_high']:.2f})"
+        gain = f"{found['speedup']:.3f} ({found['ci_low']:.3f} to {found['ci_high']:.3f})"
         known = {"baseline": ("1", "fastest of torch"), "too noisy": ("-", "too noisy")}
         gain, said = known.get(found["verdict"], (gain, found["verdict"]))
         name = f"**{row['name']}**" if row["kind"] == OURS else row["name"]

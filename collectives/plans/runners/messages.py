@@ -76,6 +76,7 @@ class MessagesRun(InstructionRun):
         segment: the largest number of elements in one message.
         staged: whether messages pass through pinned host memory, because the transport does not take the buffer's.
         slab: where side buffers are taken from, unless they are staged.
+        window: how many messages of a lane are posted at a time.
 
     Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine (staged: for each
     peer and direction); more only where a step sends and receives the same chunks in other portions, which none of

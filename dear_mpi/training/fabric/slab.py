@@ -9,7 +9,8 @@ PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
 
 def make_slab(nbytes: int, beside: Array, algorithm: str, transport: Transport) -> Slab:
-    """Memory for the arena and the plans: one allocation for any fusion, unless plans need more than usual.
+    """Memory for the arena and the plans: one allocation, unless side buffers need more (between hosts, those of a
+    bucket up to 1 MiB for each peer).
 
     The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because MPI
     libraries are slower in shared memory, and on the device of the array ``beside``.

@@ -58,7 +58,8 @@ class Verdict:
         self.factor = self.factor_of(self.norm, scale)
 
     def factor_of(self, norm: float, scale: float) -> float | None:
-        """What gradients of this norm are multiplied by: NaN if the norm is not finite, which the update then finds."""
+        """What gradients of this norm are multiplied by. If it is not finite: None where the loss scale can be halved,
+        to skip the iteration; else NaN, which the update then finds."""
         finite = norm < float("inf")
         if self.loss_scale is not None:
             if not finite and self.loss_scale.overflowed():

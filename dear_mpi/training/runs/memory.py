@@ -36,6 +36,8 @@ def available_bytes() -> float:
 def check_model(elements: int, config: Config, world: World) -> None:
     """See that the values, the buckets and the optimiser's state of so many elements find room.
 
+    Side buffers of plans are not counted: between hosts they may take as much as the gradients once more.
+
     Raises:
         ValueError: they do not.
     """

@@ -7,10 +7,10 @@
 The variable is the logarithm of the size: from 1 to 2 MB much changes, from 201 to 202 MB nothing does. Seconds are
 divided by the first trial's, so that nothing here depends on how long an iteration is.
 
-``XI`` is by how much a size must promise to be better than the best one to be worth a trial. In DeAR's published code
-it is 0.1 in the unit of the target, which there is seconds. For an iteration of 0.3 s that is a third, which no size
-can promise: the search then always looks where it knows least. For one of 10 s it is a hundredth. Here it is a share of
-the first trial's time: the same search on a fast network and on a slow one.
+``XI`` is by how much a size must promise to be better than the best one for that to count as a gain. In DeAR's
+published code it is 0.1 in the unit of the target, which there is seconds. For an iteration of 0.3 s that is a third,
+which no size can promise: the search then always looks where it knows least. For one of 10 s it is a hundredth. Here it
+is a share of the first trial's time: the same search on a fast network and on a slow one.
 
 The process is as in the package bayesian-optimization, with its kernel (Matern 5/2) and one more bound: times change
 over octaves. Without this bound, the first steep slope is taken for noise from size to size, about which nothing can be

@@ -70,7 +70,7 @@ class VirtualRun:
 
     def choice(self, trials: Sequence[Tried]) -> str:
         """The policy with the fewest buckets among those that cannot be told from the best one: what a collective costs
-        beside the wire is what a prediction knows least about."""
+        besides its time on the wire is what a prediction knows least about."""
         limit_s = (1 + TOLD_APART) * min(tried.seconds for tried in trials)
         good = [tried.fusion for tried in trials if tried.seconds <= limit_s]
         return min(good, key=lambda fusion: len(self.buckets(fusion)))
