@@ -36,7 +36,7 @@ def test_what_an_interval_does_not_tell_apart_is_not_called_faster():
         "DDP, 25 MB, gloo": "slower",
         "DDP, 25 MB, our ring": "slower",
     }
-    assert said["dear-eager, cut:4MB"][0].startswith("2.00 (")
+    assert said["dear-eager, cut:4MB"][0].startswith("2.000 (")
     few = [each | {"samples_s": each["samples_s"][:3]} for each in rows]
     assert {line.split(" | ")[-1].strip(" |") for line in list(beside.table(few))[2:]} == {
         "fastest of torch",
