@@ -10,10 +10,8 @@ pinned memory over the bus, so there is no copy in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +34,9 @@ class MessageBuffers:
         longest: dict[SideBuffer, int] = {}
         for number, side in listing.side_buffers.items():
             longest[side] = max(longest.get(side, 0), self.part(number).size)
-        arrays = arrays_of(longest, buffer.dtype, slab)
+        room = sum(round_up(length * buffer.dtype.itemsize, ALIGNMENT) for length in longest.values())
+        piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)  # one allocation for all
+        arrays = {side: piece.empty(length, buffer.dtype) for side, length in longest.items()}
         self.beside = {n: arrays[side][: self.part(n).size] for n, side in listing.side_buffers.items()}
 
     def on(self, buffer: Array) -> MessageBuffers:
@@ -67,11 +67,3 @@ class MessageBuffers:
         """Bring what is to be sent from the buffer to its side buffer, if it has one."""
         lifted = number in self.beside and not self.messages[number].incoming
         return [copier(self.beside[number], self.part(number))] if lifted else []
-
-
-def arrays_of(lengths: Mapping[SideBuffer, int], dtype: np.dtype[Any], slab: Slab) -> dict[SideBuffer, Array]:
-    """An array of its length for each side buffer, from one piece of the slab."""
-    size = max(1, ALIGNMENT // dtype.itemsize)
-    borders = list(accumulate((round_up(length, size) for length in lengths.values()), initial=0))
-    piece = slab.empty(borders[-1], dtype)
-    return {side: piece[start : start + lengths[side]] for side, start in zip(lengths, borders, strict=False)}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from dear_mpi.cli.files import check_files, read_by
-from dear_mpi.cli.flags import BETWEEN_FUSIONS, FUSION, JOB_FLAGS, Flags, listed, parameter, with_flags
+from dear_mpi.cli.flags import BETWEEN_FUSIONS, FUSION, JOB_FLAGS, PLOT, Flags, listed, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -31,10 +31,7 @@ Schedules = Annotated[
     ),
 ]
 Fusion = Annotated[str | None, Option(help=FUSIONS, show_default="by model")]
-Plot = Annotated[
-    Path | None,
-    Option("--plot", metavar="FILE", help="Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."),
-]
+Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 COMPARE_FLAGS = {"schedules": parameter("schedules", Schedules)} | JOB_FLAGS
 COMPARE_FLAGS |= {"fusion": parameter("fusion", Fusion), "plot": parameter("plot", Plot)}
 del COMPARE_FLAGS["schedule"]

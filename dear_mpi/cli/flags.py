@@ -43,6 +43,7 @@ FUSION_AS_GIVEN = (
 )
 TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
+PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 
 DeviceMemory = Annotated[str, Option(help=MEMORY)]

@@ -12,6 +12,7 @@ from dear_mpi.cli.flags import (
     FUSION_AS_GIVEN,
     FUSION_BY_SIZE,
     NAMES,
+    PLOT,
     TABLES,
     JsonFile,
     TimelineFiles,
@@ -54,7 +55,6 @@ BACKWARD = "twice the forward time, or in the ratio of the profile"
 RATE = "Take the seconds of layers from their FLOPs at this rate, e.g. 10TFLOPS. A profile is scaled to it."
 BATCH = "Number of examples on each rank, for --rate."
 STALL = "How long an update delays messages, as a share of its own time: 100% where both need the same processors."
-PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 PROFILE = "FILE with measured seconds of layers, from dear-mpi train --profile FILE or TorchSession.profile."
 
 
