@@ -136,7 +136,7 @@ def test_imports_of_training_point_down(module):
     [
         ("schedules.dear", "fabric.fabric.Fabric", True),
         ("fabric.live", "schedules.dear", False),
-        ("fabric.live", "recording.recording", False),
+        ("fabric.live", "recording.recorded", False),
         ("runs.job", "session.Session", True),
         ("tuning.by_trials", "session.Session", False),
         ("__init__", "session.Session", True),

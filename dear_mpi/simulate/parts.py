@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
+from dear_mpi.training.fabric.virtual import Carried, VirtualFabric, last, of_rank
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.trainer import Times
 
 TIE = 1e-9  # times are alike if they differ by less than this part of them
 
@@ -60,19 +59,18 @@ class Tally:
     """Adds up iterations on a virtual fabric, from now on; all seconds are of all ranks, or of each."""
 
     def __init__(self, fabric: VirtualFabric) -> None:
-        self.fabric, self.iterations = fabric, 0
-        self.begin_s, self.updated_s = fabric.now(), fabric.updated_s
-        self.forward_s: Any = 0.0
-        self.backward_s: Any = 0.0
-        self.waited_s: dict[tuple[str, Bucket | None], Any] = defaultdict(float)
+        self.fabric, self.iterations, self.begin_s = fabric, 0, fabric.now()
+        self.taken_s: dict[str, Any] = dict.fromkeys(("forward", "backward", "update"), 0.0)
+        self.waited_s: dict[Carried, Any] = defaultdict(float)
 
-    def add(self, times: Times) -> None:
+    def add(self) -> None:
         """An iteration is over."""
         self.iterations += 1
-        self.forward_s = self.forward_s + times.forward_s
-        self.backward_s = self.backward_s + times.backward_s
-        for wait in self.fabric.waited:
-            self.waited_s[wait.handle.collective, wait.handle.bucket] += wait.exposed_s
+        for event in self.fabric.log.last.within:
+            if isinstance(event.what, Carried):
+                self.waited_s[event.what] = self.waited_s[event.what] + event.end - event.begin
+            else:
+                self.taken_s[event.kind] = self.taken_s[event.kind] + event.end - event.begin
 
     @property
     def length_s(self) -> float:
@@ -84,7 +82,7 @@ class Tally:
 
         There is one: the rank that was last at the beginning ends no later than the rank that is last at the end.
         """
-        own_s, compute_s = (self.fabric.now() - self.begin_s, self.forward_s + self.backward_s)
+        own_s, compute_s = (self.fabric.now() - self.begin_s, self.taken_s["forward"] + self.taken_s["backward"])
         own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
         lacks_s, tie_s = self.length_s - own_s, TIE * self.length_s
         least_s = lacks_s[lacks_s >= -tie_s].min()
@@ -95,8 +93,7 @@ class Tally:
         """The means of what was added."""
         rank, share = self.rank(), 1 / self.iterations
         waits = [Exposed(*what, share * of_rank(seconds, rank)) for what, seconds in self.waited_s.items()]
-        taken_s = (self.forward_s, self.backward_s, self.fabric.updated_s - self.updated_s)
-        forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in taken_s)
+        forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in self.taken_s.values())
         exposed_s, iteration_s = sum(wait.seconds for wait in waits), share * self.length_s
         return Parts(
             iteration_s=iteration_s,

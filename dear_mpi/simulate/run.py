@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
+
+import numpy as np
 
 from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.parts import Parts, Tally
-from dear_mpi.simulate.recorded_fabric import RecordedFabric
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.virtual import Price, VirtualFabric
+from dear_mpi.training.fabric.virtual import Price, VirtualFabric, of_rank
 from dear_mpi.training.fabric.virtual_use import Noise, steady
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, is_by_time
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.line.bucket import Cut
+from dear_mpi.training.log.log import KEPT, Log
+from dear_mpi.training.log.spans import Rank, Run
+from dear_mpi.training.log.timeline import rank_of
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
-from dear_mpi.training.timeline.spans import Run
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 
+MOST_RANKS = 64  # whose spans are kept
 REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
 
 
@@ -77,20 +80,22 @@ def predict(
     """
     buckets = buckets_of(model, schedule, fusion, prices)
     price, rules = prices(buckets), Rules(name, buckets, schedule)
-    fabric = (VirtualFabric if traced is None else partial(RecordedFabric, layers=model.names))(
+    fabric = VirtualFabric(
         rules,
         price=price,
         loss_s=loss_s,
         update_s=lambda bucket: bucket.count * model.update_s,
         slowdown=None if contention.is_free else contention.at,
         compute=compute,
+        kept=1 if traced is None else KEPT,
     )
     nominal, options = Nominal(model.forward_s, model.backward_s, price), {"rest_s": model.rest_s, "noise": noise}
     trainer = VirtualTrainer.foreseen(fabric, schedule, nominal, **options, accumulate=model.parts)
     trainer.warm_up()
     tally = Tally(fabric)
     for _ in range(iterations):
-        tally.add(trainer.one())
+        trainer.one()
+        tally.add()
     parts = tally.parts()
     network_s = {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
     found = Prediction(
@@ -100,10 +105,23 @@ def predict(
         buckets=buckets,
         bound_s=float(schedule.least(parts.forward_s, parts.backward_s, network_s, model.parts)),
         network_s=network_s,
-        run=fabric.run(name, traced) if isinstance(fabric, RecordedFabric) and traced else None,
+        run=None if traced is None else run_of(fabric.log, name, model.names, traced),
     )
     check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
     return found
+
+
+def run_of(log: Log, name: str, layers: Sequence[str], ranks: int) -> Run:
+    """What so many ranks did in the last iterations: as one where they are alike."""
+    clocks = np.size(log.last.end)
+    names = [f"rank {rank}" for rank in range(min(clocks, MOST_RANKS))]
+    if clocks == 1 < ranks:
+        names = [f"each of {ranks} ranks"]
+
+    def traced(rank: int) -> Rank:
+        return rank_of(log, names[rank], layers, lambda lane, mark: of_rank(mark, rank), kept=KEPT)
+
+    return Run(name, tuple(map(traced, range(len(names)))), ranks)
 
 
 def check_schedule(

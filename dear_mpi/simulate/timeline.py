@@ -8,7 +8,7 @@ from dataclasses import replace
 from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.table import heading
-from dear_mpi.training.timeline.spans import Run, Timeline, common
+from dear_mpi.training.log.spans import Run, Timeline, common
 
 FACTS = ("model", "ranks", "schedule", "fusion", "buckets", "algorithm", "network", "compute")
 

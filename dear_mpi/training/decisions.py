@@ -107,7 +107,7 @@ class Decisions:
         if name not in self.waiting:
             self.tuning.note(name)
             return
-        self.waiting[name].append(self.session.trainers[name].pass_s())
+        self.waiting[name].append(self.session.pass_s())
         if len(self.waiting[name]) > TIMED:
             self.decide(name, np.mean(self.waiting.pop(name)[1:], axis=0))
 

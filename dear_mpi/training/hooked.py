@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.training.timeline.recorder import Pair
 from dear_mpi.training.trainer import Trainer
 
 
@@ -52,8 +51,8 @@ class HookedTrainer(Trainer):
         super().__init__(*arguments, **options)
         self.model, self.last = model, True
 
-    def forward(self, x: Array, pairs: list[Pair]) -> Array:
-        self.running, self.pairs = -1, pairs
+    def forward(self, x: Array) -> Array:
+        self.running = -1
         y = self.model.forward(x, self.begin)
         self.begin(len(self.uses) - 1)  # what this pass has left out
         self.end()
@@ -71,12 +70,12 @@ class HookedTrainer(Trainer):
 
     def end(self) -> None:
         """The use that runs is over."""
-        self.pairs.append((self.mark, self.fabric.now()))
+        self.did("forward", self.running, self.mark)
         self.hook("after_forward", self.running)
 
-    def backward(self, dy: Array, pairs: list[Pair], *, last: bool) -> None:
+    def backward(self, dy: Array, *, last: bool) -> None:
         fresh, self.last = self.last, last
-        self.running, self.pairs, self.written = len(self.uses), pairs, set[int]()
+        self.running, self.written = len(self.uses), set[int]()
         self.descend()
         self.model.backward(dy, self.wrote, fresh=fresh)
 
@@ -84,7 +83,7 @@ class HookedTrainer(Trainer):
         """The gradients of a use are there: hand on all gradients that waited for them."""
         self.written.add(use)
         while self.running in self.written:
-            self.pairs.append((self.mark, self.fabric.now()))
+            self.did("backward", self.running, self.mark)
             if self.last:
                 self.uses[self.running].after_backward(last=True)
                 self.rules.wrote(self.running)

@@ -41,10 +41,11 @@ from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.log.times import Times, pass_s
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse
 from dear_mpi.training.schedules import find_schedules, source_text
-from dear_mpi.training.trainer import Times, Trainer
+from dear_mpi.training.trainer import Trainer
 
 S = TypeVar("S", bound="Session")
 PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # said where ranks differ
@@ -193,6 +194,10 @@ class Session(Checkpointed):
             found = self.trainers[schedule].iteration(x, targets, total)
         self.decisions.look(schedule)
         return found
+
+    def pass_s(self) -> Array:
+        """Seconds of each use of a layer in the last iteration, see ``log/times.py``; not collective."""
+        return pass_s(self.fabric.log.last, self.fabric.seconds, len(self.uses))
 
     def flush(self) -> None:
         """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""

@@ -7,9 +7,7 @@ parameters, at the latest in ``schedule.before_forward`` of the layer that needs
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import Any, Protocol
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.partition import chunk_bounds
@@ -17,21 +15,12 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.log.times import Times, times_of
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.timeline.recorder import Pair
 
 
 class TrainingError(AgreedError):
     """Training cannot go on."""
-
-
-class Times(NamedTuple):
-    """Where the seconds of one iteration went, on this rank; ``exposed_s``: waiting for communication."""
-
-    iteration_s: float
-    forward_s: float
-    backward_s: float
-    exposed_s: float
 
 
 class Meter(Protocol):
@@ -68,8 +57,7 @@ class Trainer:
     In its first iteration, and in all where ``debug``, it fills the gradients with NaN before the layers write them.
 
     Attributes:
-        times: where the seconds of the last iteration went.
-        uses_s: seconds of each use of a layer in it, forward and then backward, in the order in which they ran.
+        times: where the seconds of the last iteration went; the fabric's log knows more of it.
     """
 
     def __init__(
@@ -107,50 +95,36 @@ class Trainer:
         fabric.rules = self.rules
         self.rules.follow(self.schedule.order)
         fabric.follow(self.schedule.order)
-        fabric.exposed_s()  # leave out the waiting between iterations
-        begin = fabric.now()
-        forward, backward = list[Pair](), list[Pair]()
+        fabric.log.begin(self.done, fabric.now())
         losses: Array | float = 0.0
         for part in range(self.accumulate):
             last = part == self.accumulate - 1
             span = slice(*chunk_bounds(len(x), self.accumulate, part))
-            losses += self.loss.forward(self.forward(x[span], forward), targets[span])
+            losses += self.loss.forward(self.forward(x[span]), targets[span])
             if last:
                 self.meter.start(losses, targets.size, total)
-            self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), backward, last=last)
+            self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), last=last)
         self.hook("end_backward")
         self.rules.end_backward()
         loss = self.meter.read()
-        end = fabric.now()
-        if fabric.recorder is not None:
-            fabric.recorder.iterated(self.done, (begin, end), forward, backward)
+        fabric.log.end(fabric.now())
         self.check(loss)
         self.done, self.first = self.done + 1, False
-        self.uses_s = [[fabric.seconds(*pair) for pair in pairs] for pairs in (forward, backward)]
-        forward_s, backward_s = map(sum, self.uses_s)
-        self.times = Times(fabric.seconds(begin, end), forward_s, backward_s, fabric.exposed_s())
+        self.times = times_of(fabric.log.last, fabric.seconds)
         return loss, self.times
 
-    def pass_s(self) -> Array:
-        """Of ``uses_s`` the seconds of one pass, forward and backward, in the order of the forward pass.
-
-        Of a batch in parts: the first part's forward pass, which waits, and the last part's backward pass, which sends.
-        """
-        uses, (forward_s, backward_s) = len(self.uses), self.uses_s
-        return np.array([forward_s[:uses], backward_s[-uses:][::-1]])
-
-    def forward(self, x: Array, pairs: list[Pair]) -> Array:
-        """The model's output; adds the marks around each layer to ``pairs``."""
+    def forward(self, x: Array) -> Array:
+        """The model's output."""
         for number, step in enumerate(self.uses):
             self.hook("before_forward", number)
             self.rules.before_layer(number)
             begin = self.fabric.now()
             x = step.forward(x, inspect=self.first)
-            pairs.append((begin, self.fabric.now()))
+            self.did("forward", number, begin)
             self.hook("after_forward", number)
         return x
 
-    def backward(self, dy: Array, pairs: list[Pair], *, last: bool) -> None:
+    def backward(self, dy: Array, *, last: bool) -> None:
         """Let every layer write its gradients; the schedule hears of the last part only."""
         for number in reversed(range(len(self.uses))):
             step = self.uses[number]
@@ -159,11 +133,15 @@ class Trainer:
             step.before_backward(dy, inspect=self.debug or self.first)
             begin = self.fabric.now()
             dy = step.backward(dy)
-            pairs.append((begin, self.fabric.now()))
+            self.did("backward", number, begin)
             step.after_backward(last=last)
             if last:
                 self.rules.wrote(number)
                 self.hook("after_backward", number)
+
+    def did(self, kind: str, use: int, begin: Any) -> None:
+        """A layer has run, from this mark on."""
+        self.fabric.log.did(kind, use, begin, self.fabric.now())
 
     def hook(self, name: str, *use: int) -> None:
         """Call a hook of the schedule; the book of rules knows which one runs."""

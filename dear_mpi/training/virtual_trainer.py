@@ -11,8 +11,9 @@ from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse, steady
+from dear_mpi.training.log.times import Times
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Times, Trainer
+from dear_mpi.training.trainer import Trainer
 
 WARM = 3  # iterations before the pipeline is as full as it will be
 

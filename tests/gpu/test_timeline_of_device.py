@@ -3,10 +3,10 @@
 import pytest
 
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.recording import recording
+from dear_mpi.training.log.spans import COMPUTE, WIRE
+from dear_mpi.training.recording import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from dear_mpi.training.timeline.spans import COMPUTE, WIRE
 from tests.training_checks import settings
 
 ROUNDING_S = 1e-5  # a device tells milliseconds in single precision
@@ -16,13 +16,12 @@ ROUNDING_S = 1e-5  # a device tells milliseconds in single precision
 def test_spans_of_the_device_add_up(update):
     config = Config.of(settings(device="cuda", schedule="dear", update=update, iterations=4))
 
-    def recorded(world):
-        runs = []
-        with Job(config, world, [config.schedule]) as job, recording(job, "mine", runs):
+    def trained(world):
+        with Job(config, world, [config.schedule]) as job:
             times = [job.iterate(config.schedule, *job.batch(number))[1] for number in range(config.iterations)]
-        return runs[0].ranks[world.rank], times
+            return recorded(job, "mine").ranks[world.rank], times
 
-    rank, times = run_world(recorded, threads=2)
+    rank, times = run_world(trained, threads=2)
     for iteration in rank.iterations:
         told = times[iteration.number]
         for kind, seconds in (("wait", told.exposed_s), ("forward", told.forward_s), ("backward", told.backward_s)):

@@ -4,7 +4,7 @@ import pytest
 
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.recording import recording
+from dear_mpi.training.recording import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.training_checks import settings
@@ -12,17 +12,17 @@ from tests.training_checks import settings
 pytestmark = pytest.mark.mpi
 
 
-def recorded(world):
+def trained(world):
     """The run, and the times of its iterations on this rank."""
-    config, runs = Config.of(settings(schedule="dear", iterations=5)), []
-    with Job(config, world, [config.schedule]) as job, recording(job, "mine", runs):
+    config = Config.of(settings(schedule="dear", iterations=5))
+    with Job(config, world, [config.schedule]) as job:
         times = [job.iterate(config.schedule, *job.batch(number))[1] for number in range(config.iterations)]
-    return runs[0], times
+        return recorded(job, "mine"), times
 
 
 @pytest.mark.parametrize("link", [None, parse_link("10gbit,1us")], ids=["real", "emulated"])
 def test_spans_of_all_ranks_add_up(comm, link):
-    run, times = run_world(recorded, link=link)
+    run, times = run_world(trained, link=link)
     assert comm.allgather(run) == [run] * comm.size
     assert [rank.name for rank in run.ranks] == [f"rank {rank}" for rank in range(comm.size)]
     mine = run.ranks[comm.rank]

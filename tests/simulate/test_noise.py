@@ -15,8 +15,8 @@ from dear_mpi.simulate.run import check_finite, predict
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.log.log import Log
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.trainer import Times
 
 ONE_LAYER = Model(
     name="one layer",
@@ -66,10 +66,12 @@ def test_the_parts_of_one_rank_add_up(iterations):
 
 def clock(*, begin, end, compute):
     """A tally of one iteration between these clocks of all ranks."""
-    fabric = SimpleNamespace(now=lambda: np.array(begin), updated_s=0.0, waited=[])
+    fabric = SimpleNamespace(now=lambda: np.array(begin), log=Log())
     tally = Tally(fabric)
+    fabric.log.begin(0, None)
+    fabric.log.did("forward", 0, np.zeros(len(compute)), np.array(compute))
     fabric.now = lambda: np.array(end)
-    tally.add(Times(0.0, np.array(compute), np.zeros(len(compute)), 0.0))
+    tally.add()
     return tally
 
 

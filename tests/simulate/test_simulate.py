@@ -94,7 +94,7 @@ def test_messages_that_outlast_an_update_are_delayed_by_its_share():
     bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=100.0, update_s=4.0, beside=(2.0, 1.5))
     handle = fabric.start("all_reduce", bucket)
     fabric.update(bucket)
-    assert (handle.end_s, fabric.wire_free_s, fabric.now()) == (108.0, 108.0, 6.0)
+    assert (handle.event.end, fabric.wire_free_s, fabric.now()) == (108.0, 108.0, 6.0)
 
 
 def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own_time():

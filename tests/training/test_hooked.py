@@ -11,6 +11,7 @@ from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
 from dear_mpi.training.hooked import HookedTrainer
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.log.times import uses_s
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -62,7 +63,8 @@ def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
     trainer.first = False
     for _ in range(iterations):
         trainer.iteration(np.zeros(2), np.zeros(2), 2)
-        assert [len(pairs) for pairs in trainer.uses_s] == [USES * accumulate] * 2
+        found = [uses_s(fabric.log.last.within, kind, fabric.seconds) for kind in ("forward", "backward")]
+        assert [len(each) for each in found] == [USES * accumulate] * 2
     trainer.flush()
     return called
 

@@ -148,23 +148,6 @@ def test_sharded_updates_are_timed_on_their_own_thread():
     assert found.update_s_per_element > 0
 
 
-def test_a_profiler_takes_its_marks_away_when_it_is_done():
-    def body(transport):
-        with Session([Spends(Clock(), "weight", 1.0, np.ones(3))], SpendsLoss(Clock()), transport) as session:
-            (bound,) = session.fabric.bound.values()
-            apply = bound.apply
-            profiler = Profiler(session)
-            assert bound.apply is not apply
-            session.step(np.zeros((2, 1)), np.zeros((2, 1)))
-            profiler.note()
-            profiler.profile("mine")
-            assert bound.apply is apply
-            profiler.note()
-
-    with pytest.raises(ValueError, match="the profile was made: for another one, make a new Profiler"):
-        run_loopback(1, body)
-
-
 def test_a_profile_needs_an_iteration():
     def body(transport):
         with Session([Spends(Clock(), "weight", 1.0, np.ones(3))], SpendsLoss(Clock()), transport) as session:

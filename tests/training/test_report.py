@@ -12,12 +12,12 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.comparison import best_table, notes, show_comparison
+from dear_mpi.training.log.times import Times
 from dear_mpi.training.runs.compare import compare, compared
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import timing
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
-from dear_mpi.training.trainer import Times
 from tests.training_checks import README, settings
 
 NETWORK = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}

@@ -17,6 +17,8 @@ from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.log.log import Log
+from dear_mpi.training.log.times import times_of, waits_s
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
@@ -191,17 +193,19 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     """The clock moves only while the main thread waits for a handle."""
     now = SimpleNamespace(s=0.0)
     clock = SimpleNamespace(mark=lambda: now.s, seconds=lambda begin, end: end - begin)
-    fabric = LiveFabric(
-        Cut(()), SimpleNamespace(values=np.zeros(0)), None, SimpleNamespace(streams=SimpleNamespace(compute=clock))
-    )
+    engine = SimpleNamespace(streams=SimpleNamespace(compute=clock), log=Log())
+    fabric = LiveFabric(Cut(()), SimpleNamespace(values=np.zeros(0)), None, engine)
     fabric.buckets = [None]
     handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25), key=("all_reduce", 0))
     fabric.wait(handle)
+    fabric.log.begin(0, fabric.now())
+    fabric.wait(handle)
     now.s += 10
     fabric.wait(handle)
-    assert fabric.exposed_s() == 0.5
-    assert fabric.exposed_by == {"all_reduce": 0.5}
-    assert fabric.exposed_s() == 0, "it was told already"
+    fabric.log.end(fabric.now())
+    fabric.wait(handle)
+    assert times_of(fabric.log.last, fabric.seconds) == (10.5, 0, 0, 0.5), "waits between iterations do not count"
+    assert waits_s(fabric.log.last, fabric.seconds) == {"all_reduce": 0.5}
 
 
 @pytest.mark.parametrize("schedule", KINDS)

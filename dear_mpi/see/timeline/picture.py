@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
 from dear_mpi.see.sweep.sweep import in_title, milliseconds
-from dear_mpi.training.timeline.spans import COMPUTE, KINDS, LANES, Rank, Run, Span, Timeline
+from dear_mpi.training.log.spans import COMPUTE, KINDS, LANES, Rank, Run, Span, Timeline
 
 COLORS = {  # can be told apart by all readers; compute is blue
     "forward": "#56B4E9",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.reporting.files import replacing
-from dear_mpi.training.timeline.spans import LANES, Rank, Timeline
+from dear_mpi.training.log.spans import LANES, Rank, Timeline
 
 DIGITS = 3  # of a microsecond
 

@@ -9,7 +9,7 @@ from dear_mpi.reporting.files import check_writable
 from dear_mpi.see.figure import check_figure, write_figure
 from dear_mpi.see.timeline.picture import draw_timeline
 from dear_mpi.see.timeline.trace import write_trace
-from dear_mpi.training.timeline.spans import Timeline
+from dear_mpi.training.log.spans import Timeline
 
 __all__ = ["check_endings", "check_timeline", "write_timeline"]
 

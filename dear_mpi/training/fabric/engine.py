@@ -15,23 +15,34 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Key, Order
-from dear_mpi.training.timeline.recorder import Recorder
+from dear_mpi.training.log.log import Log
 
 GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; after one on a single rank, they may not
+
+
+class Step(NamedTuple):
+    """What the engine does at a time: ``kind``, ``number`` and ``what`` as in the log."""
+
+    kind: str
+    number: int
+    what: object
+    call: Callable[[], object]
 
 
 class PlanHandle:
     """A plan under way: the buffer is the plan's until ``wait`` has returned.
 
-    ``ready`` is the mark after the work that wrote the buffer, ``done`` the mark after the plan.
+    ``ready`` is the mark after the work that wrote the buffer, ``done`` the mark after the plan, which is the last of
+    the steps.
     """
 
-    def __init__(self, plan: Callable[[], object], label: str, key: Key, streams: Streams) -> None:
-        self.plan, self.label, self.key, self.streams = plan, label, key, streams
+    def __init__(self, steps: Sequence[Step], key: Key, streams: Streams) -> None:
+        self.steps, self.label, self.key, self.streams = steps, str(steps[-1].what), key, streams
         self.ready, self.done = streams.compute.mark(), None
         self.over = threading.Event()
         self.error: CollectiveError | None = None
@@ -50,41 +61,38 @@ class PlanHandle:
     def __str__(self) -> str:
         return self.label
 
-    def carry_out(self, recorder: Recorder | None = None) -> None:
-        """Run the plan, and keep what went wrong for the main thread to raise where it waits."""
+    def carry_out(self, log: Log) -> None:
+        """Run the steps, and keep what went wrong for the main thread to raise where it waits."""
         communication = self.streams.communication
         try:
             communication.wait(self.ready)
-            if recorder is not None:
-                recorder.began(communication.mark())
-            self.plan()
             self.done = communication.mark()
-            if recorder is not None:
-                recorder.ended(self.label, self.done)
+            for step in self.steps:
+                begin = self.done
+                step.call()
+                self.done = communication.mark()
+                log.carried(step.kind, step.number, begin, self.done, step.what)
         except BaseException as error:
             self.error = CollectiveError(f"{self.label} failed: {error}")
             self.error.__cause__ = error
 
 
 class Engine:
-    """Runs plans on a thread of its own; a context manager that ends the thread.
-
-    ``recorder`` is told when plans ran, if there is one; it changes while nothing is under way.
-    """
-
-    recorder: Recorder | None = None
+    """Runs plans on a thread of its own; a context manager that ends the thread. It writes into ``log`` what it did."""
 
     def __init__(self, streams: Streams) -> None:
-        self.streams = streams
+        self.streams, self.log = streams, Log()
         self.order: Order[PlanHandle] = Order()
         self.queue: SimpleQueue[PlanHandle | None] = SimpleQueue()
         # A daemon, so that a rank that failed elsewhere ends (and with it the job) though the engine still waits.
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
 
-    def start(self, plan: Callable[[], object], label: str, key: Key = ("plan", 0)) -> PlanHandle:
-        """Run a plan when its turn has come, which ``key`` says; ``label`` names it in errors."""
-        handle = PlanHandle(plan, label, key, self.streams)
+    def start(
+        self, plan: Callable[[], object], label: str, key: Key = ("plan", 0), *, before: Sequence[Step] = ()
+    ) -> PlanHandle:
+        """Run a plan, after some steps, when its turn has come, which ``key`` says; ``label`` names it in errors."""
+        handle = PlanHandle([*before, Step(*key, label, plan)], key, self.streams)
         for next_one in self.order.submit(key, handle):
             self.queue.put(next_one)
         return handle
@@ -107,7 +115,7 @@ class Engine:
                 failure = f"the engine's stream cannot be used: {error}"
             while (handle := self.queue.get()) is not None:
                 if failure is None:
-                    handle.carry_out(self.recorder)
+                    handle.carry_out(self.log)
                     failure = None if handle.error is None else str(handle.error)
                 else:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.timeline.recorder import Recorder
+from dear_mpi.training.log.log import Log
 
 
 class Handle(Protocol):
@@ -23,12 +23,12 @@ class Fabric(Protocol):
     Attributes:
         buckets: in the order of the line.
         rules: the book of the schedule that runs now.
-        recorder: is told what is done and when, if there is one.
+        log: of what is done, and when.
     """
 
     buckets: Cut
     rules: Any  # Rules, or NoRules
-    recorder: Recorder | None
+    log: Log
 
     @property
     def loss_scale(self) -> float:
@@ -48,7 +48,7 @@ class Fabric(Protocol):
         """Begin another all-gather of values that all ranks have, as if they had given them away."""
 
     def wait(self, handle: Any) -> None:
-        """Wait for it, and count the time as exposed communication."""
+        """Wait for it; the log has the time as exposed communication."""
 
     def update(self, bucket: Bucket) -> None:
         """Make the parameters of a bucket new, by gradients that were reduced; with sharded updates, by the values that
@@ -59,9 +59,6 @@ class Fabric(Protocol):
 
     def seconds(self, begin: Any, end: Any) -> float:
         """From one mark to another."""
-
-    def exposed_s(self) -> float:
-        """Seconds of waiting since this was asked last."""
 
     def complaints(self) -> list[str]:
         """What was wrong with summed gradients, the same on all ranks."""

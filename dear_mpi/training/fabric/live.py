@@ -1,6 +1,5 @@
 """The live fabric: buckets bound to memory, the plans of their collectives, and the engine that runs these."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -23,7 +22,6 @@ from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import Shards
-from dear_mpi.training.timeline.recorder import Recorder
 
 
 class LiveFabric:
@@ -37,15 +35,12 @@ class LiveFabric:
     binding: type[BoundBucket] = BoundBucket
     verdict: Verdict | None = None
     rules: Rules | NoRules = NoRules()
-    recorder: Recorder | None = None
 
     def __init__(self, buckets: Cut, arena: Arena, world: World, engine: Engine, **options: Any) -> None:
         self.options = {"alike": True, **options}
         self.arena, self.world, self.engine = arena, world, engine
-        self.compute = engine.streams.compute
+        self.compute, self.log = engine.streams.compute, engine.log
         self.plans: dict[tuple[str, int, int], Plan] = {}  # by collective and interval
-        self.waits: list[tuple[str, Any, Any]] = []  # for a collective, between two marks
-        self.exposed_by: dict[str, float] = {}
         self.reduced = 0  # buckets of this iteration
         self.verdict_handle: PlanHandle | None = None
         self.bind(buckets)
@@ -173,7 +168,7 @@ class LiveFabric:
         self.engine.follow(completed(order, judged=self.verdict is not None))
 
     def wait(self, handle: Any) -> None:
-        """Wait, and count the time as exposed communication."""
+        """Wait; the log has the time as exposed communication."""
         self.wait_exposed(handle)
         collective, index = handle.key
         self.rules.awaited(collective, self.buckets[index], handle)
@@ -181,9 +176,7 @@ class LiveFabric:
     def wait_exposed(self, handle: PlanHandle) -> None:
         begin = self.now()
         handle.wait()
-        self.waits.append((handle.key[0], begin, self.now()))
-        if self.recorder is not None:
-            self.recorder.waited(str(handle), *self.waits[-1][1:])
+        self.log.waited(*handle.key, begin, self.now(), str(handle))
 
     @property
     def loss_scale(self) -> float:
@@ -197,11 +190,10 @@ class LiveFabric:
         self.rules.update(bucket)
         factor = self.factor()
         if factor is not None:
-            begin = self.recorder and self.now()
+            begin = self.now()
             self.bound[bucket].update_own(factor)
             self.bound[bucket].updated()
-            if self.recorder is not None:
-                self.recorder.updated(bucket.index, begin, self.now())
+            self.log.did("update", bucket.index, begin, self.now(), bucket)
 
     def factor(self) -> float | None:
         """What gradients are multiplied by; waits for the verdict on them."""
@@ -231,13 +223,6 @@ class LiveFabric:
     def seconds(self, begin: Any, end: Any) -> float:
         """From one mark to another."""
         return self.compute.seconds(begin, end)
-
-    def exposed_s(self) -> float:
-        """Seconds for which the compute stream has waited for communication since this was asked last."""
-        waits, self.waits, self.exposed_by = self.waits, [], defaultdict(float)
-        for collective, begin, end in waits:
-            self.exposed_by[collective] += self.seconds(begin, end)
-        return sum(self.exposed_by.values())
 
     def free(self) -> None:
         """Give all plans back."""

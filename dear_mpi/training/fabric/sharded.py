@@ -15,7 +15,7 @@ To cut buckets anew, or to write a checkpoint, the state is gathered: then every
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.training.fabric.engine import PlanHandle
+from dear_mpi.training.fabric.engine import PlanHandle, Step
 from dear_mpi.training.fabric.fabric import Handle
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.order import Key
@@ -53,22 +53,30 @@ class ShardedFabric(LiveFabric):
 
     def launch(self, collective: str, bucket: Bucket) -> PlanHandle:
         plan, *_ = self.plans_of(collective, bucket)
-        call: Callable[[], object] = plan
+        key = collective, bucket.index
         if collective == "all_gather":
-            call = partial(self.update_and_gather, bucket, plan)
+            update = Step("update", bucket.index, bucket, partial(self.update_own, bucket))
+            return self.engine.start(partial(self.unless_skipped, plan), plan.name, key, before=[update])
         if collective == "all_reduce":
             self.summed.append(bucket)
-        return self.engine.start(call, plan.name, (collective, bucket.index))
+        return self.engine.start(plan, plan.name, key)
 
-    def update_and_gather(self, bucket: Bucket, gather: Plan) -> None:
-        """On the engine's thread: update the own shard, unless the verdict is to skip the iteration; gather all."""
-        factor = 1.0 if self.verdict is None else self.verdict.factor
+    def update_own(self, bucket: Bucket) -> None:
+        """On the engine's thread: update the own shard."""
+        factor = self.own_factor
         if factor is not None:
             with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
                 self.bound[bucket].update_own(factor)
-            if self.recorder is not None:
-                self.recorder.ended(f"update of bucket {bucket.index}", self.engine.streams.communication.mark())
+
+    def unless_skipped(self, gather: Plan) -> None:
+        """Gather what was updated."""
+        if self.own_factor is not None:
             gather()
+
+    @property
+    def own_factor(self) -> float | None:
+        """What the verdict has said, which has been on the wire before; None: the iteration is to be skipped."""
+        return 1.0 if self.verdict is None else self.verdict.factor
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         handle = super().start(collective, bucket)

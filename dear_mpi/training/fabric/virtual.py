@@ -24,7 +24,7 @@ import numpy as np
 from dear_mpi.training.fabric.order import LOSS, Key, Order, completed
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.timeline.recorder import Recorder
+from dear_mpi.training.log.log import Event, Log
 
 Price = Callable[[str, Bucket], float]
 
@@ -41,30 +41,37 @@ class Slowdown(NamedTuple):
     stretch: float = 1.0
 
 
-@dataclass(eq=False)
-class VirtualHandle:
-    """A collective under way (the sum of the loss has no bucket), and when it has ended, if that is known."""
+class Carried(NamedTuple):
+    """What is on the wire; the sum of the loss has no bucket."""
 
     collective: str
     bucket: Bucket | None
-    submitted_s: Any  # float, or over ranks
-    price_s: float
-    begin_s: float = 0.0  # on the wire
-    end_s: float | None = None
 
     def __str__(self) -> str:
         return self.collective if self.bucket is None else f"{self.collective} of {self.bucket}"
 
+    @property
+    def number(self) -> int:
+        """Of the bucket, as in the log."""
+        return 0 if self.bucket is None else self.bucket.index
+
+
+@dataclass(eq=False)
+class VirtualHandle:
+    """A collective under way.
+
+    Attributes:
+        submitted_s: when the schedule has started it: a float, or over ranks.
+        event: when it is on the wire, as soon as that is known.
+    """
+
+    what: Carried
+    submitted_s: Any
+    price_s: float
+    event: Event | None = None
+
     def wait(self) -> None:
         """Nothing: the fabric moves the clock."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """What the compute of a rank, or of each of several, has waited for."""
-
-    handle: VirtualHandle
-    exposed_s: Any  # float, or over ranks
 
 
 class VirtualFabric:
@@ -78,15 +85,13 @@ class VirtualFabric:
         slowdown: from the seconds that an update takes alone to what it and messages beside it do to each other; None:
             nothing.
         compute: from nominal seconds to those on each rank.
+        kept: how many iterations the log has.
 
     Attributes:
         clock_s: the time, of all ranks or of each.
-        updated_s: what all updates have taken so far, on all ranks or on each.
-        waited: what ``exposed_s`` has added up.
     """
 
     loss_scale = 1.0
-    recorder: Recorder | None = None
 
     def __init__(
         self,
@@ -97,15 +102,14 @@ class VirtualFabric:
         update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
         slowdown: Callable[[float], Slowdown] | None = None,
         compute: Callable[[Any], Any] = lambda seconds: seconds,
+        kept: int = 1,
     ) -> None:
         self.rules, self.buckets = rules, rules.buckets
         self.price, self.loss_s, self.update_s, self.compute = price, loss_s, update_s, compute
-        self.slowdown, self.moving = slowdown, list[VirtualHandle]()
+        self.slowdown, self.moving = slowdown, list[Event]()  # on the wire, or in the queue for it
         self.clock_s: Any = 0.0
-        self.updated_s: Any = 0.0
         self.wire_free_s = 0.0
-        self.waits: list[Wait] = []
-        self.waited: list[Wait] = []
+        self.log = Log(kept)
         self.order: Order[VirtualHandle] = Order(None)
 
     def follow(self, order: Sequence[Key] | None) -> None:
@@ -114,7 +118,7 @@ class VirtualFabric:
 
     def start(self, collective: str, bucket: Bucket) -> VirtualHandle:
         """Put a collective onto the wire, when its turn has come."""
-        handle = VirtualHandle(collective, bucket, self.clock_s, self.price(collective, bucket))
+        handle = VirtualHandle(Carried(collective, bucket), self.clock_s, self.price(collective, bucket))
         self.rules.start(collective, bucket, handle)
         self.submit((collective, bucket.index), handle)
         return handle
@@ -122,38 +126,41 @@ class VirtualFabric:
     def negotiate(self, bucket: Bucket) -> None:
         """Put what says that a bucket is ready onto the wire."""
         self.rules.negotiate(bucket)
-        handle = VirtualHandle("negotiation", bucket, self.clock_s, self.price("negotiation", bucket))
+        handle = VirtualHandle(Carried("negotiation", bucket), self.clock_s, self.price("negotiation", bucket))
         self.submit(("negotiation", bucket.index), handle)
 
     def gather_again(self, bucket: Bucket) -> VirtualHandle:
         """Put another all-gather onto the wire."""
         self.rules.gather_again(bucket)
-        handle = VirtualHandle("all_gather", bucket, self.clock_s, self.price("second all_gather", bucket))
+        handle = VirtualHandle(Carried("all_gather", bucket), self.clock_s, self.price("second all_gather", bucket))
         self.submit(("second all_gather", bucket.index), handle)
         return handle
 
     def start_loss(self) -> VirtualHandle:
         """The same for the sum of the loss."""
-        handle = VirtualHandle("sum of the loss", None, self.clock_s, self.loss_s)
+        handle = VirtualHandle(Carried("sum of the loss", None), self.clock_s, self.loss_s)
         self.submit(LOSS, handle)
         return handle
 
     def submit(self, key: Key, handle: VirtualHandle) -> None:
         for each in self.order.submit(key, handle):
-            each.begin_s = max(self.wire_free_s, last(each.submitted_s))
-            self.wire_free_s = each.end_s = each.begin_s + each.price_s
+            begin_s = max(self.wire_free_s, last(each.submitted_s))
+            self.wire_free_s = begin_s + each.price_s
+            what = each.what
+            each.event = self.log.carried(what.collective, what.number, begin_s, self.wire_free_s, what)
             if self.slowdown is not None:
-                self.moving.append(each)
+                self.moving.append(each.event)
 
     def wait(self, handle: VirtualHandle) -> None:
         """Move the clock on to the end of a collective."""
-        if handle.end_s is None:
-            what = f"waits for the {handle} though it has not started what comes before"
-            self.rules.refuse(f"{what}, {self.order.next}: it would wait for ever")
-        self.waits.append(Wait(handle, later(handle.end_s - self.clock_s, 0.0)))
-        self.clock_s = later(self.clock_s, handle.end_s)
-        if handle.bucket is not None:
-            self.rules.awaited(handle.collective, handle.bucket, handle)
+        what = handle.what
+        if handle.event is None:
+            said = f"waits for the {what} though it has not started what comes before"
+            self.rules.refuse(f"{said}, {self.order.next}: it would wait for ever")
+        begin_s, self.clock_s = self.clock_s, later(self.clock_s, handle.event.end)
+        self.log.waited(what.collective, what.number, begin_s, self.clock_s, what)
+        if what.bucket is not None:
+            self.rules.awaited(what.collective, what.bucket, handle)
 
     def update(self, bucket: Bucket) -> None:
         """Update a bucket, which takes its time."""
@@ -164,8 +171,8 @@ class VirtualFabric:
             meanwhile_s = self.beside_messages(last(taken_s), stretch - stall)
             self.hold_up(stall * meanwhile_s)
             taken_s = taken_s + (stretch - 1) * sooner(taken_s, meanwhile_s)
-        self.updated_s = self.updated_s + taken_s
-        self.clock_s = self.clock_s + taken_s
+        begin_s, self.clock_s = self.clock_s, self.clock_s + taken_s
+        self.log.did("update", bucket.index, begin_s, self.clock_s, bucket)
 
     def beside_messages(self, seconds: float, gain: float) -> float:
         """For how many of the seconds that an update takes alone there are messages beside it; in each of them the
@@ -174,12 +181,12 @@ class VirtualFabric:
         return min(seconds, busy_s / gain if gain > 0 else seconds if busy_s else 0.0)
 
     def hold_up(self, delay_s: float) -> None:
-        """Delay what is on the wire, or queues for it."""
+        """What is on the wire takes longer there; what queues for it begins later, too."""
         now_s = last(self.clock_s)
-        ends = [(each, each.end_s) for each in self.moving if each.end_s is not None and each.end_s > now_s]
-        for each, end_s in ends:
-            each.end_s = end_s + delay_s
-        self.moving = [each for each, _ in ends]
+        self.moving = [each for each in self.moving if each.end > now_s]
+        for each in self.moving:
+            each.begin += delay_s * (each.begin > now_s)
+            each.end += delay_s
         self.wire_free_s += delay_s
 
     def spend(self, seconds: Any) -> None:
@@ -193,11 +200,6 @@ class VirtualFabric:
     def seconds(self, begin: Any, end: Any) -> Any:
         """From one time to another."""
         return end - begin
-
-    def exposed_s(self) -> Any:
-        """Seconds of waiting since this was asked last."""
-        self.waited, self.waits = self.waits, []
-        return sum(wait.exposed_s for wait in self.waited)
 
     def complaints(self) -> list[str]:
         """Nothing: there are no numbers that could be wrong."""

@@ -6,8 +6,7 @@
         profiler.note()
     profile = profiler.profile("my model")
 
-The layers are not slowed down: the trainer has the marks around them anyway. Each update gets two more, until the
-profile is there.
+It is made of the session's log, so nothing is slowed down by it.
 
 Half of the iterations count: the ones of middle length, without their waits. Their means add up to the time of an
 iteration. Medians of each layer alone would not, where a layer takes now more, now less: synthetic layers save up short
@@ -17,7 +16,6 @@ times until a sleep is worth it, so the medians of most are 0.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +23,8 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.layer import layer_name
-from dear_mpi.ranks.streams import Stream
-from dear_mpi.training.line.bound import BoundBucket
+from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.log.times import uses_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 if TYPE_CHECKING:
@@ -38,27 +36,8 @@ WARM = 2  # iterations that do not count, if there are more: the first one ends 
 MOST = 1000  # iterations that are kept: the last ones
 
 
-class Timed:
-    """A call with marks around it, of the stream that it works on."""
-
-    def __init__(self, call: Callable[..., object], stream: Stream) -> None:
-        self.call, self.stream = call, stream
-        self.pairs = deque[tuple[Any, Any]](maxlen=MOST)  # which another thread may append to
-
-    def __call__(self, *args: Any) -> None:
-        begin = self.stream.mark()
-        self.call(*args)
-        self.pairs.append((begin, self.stream.mark()))
-
-    def seconds(self) -> list[float]:
-        """Of each call since this was asked last."""
-        return [self.stream.seconds(*self.pairs.popleft()) for _ in range(len(self.pairs))]
-
-
 class Profiler:
-    """Collects what iterations of a session take. Only ``profile`` is collective, and it ends the profiler.
-
-    Make one before the iterations, and after the last ``session.cut``: buckets that are cut later are not timed.
+    """Collects what iterations of a session take. Only ``profile`` is collective.
 
     Args:
         schedule: the name of the schedule that is measured; the first of the session if it is not given.
@@ -66,39 +45,36 @@ class Profiler:
 
     def __init__(self, session: Session, schedule: str | None = None) -> None:
         self.session, self.schedule = session, schedule or next(iter(session.schedules))
-        self.trainer, streams = session.trainers[self.schedule], session.streams
         self.samples = deque[Array](maxlen=MOST)
-        self.noted, self.over = 0, False
-        self.timed: list[tuple[BoundBucket, Timed]] = []
-        for bound in session.fabric.bound.values():
-            call = Timed(bound.apply, streams.communication if session.options.sharded else streams.compute)
-            self.timed.append((bound, call))
-            bound.apply = call
+        self.noted = 0
 
     def note(self) -> None:
-        """Keep what the last iteration took.
-
-        Raises:
-            ValueError: the profile was made, and updates are not timed any more.
-        """
-        if self.over:
-            raise ValueError("the profile was made: for another one, make a new Profiler")
-        parts, times = self.trainer.accumulate, self.trainer.times
-        forward_s, backward_s = (np.reshape(each, (parts, -1)).sum(axis=0) for each in self.trainer.uses_s)
-        elements, update_s = 0, 0.0
-        for bound, call in self.timed:
-            found = call.seconds()
-            elements, update_s = elements + bound.own.size * len(found), update_s + sum(found)
+        """Keep what the last iteration took."""
+        trainer, fabric = self.session.trainers[self.schedule], self.session.fabric
+        passes = (uses_s(fabric.log.last.within, kind, fabric.seconds) for kind in ("forward", "backward"))
+        forward_s, backward_s = (np.reshape(each, (trainer.accumulate, -1)).sum(axis=0) for each in passes)
+        times = trainer.times
         rest_s = times.iteration_s - times.forward_s - times.backward_s - times.exposed_s
         if not self.session.options.sharded:  # where they are, updates are on another thread
-            rest_s -= update_s
+            rest_s -= sum(uses_s(fabric.log.last.within, "update", fabric.seconds))
         length_s = times.iteration_s - times.exposed_s
-        last = [update_s / max(1, elements), max(0.0, rest_s), length_s]
+        last = [self.update_s_per_element(), max(0.0, rest_s), length_s]
         sample = np.concatenate([forward_s, backward_s[::-1], last])
         if self.noted == WARM:
             self.samples.clear()
         self.samples.append(sample)
         self.noted += 1
+
+    def update_s_per_element(self) -> float:
+        """Of the last two iterations, because updates of the last one may be still to come on the engine's thread."""
+        session, (*_, before, last) = self.session, self.session.fabric.log.records
+        sharded, streams = session.options.sharded, session.streams
+        stream = streams.communication if sharded else streams.compute
+        events = [*before.wire, *last.wire] if sharded else [*before.after, *last.within, *last.after]
+        found = [event for event in events if isinstance(event.what, Bucket)]
+        elements: int = sum(event.what.count // session.arena.shards.ranks for event in found)
+        update_s = float(sum(stream.seconds(event.begin, event.end) for event in found))
+        return update_s / max(1, elements)
 
     def profile(self, model: str, *, batch: int | None = None) -> Profile:
         """Collective: the profile of the rank that is busy longest, the same on all ranks.
@@ -112,7 +88,6 @@ class Profiler:
         """
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() after it")
-        self.leave()
         session, uses = self.session, len(self.session.uses)
         own: list[float] = middle_half(np.array(self.samples)).mean(axis=0).tolist()
         ranks: list[list[float]] = session.world.transport.gather_values(own)
@@ -134,13 +109,6 @@ class Profiler:
             rest_s=rest_s,
             uses=tuple(self.use(number, layers_s[number], layers_s[uses + number]) for number in range(uses)),
         )
-
-    def leave(self) -> None:
-        """Take the marks around updates away."""
-        for bound, call in self.timed:
-            if bound.apply is call:
-                bound.apply = call.call
-        self.over = True
 
     def use(self, number: int, forward_s: float, backward_s: float) -> Use:
         """A use of a layer, with its place on the line."""

@@ -6,7 +6,6 @@ pipeline and is not counted.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +14,13 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
 from dear_mpi.training.fusion.policies import in_bytes
-from dear_mpi.training.recording import Show, recording, show_runs
+from dear_mpi.training.log.spans import Run
+from dear_mpi.training.recording import Show, recorded, show_runs
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, describe
 from dear_mpi.training.schedules import find_schedules, own_fusion
-from dear_mpi.training.timeline.spans import Run
 
 BLOCK = 3  # counted iterations of one schedule before the next one's turn
 
@@ -71,8 +70,9 @@ def compare(
             shown = timeline is not None and turn == len(counts) - 1
             for each in contestants.values():
                 name = each.name if len(fusions) == 1 else f"{each.name}, fusion {each.fusion}"
-                with recording(job, name, runs, kept=count) if shown else nullcontext():
-                    each.turn(count)
+                each.turn(count)
+                if shown:
+                    runs.append(recorded(job, name, kept=count))
                 if progress is not None:
                     progress(each.name)
         figures = {case: each.timing() for case, each in contestants.items()}

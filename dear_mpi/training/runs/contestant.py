@@ -13,10 +13,10 @@ from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.traffic import traffic
 from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.log.times import Times, waits_s
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
-from dear_mpi.training.trainer import Times
 from dear_mpi.training.tuning.virtual_run import VirtualRun
 
 
@@ -40,8 +40,8 @@ class Contestant:
         self.policy = own_fusion(fusion, self.schedule)
         self.losses: list[float] = []
         self.blocks: list[list[Times]] = []
-        self.exposed_by: list[Mapping[str, float]] = []
-        self.uses_s: list[Array] = []
+        self.waits_s: list[Mapping[str, float]] = []
+        self.pass_s: list[Array] = []
 
     def settle(self) -> None:
         """Iterate until all is decided that depends on times, and see what the network needs."""
@@ -65,21 +65,21 @@ class Contestant:
 
     def iterate(self, count: int) -> list[tuple[float, Times]]:
         """So many iterations: the loss and the times of each."""
-        trainer = self.job.trainers[self.name]
+        trainer, fabric = self.job.trainers[self.name], self.job.fabric
         found = []
         for _ in range(count):
             found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
-            self.exposed_by.append(self.job.fabric.exposed_by)
-            self.uses_s.append(trainer.pass_s())
+            self.waits_s.append(waits_s(fabric.log.last, fabric.seconds))
+            self.pass_s.append(self.job.pass_s())
         return found
 
     def turn(self, count: int) -> None:
         """So many iterations that count, after one that fills the pipeline."""
         self.enter()
         if not self.blocks:
-            self.exposed_by, self.uses_s = [], []  # without the first iterations
+            self.waits_s, self.pass_s = [], []  # without the first iterations
         done = self.iterate(1 + count)
-        del self.exposed_by[-1 - count], self.uses_s[-1 - count]
+        del self.waits_s[-1 - count], self.pass_s[-1 - count]
         self.job.trainers[self.name].flush()
         self.losses += [loss for loss, _ in done[1:]]
         self.blocks.append([times for _, times in done])
@@ -96,7 +96,7 @@ class Contestant:
         between the passes. What is not in it: sharded updates, which hold the wire up, and the verdict on gradients.
         """
         job = self.job
-        ranks: list[Array] = job.world.transport.gather_values(np.mean(self.uses_s, axis=0))
+        ranks: list[Array] = job.world.transport.gather_values(np.mean(self.pass_s, axis=0))
         forward_s, backward_s = max(ranks, key=np.sum).tolist()
         run = VirtualRun(
             layout=job.layout,
@@ -113,9 +113,9 @@ class Contestant:
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
         totals = Counter[str]()
-        for waits in self.exposed_by:
+        for waits in self.waits_s:
             totals.update(waits)
-        own = {name: seconds / len(self.exposed_by) for name, seconds in totals.items()}
+        own = {name: seconds / len(self.waits_s) for name, seconds in totals.items()}
         ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}

@@ -13,9 +13,9 @@ import numpy as np
 
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
+from dear_mpi.training.log.times import Times
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Times
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.costs.communication import communication
+from dear_mpi.training.log.times import Times
 from dear_mpi.training.profiles.profiler import Profiler
-from dear_mpi.training.recording import Show, recording, show_runs
+from dear_mpi.training.recording import Show, recorded, show_runs
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import describe, timing
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.timeline.spans import Run
-from dear_mpi.training.trainer import Times, TrainingError
+from dear_mpi.training.trainer import TrainingError
 
 # What changes the numbers that a run comes to, beside the model, the wire's type and the optimiser's own settings.
 SETTINGS = "decay", "warmup", "accumulate", "clip", "loss_scale", "context", "algorithm", "fusion"
@@ -89,10 +88,9 @@ def train(
             if saving is not None and saving.is_due(iterations, config.iterations):
                 job.save(saving.path, {"loss": losses, **order_of(config), **settings_of(job)})
 
-        runs: list[Run] = []
-        with nullcontext() if timeline is None else recording(job, config.schedule, runs):
-            done = iterated(job, losses, behind, profiled=profile is not None)
-            job.trainers[config.schedule].flush()
+        done = iterated(job, losses, behind, profiled=profile is not None)
+        job.trainers[config.schedule].flush()
+        runs = [] if timeline is None else [recorded(job, config.schedule)]
         if profile is not None and done.profiler is not None:
             write_profile(job, done.profiler, profile)
         fusion = own_fusion(job.options.fusion, schedule)

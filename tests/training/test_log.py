@@ -14,12 +14,13 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training import Session
 from dear_mpi.training.fabric.virtual import Slowdown
-from dear_mpi.training.recording import recording
+from dear_mpi.training.log.log import Log
+from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, Span
+from dear_mpi.training.log.timeline import rank_of
+from dear_mpi.training.recording import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.timeline.recorder import Recorder
-from dear_mpi.training.timeline.spans import COMPUTE, LANES, WIRE, Iteration, Span
 from tests.training_checks import settings
 
 NONE_S = 1e-9  # what rounding may do to a sum of seconds
@@ -132,23 +133,19 @@ LIVE = [{"schedule": schedule, "fusion": "none"} for schedule in SCHEDULES] + [
 ]
 
 
-def recorded(transport, choices, *, iterations=5):
+def trained(transport, choices, *, iterations=5):
     """The run of a small job on this rank, the times of its iterations, and the number of its buckets."""
     config = Config.of(settings(**choices | {"iterations": iterations}))
-    runs, times = [], []
     with Job(config, World(transport), [config.schedule]) as job:
-        with recording(job, "mine", runs):
-            for number in range(iterations):
-                times.append(job.iterate(config.schedule, *job.batch(number))[1])
-        assert job.fabric.recorder is job.engine.recorder is None
-    return runs, times, len(job.buckets)
+        times = [job.iterate(config.schedule, *job.batch(number))[1] for number in range(iterations)]
+        return recorded(job, "mine"), times, len(job.buckets)
 
 
 @pytest.mark.parametrize("choices", LIVE, ids=str)
 def test_a_live_run_adds_up(choices):
-    found = run_loopback(2, lambda transport: recorded(transport, choices))
-    (run,), _, buckets = found[0]
-    assert [each[0] for each in found] == [[run], [run]], "all ranks have the spans of all"
+    found = run_loopback(2, lambda transport: trained(transport, choices))
+    run, _, buckets = found[0]
+    assert [each[0] for each in found] == [run, run], "all ranks have the spans of all"
     assert [rank.name for rank in run.ranks] == ["rank 0", "rank 1"]
     sharded = choices.get("update") == "sharded"
     for rank, (_, times, _) in zip(run.ranks, found, strict=True):
@@ -169,7 +166,7 @@ def test_a_live_run_adds_up(choices):
 
 @pytest.mark.parametrize("schedule", ["wfbp", "dear"])
 def test_each_collective_is_on_the_wire_once_in_an_iteration(schedule):
-    (run,), _, buckets = run_loopback(2, lambda transport: recorded(transport, {"schedule": schedule}))[0]
+    run, _, buckets = run_loopback(2, lambda transport: trained(transport, {"schedule": schedule}))[0]
     for rank in run.ranks:
         for collective in SCHEDULES[schedule].collectives:
             spans = [span for span in rank.spans if span.kind == collective]
@@ -207,7 +204,7 @@ def test_clocks_that_began_at_different_times_agree():
     """Rank r begins r seconds late, by a clock that is 1000 r seconds ahead; all leave barriers at second 15."""
 
     def body(transport):
-        clock, runs = [1001.0 * transport.rank], []
+        clock = [1001.0 * transport.rank]
         meet = transport.barrier
 
         def barrier():
@@ -217,11 +214,10 @@ def test_clocks_that_began_at_different_times_agree():
         with Session([Spends(clock)], NoLoss(), transport, schedule="wfbp") as session:
             for stream in (session.streams.compute, session.streams.communication):
                 stream.mark = lambda: clock[0]
-            with recording(session, "mine", runs):
-                for _ in range(4):
-                    session.step(np.zeros((2, 1)), np.zeros((2, 1)))
-                transport.barrier = barrier
-        return runs[0]
+            for _ in range(4):
+                session.step(np.zeros((2, 1)), np.zeros((2, 1)))
+            transport.barrier = barrier
+            return recorded(session, "mine")
 
     run = run_loopback(3, body)[0]
     for late_s, rank in enumerate(run.ranks):
@@ -235,59 +231,58 @@ def test_clocks_that_began_at_different_times_agree():
         )
 
 
-def test_a_block_without_an_iteration_is_refused():
+def test_a_session_without_an_iteration_has_no_run():
     def body(transport):
-        with Session([Spends([0.0])], NoLoss(), transport) as session, recording(session, "mine", []):
-            pass
+        with Session([Spends([0.0])], NoLoss(), transport) as session:
+            recorded(session, "mine")
 
     with pytest.raises(ValueError, match="no iteration of 'mine' was recorded"):
         run_loopback(2, body)
 
 
-def test_after_an_error_nothing_is_recorded_any_more():
-    def body(transport):
-        runs = []
-        with Session([Spends([0.0])], NoLoss(), transport) as session:
-            with pytest.raises(KeyError), recording(session, "mine", runs):
-                raise KeyError("mine")
-            assert (session.fabric.recorder, session.engine.recorder, runs) == (None, None, [])
-
-    run_loopback(2, body)
-
-
-# The recorder alone --------------------------------------------------------------------------------------------------
+# The log alone -------------------------------------------------------------------------------------------------------
 
 
 def clock(lane, mark):
     return float(mark)
 
 
+def passed(log, kind, *uses):
+    """The main thread runs layers, a second each from these times on."""
+    for number, at in uses:
+        log.did(kind, number, at, at + 1)
+
+
 def test_the_last_iterations_are_kept_with_what_goes_on_into_them():
-    recorder = Recorder(["conv1", "fc"], kept=2)
+    log = Log(kept=2)
     for number in range(5):
         at = 10 * number
-        recorder.began(at - 4)  # and a second of it is in this iteration
-        recorder.ended("all_gather of bucket 0 (layers 0..1, 2048 bytes)", at + 1)
-        recorder.iterated(number, (at, at + 6), [(at, at + 1), (at + 1, at + 2)], [(at + 2, at + 3), (at + 3, at + 6)])
-    rank = recorder.rank("mine", clock)
+        log.begin(number, at)
+        log.carried("all_gather", 0, at - 4, at + 1, "all_gather of bucket 0 (layers 0..1, 2048 bytes)")
+        passed(log, "forward", (0, at), (1, at + 1))
+        passed(log, "backward", (1, at + 2), (0, at + 3))
+        log.end(at + 6)
+    rank = rank_of(log, "mine", ["conv1", "fc"], clock, kept=2)
     assert rank.iterations == (Iteration(3, 30.0, 36.0), Iteration(4, 40.0, 46.0))
     assert [(span.name, span.begin_s, span.end_s) for span in rank.spans[:6]] == [
         ("all_gather of bucket 0 (layers 0..1, 2.0 KiB)", 26.0, 31.0),
         ("forward conv1", 30.0, 31.0),
         ("forward fc", 31.0, 32.0),
         ("backward fc", 32.0, 33.0),
-        ("backward conv1", 33.0, 36.0),
+        ("backward conv1", 33.0, 34.0),
         ("all_gather of bucket 0 (layers 0..1, 2.0 KiB)", 36.0, 41.0),
     ]
-    assert len(recorder.notes) == 3, "older notes are dropped"
+    assert [record.number for record in log.records] == [2, 3, 4], "older ones are dropped"
 
 
 def test_the_parts_of_a_batch_are_told_apart():
-    recorder = Recorder(["conv1", "fc"])
-    pairs = [(at, at + 1) for at in range(8)]
-    order = [pairs[0], pairs[1], pairs[4], pairs[5]], [pairs[2], pairs[3], pairs[6], pairs[7]]
-    recorder.iterated(7, (0, 8), *order)
-    assert [span.name for span in recorder.rank("mine", clock).spans] == [
+    log = Log()
+    log.begin(7, 0)
+    for at in (0, 4):
+        passed(log, "forward", (0, at), (1, at + 1))
+        passed(log, "backward", (1, at + 2), (0, at + 3))
+    log.end(8)
+    assert [span.name for span in rank_of(log, "mine", ["conv1", "fc"], clock, kept=3).spans] == [
         f"{kind} {layer}, part {part} of 2"
         for part in (1, 2)
         for kind, layers in (("forward", ("conv1", "fc")), ("backward", ("fc", "conv1")))
@@ -296,9 +291,12 @@ def test_the_parts_of_a_batch_are_told_apart():
 
 
 def test_what_took_no_time_is_left_out():
-    recorder = Recorder(["fc"])
-    recorder.waited("all_reduce of bucket 0", 1, 1)
-    recorder.waited("all_reduce of bucket 1", 1, 2)
-    recorder.iterated(0, (0, 3), [(0, 0)], [(2, 3)])
-    spans = recorder.rank("mine", clock).spans
+    log = Log()
+    log.begin(0, 0)
+    log.did("forward", 0, 0, 0)
+    log.waited("all_reduce", 0, 1, 1, "all_reduce of bucket 0")
+    log.waited("all_reduce", 1, 1, 2, "all_reduce of bucket 1")
+    passed(log, "backward", (0, 2))
+    log.end(3)
+    spans = rank_of(log, "mine", ["fc"], clock, kept=3).spans
     assert [span.name for span in spans] == ["wait for all_reduce of bucket 1", "backward fc"]
