@@ -38,7 +38,7 @@ LAYERS = list(ROOMS)
 # Folders and modules of training, lowest first: each may import itself and those before it. What takes a session as an
 # argument names its type (below `if TYPE_CHECKING`), and that is no import.
 TRAINING = (
-    *("learning_rate", "facts", "line", "log", "fusion", "fabric", "costs", "schedules", "profiles"),
+    *("learning_rate", "facts", "routes", "line", "log", "fusion", "fabric", "costs", "schedules", "profiles"),
     *("trainer", "virtual_trainer", "options", "in_time", "rehearse", "tuning", "decisions", "checkpoints"),
     *("layer_use", "session", "hooked", "torch_session", "recording", "runs"),
 )

@@ -24,8 +24,12 @@ class Source(Protocol):
     def origin(self) -> str:
         """``given``, ``predicted`` (perhaps with the backward pass given), or ``measured`` (perhaps scaled)."""
 
-    def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
-        """The model of this name; ``wire`` is the type of gradients, or None for what is usual.
+    def model(self, name: str, *, ranks: int, wire: str | None, parts: int | None = None) -> Model:
+        """The model of this name.
+
+        Args:
+            wire: the type of gradients; None for what is usual.
+            parts: into how many a batch is split; None for what is usual.
 
         Raises:
             ValueError: it has no such model, or there is no such type.
@@ -43,9 +47,9 @@ class Given:
     def __str__(self) -> str:
         return f"{self.forward_s:g} s forward and {self.backward_s:g} s backward"
 
-    def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
+    def model(self, name: str, *, ranks: int, wire: str | None, parts: int | None = None) -> Model:
         times = {"forward_s": self.forward_s, "backward_s": self.backward_s}
-        return synthetic_model(name, modules_of(name), ranks=ranks, wire=wire or "fp32", **times)
+        return synthetic_model(name, modules_of(name), ranks=ranks, wire=wire or "fp32", parts=parts or 1, **times)
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class AtRate:
         backward = "" if self.backward_s is None else f", and {self.backward_s:g} s backward"
         return f"{self.flops_per_s / 1e12:g} TFLOPS and {batch} on each rank{backward}"
 
-    def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
+    def model(self, name: str, *, ranks: int, wire: str | None, parts: int | None = None) -> Model:
         modules = modules_of(name)
         flops = sum(module.flops for module in modules)
         if not flops:
@@ -79,7 +83,7 @@ class AtRate:
             flops *= self.batch / load_batch(table_of(name))
         forward_s = check_seconds(f"model {name!r} at this rate: forward_time", flops / self.flops_per_s)
         backward_s = 2 * forward_s if self.backward_s is None else self.backward_s
-        return Given(forward_s, backward_s).model(name, ranks=ranks, wire=wire)
+        return Given(forward_s, backward_s).model(name, ranks=ranks, wire=wire, parts=parts)
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,10 @@ class Measured:
     def __str__(self) -> str:
         return f"{self.profile}{self.scale}"
 
-    def model(self, name: str, *, ranks: int, wire: str | None) -> Model:
+    def model(self, name: str, *, ranks: int, wire: str | None, parts: int | None = None) -> Model:
         if name != self.profile.model:
             raise ValueError(f"profile of another model: it is of {self.profile.model!r}, not of {name!r}")
-        return measured_model(self.profile, ranks=ranks, wire=wire or self.profile.wire)
+        return measured_model(self.profile, ranks=ranks, wire=wire or self.profile.wire, parts=parts)
 
 
 def table_of(name: str) -> str:

@@ -11,6 +11,7 @@ from dear_mpi.models.paper_models import Module, shares_of
 from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.profiles.profile import Profile
 
+VALUE_SIZE = DTYPES["fp32"].itemsize
 MOST_ELEMENTS = 10**13  # bytes then stay far below what an int64 counts
 
 
@@ -23,7 +24,7 @@ class Model:
         forward_s, backward_s: seconds of each use of a layer, in the order of the forward pass; of each part, where
             the batch passes in several.
         wire: the type of gradients on their way.
-        itemsize: bytes of an element of it.
+        itemsize, value_size: bytes of an element of it, and of a parameter.
         names: of the layers.
         parts: of a batch; gradients are sent after the last.
         update_s: seconds of the optimiser for each element.
@@ -36,6 +37,7 @@ class Model:
     backward_s: tuple[float, ...]
     wire: str
     itemsize: int
+    value_size: int
     names: tuple[str, ...]
     parts: int = 1
     update_s: float = 0.0
@@ -48,13 +50,22 @@ class Model:
 
 
 def synthetic_model(
-    name: str, modules: Sequence[Module], *, ranks: int, forward_s: float, backward_s: float, wire: str = "fp32"
+    name: str,
+    modules: Sequence[Module],
+    *,
+    ranks: int,
+    forward_s: float,
+    backward_s: float,
+    wire: str = "fp32",
+    parts: int = 1,
 ) -> Model:
     """A model of a table, whose layers share the seconds in proportion to their FLOPs.
 
     Args:
         modules: see ``load_modules``.
-        wire: the type of gradients, and of parameters.
+        forward_s, backward_s: of all layers, in each part of a batch.
+        wire: the type of gradients on their way; parameters are of fp32.
+        parts: into how many a batch is split.
 
     Raises:
         ValueError: there is no such type, or there are too many elements.
@@ -73,12 +84,14 @@ def synthetic_model(
     ahead, back = shares_of(modules)
     return Model(
         name=name,
-        layout=layout_of(name, uses, itemsize=itemsize, ranks=ranks),
+        layout=layout_of(name, uses, itemsize=min(itemsize, VALUE_SIZE), ranks=ranks),
         forward_s=tuple(share * forward_s for share in ahead),
         backward_s=tuple(share * backward_s for share in back),
         wire=wire,
         itemsize=itemsize,
+        value_size=VALUE_SIZE,
         names=tuple(module.name for module in modules),
+        parts=parts,
     )
 
 
@@ -94,23 +107,28 @@ def layout_of(name: str, uses: Iterable[Sequence[tuple[Hashable, Shape]]], *, it
     return layout
 
 
-def measured_model(profile: Profile, *, ranks: int, wire: str) -> Model:
+def measured_model(profile: Profile, *, ranks: int, wire: str, parts: int | None = None) -> Model:
     """The model that was profiled, on any number of ranks: each computes what one of the profiled ranks did.
+
+    Args:
+        parts: into how many the batch of an iteration is split; as in the profile, if it is not given.
 
     Raises:
         ValueError: there is no such type, or there are too many elements.
     """
     itemsize = lookup("wire", wire, DTYPES).itemsize
+    parts, value_size = parts or profile.accumulate, DTYPES[profile.dtype].itemsize
     uses = [[(tensor.key, tensor.shape) for tensor in use.tensors] for use in profile.uses]
     return Model(
         name=profile.model,
-        layout=layout_of(profile.model, uses, itemsize=min(itemsize, DTYPES[profile.dtype].itemsize), ranks=ranks),
-        forward_s=tuple(use.forward_s / profile.accumulate for use in profile.uses),
-        backward_s=tuple(use.backward_s / profile.accumulate for use in profile.uses),
+        layout=layout_of(profile.model, uses, itemsize=min(itemsize, value_size), ranks=ranks),
+        forward_s=tuple(use.forward_s / parts for use in profile.uses),
+        backward_s=tuple(use.backward_s / parts for use in profile.uses),
         wire=wire,
         itemsize=itemsize,
+        value_size=value_size,
         names=tuple(use.name for use in profile.uses),
-        parts=profile.accumulate,
+        parts=parts,
         update_s=profile.update_s_per_element,
         rest_s=profile.rest_s,
     )

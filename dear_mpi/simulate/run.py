@@ -13,9 +13,8 @@ from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.parts import Parts, Tally
 from dear_mpi.training.costs.wire_cost import whole_cost
-from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.virtual import Price, VirtualFabric, of_rank
+from dear_mpi.training.fabric.virtual import Price, of_rank
 from dear_mpi.training.fabric.virtual_use import Noise, steady
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, is_by_time
 from dear_mpi.training.fusion.policies import fused
@@ -24,8 +23,10 @@ from dear_mpi.training.log.log import KEPT, Log
 from dear_mpi.training.log.spans import Rank, Run
 from dear_mpi.training.log.timeline import rank_of
 from dear_mpi.training.rehearse import rehearse
+from dear_mpi.training.routes.find import FULL, priced
+from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
-from dear_mpi.training.virtual_trainer import VirtualTrainer
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
 MOST_RANKS = 64  # whose spans are kept
 REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
@@ -56,12 +57,16 @@ def predict(
     fusion: str,
     prices: Callable[[Cut], Price],
     *,
+    ranks: int = 1,
+    route: Route = FULL,
+    judged: bool = False,
     iterations: int = 1,
     loss_s: float = 0.0,
+    verdict_s: float = 0.0,
     contention: Contention = FREE,
     compute: Callable[[Any], Any] = lambda seconds: seconds,
     noise: Noise = steady,
-    traced: int | None = None,
+    traced: bool = False,
 ) -> Prediction:
     """Run a few iterations.
 
@@ -72,32 +77,39 @@ def predict(
         contention: between messages and updates.
         compute: from nominal seconds to those on each rank.
         noise: how many times as long a layer takes, see ``VirtualUse``.
-        traced: the number of ranks, if what they do in the last iterations is to be kept.
+        ranks: their number.
+        route: what buckets go through.
+        judged: whether all gradients are looked at before any of them is used.
+        traced: whether what ranks do in the last iterations is to be kept.
 
     Raises:
         ScheduleError: the schedule breaks a rule (``check_schedule`` sees that before, and whether it ends).
         ValueError: the fusion policy cannot be read, or a figure is not finite.
     """
-    buckets = buckets_of(model, schedule, fusion, prices)
-    price, rules = prices(buckets), Rules(name, buckets, schedule)
-    fabric = VirtualFabric(
-        rules,
+    buckets = buckets_of(model, schedule, route, fusion, prices)
+    price = prices(buckets)
+    costs = Costs(
+        forward_s=model.forward_s,
+        backward_s=model.backward_s,
         price=price,
+        parts=model.parts,
         loss_s=loss_s,
-        update_s=lambda bucket: bucket.count * model.update_s,
+        verdict_s=verdict_s,
+        update_s=model.update_s,
+        rest_s=model.rest_s,
+        ranks=ranks,
         slowdown=None if contention.is_free else contention.at,
-        compute=compute,
-        kept=1 if traced is None else KEPT,
     )
-    nominal, options = Nominal(model.forward_s, model.backward_s, price), {"rest_s": model.rest_s, "noise": noise}
-    trainer = VirtualTrainer.foreseen(fabric, schedule, nominal, **options, accumulate=model.parts)
+    rules, kept = Rules(name, buckets, schedule, route=route, judged=judged), KEPT if traced else 1
+    trainer = VirtualTrainer(schedule, rules, costs, compute=compute, noise=noise, kept=kept)
     trainer.warm_up()
-    tally = Tally(fabric)
+    tally = Tally(trainer.virtual)
     for _ in range(iterations):
         trainer.one()
         tally.add()
     parts = tally.parts()
-    network_s = {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
+    sent = priced(route, price)
+    network_s = {each: sum(sent(each, bucket) for bucket in buckets) for each in schedule.collectives}
     found = Prediction(
         **vars(parts),
         schedule=name,
@@ -105,7 +117,7 @@ def predict(
         buckets=buckets,
         bound_s=float(schedule.least(parts.forward_s, parts.backward_s, network_s, model.parts)),
         network_s=network_s,
-        run=None if traced is None else run_of(fabric.log, name, model.names, traced),
+        run=run_of(trainer.virtual.log, name, model.names, ranks) if traced else None,
     )
     check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
     return found
@@ -125,20 +137,29 @@ def run_of(log: Log, name: str, layers: Sequence[str], ranks: int) -> Run:
 
 
 def check_schedule(
-    model: Model, name: str, schedule: type[Schedule], fusion: str, prices: Callable[[Cut], Price]
+    model: Model,
+    name: str,
+    schedule: type[Schedule],
+    fusion: str,
+    prices: Callable[[Cut], Price],
+    *,
+    route: Route,
+    judged: bool,
 ) -> None:
-    """Let a schedule rehearse with the buckets of a policy, unless it is one of ours, which the tests do.
+    """Let a schedule rehearse with the buckets of a policy, unless the tests have done it.
 
     Raises:
         ScheduleError: it breaks a rule, or would wait for ever.
         ValueError: the fusion policy cannot be read.
     """
-    if name not in SCHEDULES:
-        rules = Rules(name, buckets_of(model, schedule, fusion, prices), schedule)
+    if name not in SCHEDULES or judged or route.updates_under_way:
+        rules = Rules(name, buckets_of(model, schedule, route, fusion, prices), schedule, route=route, judged=judged)
         rehearse(schedule, rules, len(model.names), accumulate=min(model.parts, REHEARSED_PARTS))
 
 
-def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Callable[[Cut], Price]) -> Cut:
+def buckets_of(
+    model: Model, schedule: type[Schedule], route: Route, fusion: str, prices: Callable[[Cut], Price]
+) -> Cut:
     """The buckets of a policy; ``own`` is the schedule's, and a policy by time knows what is simulated.
 
     Raises:
@@ -146,7 +167,7 @@ def buckets_of(model: Model, schedule: type[Schedule], fusion: str, prices: Call
     """
     layout, itemsize, policy = model.layout, model.itemsize, own_fusion(fusion, schedule)
     if is_by_time(policy):
-        cost = whole_cost(schedule.collectives, layout, itemsize, prices)
+        cost = whole_cost(schedule.collectives, route, layout, itemsize, prices)
         policy = by_time(policy, layout, itemsize, PassTimes(model.forward_s, model.backward_s), cost)
     return fused(policy, layout, itemsize)
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.kernels.pack_plan import round_up
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.compute import Source
 from dear_mpi.simulate.contention import Contention
@@ -17,14 +18,17 @@ from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.prices.replayed import Replayed
 from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, predict
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.fabric.extras import EXTRAS
+from dear_mpi.training.fabric.exact import COUNT
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.fusion.by_time import check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.line.bucket import Cut
+from dear_mpi.training.routes.find import collectives_of, priced
+from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.schedules import Schedule, own_fusion
 
 LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
+VERDICT_BYTES = 8 * COUNT
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Scenario:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
         """
         source = settings.source
-        model = source.model(name, ranks=ranks, wire=settings.wire)
+        model = source.model(name, ranks=ranks, wire=settings.wire, parts=settings.accumulate)
         if settings.update_s is not None:
             model = replace(model, update_s=check_seconds("update_s", settings.update_s))
         hosts = wires.network.hosts or tuple(range(ranks))
@@ -72,7 +76,8 @@ class Scenario:
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout, self.model.itemsize)
-        check_schedule(self.model, name, schedule, fusion, lambda buckets: self.priced(schedule, buckets))
+        how: dict[str, Any] = {"route": self.settings.route, "judged": self.settings.judged}
+        check_schedule(self.model, name, schedule, fusion, lambda buckets: self.priced(schedule, buckets), **how)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
         """An iteration under one schedule."""
@@ -83,37 +88,51 @@ class Scenario:
             schedule,
             fusion,
             lambda buckets: self.priced(schedule, buckets),
+            ranks=ranks,
+            route=settings.route,
+            judged=settings.judged,
             iterations=settings.counted,
             loss_s=self.loss_s,
+            verdict_s=self.few_s(VERDICT_BYTES),
             contention=self.contention,
             compute=self.pace,
             noise=Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed),
-            traced=ranks if traced else None,
+            traced=traced,
         )
 
     def network_s(self, schedule: type[Schedule], buckets: Cut) -> dict[str, float]:
         """Seconds of each collective of a schedule, for all buckets."""
-        price = self.priced(schedule, buckets)
+        price = priced(self.settings.route, self.priced(schedule, buckets))
         return {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
 
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once."""
-        sizes = sorted({bucket.nbytes for bucket in buckets})
-        table: dict[str, dict[int, float]] = {}
-        for name in (*schedule.collectives, *schedule.extras):
-            if name in EXTRAS and EXTRAS[name].few:
-                table[name] = dict.fromkeys(sizes, self.loss_s)
+        route, table = self.settings.route, dict[Collective, dict[int, float]]()
+        names, counts = (*schedule.collectives, *schedule.extras), sorted({bucket.count for bucket in buckets})
+        for leg in dict.fromkeys(leg for name in names for leg in collectives_of(route, name)):
+            if leg.few:
+                table[leg] = dict.fromkeys(counts, self.loss_s)
             else:
-                collective = EXTRAS[name].collective if name in EXTRAS else name
-                seconds = self.prices.seconds(self.algorithm, collective, sizes)
-                table[name] = dict(zip(sizes, map(float, seconds), strict=True))
-        return lambda name, bucket: table[name][bucket.nbytes]
+                sizes = [self.nbytes(leg, count) for count in counts]
+                seconds = self.prices.seconds(self.algorithm, leg.name, sizes)
+                table[leg] = dict(zip(counts, map(float, seconds), strict=True))
+        return lambda leg, bucket: table[leg][bucket.count]
+
+    def nbytes(self, leg: Collective, count: int) -> int:
+        """What a collective has of so many elements, in equal shards."""
+        model, ranks = self.model, self.prices.ranks
+        nbytes = self.settings.route.nbytes(leg.line, count, wire=model.itemsize, values=model.value_size, ranks=ranks)
+        return round_up(nbytes, ranks * model.itemsize)
 
     @property
     def loss_s(self) -> float:
         """Of the sum of the loss, and of whatever else has a few bytes."""
-        least = self.prices.ranks * self.model.itemsize
-        return float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [least])[0])
+        return self.few_s(1)
+
+    def few_s(self, nbytes: int) -> float:
+        """Of an all-reduce of a few bytes."""
+        size = round_up(nbytes, self.prices.ranks * self.model.itemsize)
+        return float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [size])[0])
 
     def row(self, prediction: Prediction, base_s: float) -> dict[str, Any]:
         """What ``--json`` has of it.
@@ -132,6 +151,9 @@ class Scenario:
             "buckets": len(prediction.buckets),
             "wire": self.model.wire,
             "accumulate": self.model.parts,
+            "update": settings.route.name,
+            "clip": settings.clip,
+            "loss_scale": settings.loss_scale,
             **self.wires.row(),
             "compute": str(self.source),
             "compute_origin": self.source.origin,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 from dear_mpi.reporting.distinct import check_distinct
@@ -11,7 +12,10 @@ from dear_mpi.simulate.compute import Source, source_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.pace import parse_jitter
 from dear_mpi.training.fusion.policies import in_bytes
+from dear_mpi.training.options import is_judged
 from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.route import Route
 
 NOISY_ITERATIONS = 20
 
@@ -25,6 +29,9 @@ class Settings:
         network: see ``read_network``.
         fusions: policies of ``borders``.
         forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``source_of``.
+        update: what buckets go through, see ``routes/find.py``.
+        clip, loss_scale: whether all gradients are looked at before any of them is used; see ``Options``.
+        accumulate: into how many parts a batch is split; the profile's, or 1, if it is not given.
         wire: the type in which gradients travel; the profile's, or fp32, if it is not given.
         update_s: seconds of an update for each element; the profile's, or none, if they are not given.
         contention: what messages and updates do to each other; what the network's file says, if it is not given.
@@ -44,6 +51,10 @@ class Settings:
     batch: int | None = None
     profile: Profile | None = None
     wire: str | None = None
+    update: str = "full"
+    clip: float | None = None
+    loss_scale: str = "none"
+    accumulate: int | None = None
     update_s: float | None = None
     contention: Contention | None = None
     straggler: str | None = None
@@ -56,6 +67,20 @@ class Settings:
         """Where the seconds of compute come from; ValueError if several sources were chosen."""
         names = ("forward_s", "backward_s", "flops_per_s", "batch", "profile")
         return source_of(**{name: getattr(self, name) for name in names})
+
+    @cached_property
+    def route(self) -> Route:
+        """What buckets go through.
+
+        Raises:
+            ValueError: there is no such route, or it does not train.
+        """
+        return find_route(self.update)
+
+    @property
+    def judged(self) -> bool:
+        """Whether all gradients are looked at before any of them is used."""
+        return is_judged(self.clip, self.loss_scale)
 
     @property
     def counted(self) -> int:

@@ -26,6 +26,7 @@ from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.in_time import in_time
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.rehearse import rehearse
+from dear_mpi.training.routes.find import priced
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of
 
@@ -123,8 +124,8 @@ class Decisions:
         forward_s, backward_s = np.mean(session.world.transport.gather_values(own_s), axis=0).tolist()
         if self.by_time is not None:
             layout, itemsize, wanted = session.layout, session.arena.wire.itemsize, session.schedules[name].collectives
-            price = session.prices.of(wanted)
-            cost = whole_cost(wanted, layout, itemsize, lambda probe: price)
+            prices = session.prices.of(wanted)
+            cost = whole_cost(wanted, session.route, layout, itemsize, lambda probe: prices)
             found: list[str] = []
 
             def choose() -> dict[str, Any]:  # a user's function may fail on one rank alone
@@ -136,7 +137,7 @@ class Decisions:
             self.waiting.pop(name, None)
         schedule = session.trainers[name].schedule
         if schedule.foresees:
-            price = session.prices.of((*schedule.collectives, *schedule.extras))
+            price = priced(session.route, session.prices.of((*schedule.collectives, *schedule.extras)))
             nominal = Nominal(forward_s, backward_s, price, judged=session.options.judged)
             agree(session.world.transport, session.name, lambda: self.order(name, nominal))
 

@@ -76,7 +76,7 @@ class Options:
             ValueError: one is not.
         """
         lookup("device", self.device, STREAMS)
-        lookup("loss_scale", self.loss_scale, dict.fromkeys(LOSS_SCALES))
+        is_judged(self.clip, self.loss_scale)
         lookup("update", self.update, dict.fromkeys(UPDATES))
         if self.wire is not None:
             lookup("wire", self.wire, DTYPES)
@@ -90,9 +90,6 @@ class Options:
             raise ValueError(f"accumulate must be a whole number of at least 1, not {self.accumulate!r}")
         if type(self.debug) is not bool:
             raise ValueError(f"debug must be True or False, not {self.debug!r}")
-        number = isinstance(self.clip, Real) and not isinstance(self.clip, bool)
-        if self.clip is not None and (not number or not 0 < self.clip < math.inf):
-            raise ValueError(f"clip must be a norm above zero, not {self.clip!r}")
 
     def facts(self) -> dict[str, Any]:
         """What ranks compare."""
@@ -112,4 +109,17 @@ class Options:
     @property
     def judged(self) -> bool:
         """Whether all gradients are looked at before any of them is used."""
-        return self.clip is not None or self.loss_scale != "none"
+        return is_judged(self.clip, self.loss_scale)
+
+
+def is_judged(clip: float | None, loss_scale: str) -> bool:
+    """See ``Options.judged``.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
+    lookup("loss_scale", loss_scale, dict.fromkeys(LOSS_SCALES))
+    number = isinstance(clip, Real) and not isinstance(clip, bool)
+    if clip is not None and (not number or not 0 < clip < math.inf):
+        raise ValueError(f"clip must be a norm above zero, not {clip!r}")
+    return clip is not None or loss_scale != "none"

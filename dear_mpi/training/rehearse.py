@@ -8,13 +8,12 @@ from numbers import Real
 
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.training.fabric.extras import EXTRAS
-from dear_mpi.training.fabric.rules import Rules, carried_out
-from dear_mpi.training.fabric.virtual import VirtualFabric
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time
-from dear_mpi.training.options import Options
+from dear_mpi.training.routes.find import EXTRAS
+from dear_mpi.training.routes.route import WAYS, Route
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.virtual_trainer import VirtualTrainer
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
 FLUSHES = (0, 0, 2, 0, 1)  # how often after each iteration: not at all, twice (the second has nothing to do), once
 
@@ -27,14 +26,17 @@ def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
     """
     for name, schedule in schedules.items():
         found = schedule.collectives
-        if not isinstance(found, tuple | list) or not found or not all(isinstance(each, str) for each in found):
-            raise ValueError(f"schedule {name!r} must have collectives, a tuple of names, not {found!r}")
+        if not isinstance(found, tuple | list) or not found or not all(each in WAYS for each in found):
+            allowed = ", ".join(WAYS)
+            raise ValueError(f"schedule {name!r} must have collectives, a tuple of {allowed}, not {found!r}")
         if not isinstance(schedule.extras, tuple | list) or not all(each in EXTRAS for each in schedule.extras):
             allowed = ", ".join(map(repr, EXTRAS))
             raise ValueError(f"schedule {name!r} must have extras, a tuple of {allowed}, not {schedule.extras!r}")
 
 
-def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, transport: Transport) -> None:
+def check_schedules(
+    schedules: Mapping[str, type[Schedule]], algorithm: str, route: Route, transport: Transport
+) -> None:
     """See that schedules can run with the algorithm that was chosen.
 
     Raises:
@@ -42,12 +44,12 @@ def check_schedules(schedules: Mapping[str, type[Schedule]], options: Options, t
     """
     check_collectives(schedules)
     for name, schedule in schedules.items():
-        wanted = carried_out(schedule.collectives, sharded=options.sharded)
+        wanted = tuple(dict.fromkeys(leg.name for each in schedule.collectives for leg in route.collectives(each)))
         try:
-            check_algorithm(options.algorithm, transport, *wanted)
+            check_algorithm(algorithm, transport, *wanted)
         except ValueError as error:
-            sharded = " with sharded updates" * options.sharded
-            raise ValueError(f"schedule {name!r}{sharded} takes {' and '.join(wanted)}: {error}") from None
+            by = f" on the route {route.name!r}" * (route.name != "full")
+            raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
 
 
 def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: int = 1) -> None:
@@ -66,8 +68,8 @@ def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: i
 
 def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int) -> None:
     """The iterations; then the schedule's bound."""
-    fabric = VirtualFabric(rules)
-    trainer = VirtualTrainer(fabric, schedule(fabric), [(0.0, 0.0)] * uses, accumulate=accumulate)
+    free = Costs(forward_s=[0.0] * uses, backward_s=[0.0] * uses, parts=accumulate)
+    trainer = VirtualTrainer(schedule, rules, free, foreseen=False)
     for flushes in FLUSHES:
         trainer.one()
         for _ in range(flushes):

@@ -32,7 +32,6 @@ from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.loss_meter import LossMeter
 from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.sharded import ShardedFabric
 from dear_mpi.training.fabric.slab import make_slab
 from dear_mpi.training.facts import model_of
 from dear_mpi.training.fusion.policies import fused
@@ -44,6 +43,7 @@ from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.log.times import Times, pass_s
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_schedules, rehearse
+from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.schedules import find_schedules, source_text
 from dear_mpi.training.trainer import Trainer
 
@@ -111,7 +111,8 @@ class Session(Checkpointed):
     def build(self, uses: Sequence[int] | None) -> dict[str, Any]:
         """Make all that needs no communication; return what must be equal on all ranks."""
         options, world = self.options, self.world
-        check_schedules(self.schedules, options, world.transport)
+        self.route = find_route(options.update)
+        check_schedules(self.schedules, options.algorithm, self.route, world.transport)
         self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
         facts = options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
@@ -127,7 +128,8 @@ class Session(Checkpointed):
             nbytes = Arena.nbytes(self.layout, dtype, wire)
             self.slab = make_slab(nbytes, here, options.algorithm, world.transport)
             update: dict[str, Any] = {"optimizer": options.optimizer, "learning_rate": options.learning_rate}
-            update["shards"] = Shards(world.rank, world.size) if options.sharded else Shards()
+            update |= {"ranks": Shards(world.rank, world.size), "sharded": self.route.update.shard}
+            update["further"] = self.route.errors
             self.arena = Arena(layers, self.layout, wire=wire, slab=self.slab, put=self.streams.put, **update)
         self.uses = layer_uses(layers, self.arena)
         return facts
@@ -143,8 +145,8 @@ class Session(Checkpointed):
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
         options = self.options
-        kind = ShardedFabric if options.sharded else LiveFabric
-        self.fabric = kind(self.buckets, self.arena, self.world, engine, **options.plans, slab=self.slab)
+        how: dict[str, Any] = {**options.plans, "slab": self.slab}
+        self.fabric = LiveFabric(self.buckets, self.route, self.arena, self.world, engine, **how)
         self.plans.callback(self.fabric.free)
         self.prices = WirePrices(self.fabric)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
@@ -165,7 +167,7 @@ class Session(Checkpointed):
 
     def rules(self, name: str, buckets: Cut) -> Rules:
         """A new book for a schedule; not collective."""
-        return Rules(name, buckets, self.schedules[name], judged=self.options.judged, sharded=self.options.sharded)
+        return Rules(name, buckets, self.schedules[name], judged=self.options.judged, route=self.route)
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
         """One iteration with the first schedule.

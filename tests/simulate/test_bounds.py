@@ -11,7 +11,6 @@ from dear_mpi.simulate.contention import FREE, parse_stall
 from dear_mpi.simulate.model import Model, synthetic_model
 from dear_mpi.simulate.pace import Pace
 from dear_mpi.simulate.run import predict
-from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
 
@@ -58,8 +57,12 @@ def random_prices(rng):
         name: (rng.choice((0.0, rng.expovariate(20.0))), scale * rng.expovariate(1.0) / 8192)
         for name in ("all_reduce", "reduce_scatter", "all_gather", "negotiation")
     }
-    lines |= {name: lines[extra.collective] for name, extra in EXTRAS.items() if not extra.few}
-    return lambda buckets: lambda name, bucket: lines[name][0] + lines[name][1] * bucket.nbytes
+    return lambda buckets: lambda leg, bucket: sum_of(lines["negotiation" if leg.few else leg.name], bucket)
+
+
+def sum_of(line, bucket):
+    """Start-up, and so much for each byte."""
+    return line[0] + line[1] * bucket.nbytes
 
 
 def random_setting(number):

@@ -21,6 +21,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import exposed_parts
 from dear_mpi.training.fabric.virtual import Slowdown, VirtualFabric
+from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from tests.cli_checks import assert_one_line
 from tests.rooms import ROOT
@@ -106,7 +107,8 @@ def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own
 
 
 def virtual_fabric(*, price_s, update_s, beside, **options):
-    rules = SimpleNamespace(buckets=(), start=lambda *_: None, update=lambda _: None)
+    rules = SimpleNamespace(buckets=(), route=FULL, judged=False, update=lambda _: None)
+    rules.start = rules.started = lambda *_: None
     options |= {"price": lambda *_: price_s, "update_s": lambda _: update_s, "slowdown": lambda _: Slowdown(*beside)}
     return VirtualFabric(rules, **options)
 

@@ -12,9 +12,9 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.costs.wire_cost import WireCost
-from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
 from dear_mpi.training.fusion.by_time import BY_TIME
+from dear_mpi.training.routes.find import EXTRAS, priced
 from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
@@ -145,7 +145,7 @@ def test_costs_of_the_wire_are_those_of_the_emulated_link():
     def body(world):
         with Job(Config.of(settings()), world, ["wfbp", "dear"]) as job:
             job.prices.of(["all_reduce", "reduce_scatter"])
-            return job.prices.costs
+            return {leg.name: cost for leg, cost in job.prices.costs.items()}
 
     found = run_world(body, link=parse_link("8gbit,1ms"), threads=4)
     assert found["all_reduce"].alpha == pytest.approx(6e-3)
@@ -161,11 +161,13 @@ def test_a_collective_is_priced_by_what_carries_it_out_and_what_travels(update):
     def body(transport):
         options = {"schedules": ["wfbp", "fsdp", "horovod"], "wire": "fp32", "update": update, "fusion": "none"}
         with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
-            price, bucket = (
+            prices, bucket = (
                 session.prices.of(["all_reduce", "reduce_scatter", "all_gather", *EXTRAS]),
                 session.buckets[1],
             )
-            costs, wire, values = session.prices.costs, bucket.count * 4, bucket.count * 8
+            price = priced(session.route, prices)
+            costs = {leg.label: cost for leg, cost in session.prices.costs.items()}
+            wire, values = bucket.count * 4, bucket.count * 8
             assert session.arena.values.itemsize == 8
             assert price("reduce_scatter", bucket) == costs["reduce_scatter"](wire)
             gathered = costs["all_gather"](values if update == "sharded" else wire)

@@ -7,29 +7,25 @@ import time
 from itertools import count
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Order
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
-from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
 from dear_mpi.training.in_time import LIMIT_S
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.rehearse import rehearse
+from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
-from dear_mpi.training.trainer import Trainer
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 from tests import training_checks
 
 USES = 5
@@ -188,12 +184,12 @@ def test_an_early_update_is_refused_where_all_gradients_are_looked_at_first():
 
 def test_an_early_gather_of_values_is_refused_there():
     """With a sharded update the all-gather is of values: they must have been updated, by gradients looked at."""
-    rehearsed("mine", GathersSoon, BUCKETS, USES, sharded=True)
+    rehearsed("mine", GathersSoon, BUCKETS, USES, route=SHARDED)
     rehearsed("mine", GathersSoon, BUCKETS, USES, judged=True)
     with pytest.raises(
         ScheduleError, match=r"starts the all_gather of bucket . .* before all buckets are on their way"
     ):
-        rehearsed("mine", GathersSoon, BUCKETS, USES, judged=True, sharded=True)
+        rehearsed("mine", GathersSoon, BUCKETS, USES, judged=True, route=SHARDED)
 
 
 @pytest.mark.parametrize(("name", "extra"), [("horovod", "negotiation"), ("fsdp", "second all_gather")])
@@ -379,13 +375,10 @@ def test_a_file_that_is_not_there_is_named():
 
 def timed(schedule, price, *, forward_s=1.0, backward_s=2.0, iterations=4):
     """Seconds of the last iteration, and of waiting in it."""
-    fabric = VirtualFabric(Rules("test", BUCKETS, schedule), price=price)
-    steps = [VirtualUse(fabric, number, forward_s / USES, backward_s / USES) for number in range(USES)]
-    hooks = schedule(fabric)
-    hooks.order = hooks.ordered(Nominal([forward_s / USES] * USES, [backward_s / USES] * USES, price))
-    trainer = Trainer(steps, NoLoss(), VirtualMeter(fabric), hooks, fabric.rules)
-    trainer.first = False
-    return [trainer.iteration(np.zeros(0), np.zeros(0), 0)[1] for _ in range(iterations)][-1]
+    layers = {"forward_s": [forward_s / USES] * USES, "backward_s": [backward_s / USES] * USES}
+    costs = Costs(**layers, price=lambda leg, bucket: price(leg.label, bucket))
+    trainer = VirtualTrainer(schedule, Rules("test", BUCKETS, schedule), costs)
+    return [trainer.one() for _ in range(iterations)][-1]
 
 
 def test_fsdp_gathers_the_buckets_of_a_layer_before_those_of_the_one_before_it():

@@ -19,6 +19,7 @@ from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.log.times import times_of, waits_s
+from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
@@ -70,7 +71,7 @@ def test_a_bound_needs_what_its_schedule_starts_and_no_more():
     def prepared(world, schedule):
         with Job(Config.of(settings()), world, [schedule]) as job:
             network = communication(job.fabric, SCHEDULES[schedule].collectives)
-            return set(network), {collective for collective, *_ in job.fabric.plans}
+            return set(network), {leg.label for leg, *_ in job.fabric.plans}
 
     for name, schedule in SCHEDULES.items():
         wanted = set(schedule.collectives)
@@ -194,7 +195,7 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     now = SimpleNamespace(s=0.0)
     clock = SimpleNamespace(mark=lambda: now.s, seconds=lambda begin, end: end - begin)
     engine = SimpleNamespace(streams=SimpleNamespace(compute=clock), log=Log())
-    fabric = LiveFabric(Cut(()), SimpleNamespace(values=np.zeros(0)), None, engine)
+    fabric = LiveFabric(Cut(()), FULL, SimpleNamespace(values=np.zeros(0), sharded=False), None, engine)
     fabric.buckets = [None]
     handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25), key=("all_reduce", 0))
     fabric.wait(handle)

@@ -10,10 +10,11 @@ from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import Session
+from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.order import LOSS, VERDICT
-from dear_mpi.training.fabric.sharded import ShardedFabric
 from dear_mpi.training.learning_rate import Cosine
 from dear_mpi.training.options import UPDATES
+from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
 from tests.training_checks import KINDS
 
@@ -103,7 +104,7 @@ def test_algorithms_must_have_both_halves():
 
     assert trained_alone("wfbp", "full", algorithm="recursive_doubling"), "it has all_reduce"
     (said,) = set(run_loopback(2, body))
-    assert "schedule 'wfbp' with sharded updates takes reduce_scatter and all_gather: algorithm" in said
+    assert "schedule 'wfbp' on the route 'sharded' takes reduce_scatter and all_gather: algorithm" in said
 
 
 def trained_alone(schedule, update, **options):
@@ -243,13 +244,17 @@ def test_an_order_of_the_iteration(schedule, clip, monkeypatch):
 
 
 def test_where_the_gathers_of_an_order_go():
-    fabric = object.__new__(ShardedFabric)
-    order = [("all_reduce", 1), ("all_reduce", 0)]
-    assert fabric.with_gathers(order) == [("all_reduce", 1), ("all_gather", 1), ("all_reduce", 0), ("all_gather", 0)]
-    fabric.verdict, followed = True, []
+    fabric = object.__new__(LiveFabric)
+    fabric.route, fabric.judged, followed = SHARDED, False, []
     fabric.engine = type("", (), {"follow": staticmethod(followed.append)})
+    order = [("all_reduce", 1), ("all_reduce", 0)]
     fabric.follow(order)
-    assert followed == [[LOSS, *order, VERDICT, ("all_gather", 1), ("all_gather", 0)]]
+    fabric.judged = True
+    fabric.follow(order)
+    assert followed == [
+        [LOSS, ("all_reduce", 1), ("all_gather", 1), ("all_reduce", 0), ("all_gather", 0)],
+        [LOSS, *order, VERDICT, ("all_gather", 1), ("all_gather", 0)],
+    ]
 
 
 def test_a_parameter_in_its_own_memory_has_the_values_of_all_shards():

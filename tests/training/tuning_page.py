@@ -14,12 +14,12 @@ from dear_mpi.see.trials import Search, draw_searches
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
-from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.tuning import TUNERS
 from dear_mpi.training.tuning.asked import Asked
 from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, size_text
 from dear_mpi.training.tuning.virtual_run import VirtualRun, candidates
+from dear_mpi.training.virtual_trainer import Costs
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
@@ -45,12 +45,12 @@ class Problem:
         segment = default_segment(range(RANKS))
         prices = Prices(read_network(self.network, RANKS).network, ranks=RANKS, segment_bytes=segment)
 
-        def price(collective, bucket):
-            key = "ring", collective, bucket.nbytes
+        def price(leg, bucket):
+            key = "ring", leg.name, bucket.nbytes
             return prices.found[key] if key in prices.found else float(prices.seconds(*key[:2], key[2:])[0])
 
-        nominal = Nominal(model.forward_s, model.backward_s, price)
-        return VirtualRun(layout=model.layout, itemsize=4, schedule=SCHEDULES[self.schedule], nominal=nominal)
+        costs = Costs(forward_s=model.forward_s, backward_s=model.backward_s, price=price)
+        return VirtualRun(layout=model.layout, itemsize=4, schedule=SCHEDULES[self.schedule], costs=costs)
 
     def sizes(self, **how):
         layout = self.run.layout

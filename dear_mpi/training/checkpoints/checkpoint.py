@@ -27,6 +27,7 @@ from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
 from dear_mpi.training.fabric.loss_scale import LossScale
+from dear_mpi.training.fabric.state import state_line, whole_state
 from dear_mpi.training.facts import sha256
 from dear_mpi.training.line.arena import Arena
 
@@ -85,7 +86,7 @@ def names_of(arena: Arena) -> list[str]:
 def flat_arrays(session: Session) -> Iterator[tuple[str, Array]]:
     """Collective: what is kept of the arena, each array as long as the line."""
     yield VALUE, session.arena.values
-    for number, line in enumerate(session.fabric.whole_state()):
+    for number, line in enumerate(whole_state(session.arena, session.buckets, session.world.transport)):
         yield f"state.{number}", line
 
 
@@ -102,7 +103,7 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
     about = json.loads(transport.gather_values(json.dumps(about))[0])  # each rank its own
     fill(session, VALUE, arena.values, arrays)
     for number in range(len(arena.state)):
-        with session.fabric.state_line(number) as line:
+        with state_line(arena, session.buckets, number) as line:
             fill(session, f"state.{number}", line, arrays)
     session.fabric.restored(about["updates"])
     for trainer in session.trainers.values():

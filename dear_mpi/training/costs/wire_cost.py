@@ -5,17 +5,19 @@ That prices buckets which have no plan yet: for fusion, and for orders that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.kernels.pack_plan import round_up
 from dear_mpi.training.costs.plan_cost import plan_s
-from dear_mpi.training.fabric.extras import EXTRAS
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.routes.find import collectives_of, priced
+from dear_mpi.training.routes.legs import Collective
+from dear_mpi.training.routes.route import Route
 
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
 
@@ -57,47 +59,46 @@ class WirePrices:
 
     def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
         self.fabric, self.timed = fabric, timed
-        self.costs: dict[str, WireCost] = {}
+        self.costs: dict[Collective, WireCost] = {}
 
     def of(self, names: Iterable[str]) -> Price:
-        """Collective: the price of each of these collectives and extras, which must have plans; alike on all ranks.
+        """Collective: prices of what carries these collectives and extras out; there must be plans. Alike on all ranks.
 
         To be called while nothing is under way, because it overwrites gradients.
         """
-        parts = {name: self.fabric.parts_of(name) for name in names}
-        first, itemsize = self.fabric.buckets[0], dict[str, int]()
-        for part in dict.fromkeys(part for each in parts.values() for part in each):
-            if part not in self.costs:
-                self.costs[part] = self.cost(part)
-            itemsize[part] = self.fabric.plan(part, first).call.x.itemsize
-        return lambda name, bucket: sum(self.costs[part](bucket.count * itemsize[part]) for part in parts[name])
+        fabric = self.fabric
+        for leg in dict.fromkeys(leg for name in names for leg in collectives_of(fabric.route, name)):
+            if leg not in self.costs:
+                self.costs[leg] = self.cost(leg)
+        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket.count, fabric.route))
 
-    def cost(self, part: str) -> WireCost:
+    def cost(self, leg: Collective) -> WireCost:
         """Collective: what one collective costs."""
         wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
-        if part in EXTRAS and EXTRAS[part].few:
-            return WireCost(self.seconds(part, grid), 0.0)
+        if leg.few:
+            return WireCost(self.seconds(leg, grid), 0.0)
         sizes = [min(round_up(nbytes // wire.itemsize, grid), wire.size) for nbytes in (SMALL_BYTES, LARGE_BYTES)]
-        small, large = ((size * wire.itemsize, self.seconds(part, size)) for size in sizes)
+        small, large = ((size * wire.itemsize, self.seconds(leg, size)) for size in sizes)
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 
-    def seconds(self, part: str, count: int) -> float:
+    def seconds(self, leg: Collective, count: int) -> float:
         """Collective: of so many elements of the wire."""
-        fabric, extra = self.fabric, EXTRAS.get(part)
-        collective, options = (part, {}) if extra is None else (extra.collective, extra.options)
+        fabric = self.fabric
         x, transport = fabric.arena.wire[:count], fabric.world.transport
-        with make_plan(collective, x, transport, **{**fabric.options, **options}) as plan:
+        with make_plan(leg.name, x, transport, **fabric.options | leg.options) as plan:
             return plan_s(fabric, plan, timed=self.timed)
 
 
-def whole_cost(collectives: Iterable[str], layout: Layout, itemsize: int, prices: Callable[[Cut], Price]) -> WireCost:
-    """What all these collectives cost together, of a bucket: the line through a small one and a large one.
+def whole_cost(
+    collectives: Sequence[str], route: Route, layout: Layout, itemsize: int, prices: Callable[[Cut], Price]
+) -> WireCost:
+    """What all these collectives cost together on a route, of a bucket: the line through a small one and a large one.
 
     Args:
         itemsize: bytes of an element on the wire.
         prices: gives the price of the collectives of these buckets.
     """
     probe = cut(layout, [layout.grid], itemsize)
-    price, wanted = prices(probe), tuple(collectives)
-    small, large = ((each.nbytes, sum(price(name, each) for name in wanted)) for each in (probe[0], probe[-1]))
+    price = priced(route, prices(probe))
+    small, large = ((each.nbytes, sum(price(name, each) for name in collectives)) for each in (probe[0], probe[-1]))
     return WireCost.through(small, large)

@@ -88,11 +88,13 @@ class Engine:
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
 
-    def start(
-        self, plan: Callable[[], object], label: str, key: Key = ("plan", 0), *, before: Sequence[Step] = ()
-    ) -> PlanHandle:
-        """Run a plan, after some steps, when its turn has come, which ``key`` says; ``label`` names it in errors."""
-        handle = PlanHandle([*before, Step(*key, label, plan)], key, self.streams)
+    def start(self, plan: Callable[[], object], label: str, key: Key = ("plan", 0)) -> PlanHandle:
+        """Run a plan when its turn has come, which ``key`` says; ``label`` names it in errors."""
+        return self.submit([Step(*key, label, plan)], key)
+
+    def submit(self, steps: Sequence[Step], key: Key) -> PlanHandle:
+        """The same with steps, of which the last is named in errors."""
+        handle = PlanHandle(steps, key, self.streams)
         for next_one in self.order.submit(key, handle):
             self.queue.put(next_one)
         return handle

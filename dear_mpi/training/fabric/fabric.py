@@ -1,67 +1,206 @@
-"""The protocol between schedules and what carries their collectives out."""
+"""What schedules drive: buckets go through the legs of a route, on a live network or on a virtual one.
+
+    start("reduce_scatter")   the way out      main thread: pack | engine: reduce ...
+    start("all_gather")       the way back     engine: ... gather
+    wait, update                               main thread: update, unpack
+
+Here is what both fabrics have in common: which legs are due, and on which thread. What carries legs out is in
+``live.py``, plans and an engine, and in ``virtual.py``, a clock and prices.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dear_mpi.training.fabric.order import Key
+from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.training.fabric.order import Key, completed
+from dear_mpi.training.fabric.rules import NoRules, Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
+from dear_mpi.training.routes.find import EXTRAS
+from dear_mpi.training.routes.legs import Leg
+from dear_mpi.training.routes.route import Route, reduces
 
 
 class Handle(Protocol):
-    """A collective under way."""
+    """Legs under way."""
+
+    @property
+    def key(self) -> Key: ...
 
     def wait(self) -> None:
-        """Block until it is over. Schedules wait through their fabric, which takes the time."""
+        """Block until they are over. Schedules wait through their fabric, which takes the time."""
 
 
-class Fabric(Protocol):
-    """Starts and awaits collectives of buckets, and updates their parameters.
+class Fabric(ABC):
+    """Starts and awaits what buckets go through, and updates their parameters.
+
+    Args:
+        buckets: in the order of the line.
+        route: what they go through.
+        log: of what is done, and when.
+        judged: whether all gradients are looked at before any of them is used; see ``verdict.py``.
 
     Attributes:
-        buckets: in the order of the line.
         rules: the book of the schedule that runs now.
-        log: of what is done, and when.
+        turn: how many iterations have sent all their gradients.
     """
 
-    buckets: Cut
-    rules: Any  # Rules, or NoRules
-    log: Log
+    rules: Rules | NoRules = NoRules()
+
+    def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
+        self.route, self.log, self.judged = route, log, judged
+        self.turn = 0
+        self.enter(buckets)
+
+    def enter(self, buckets: Cut) -> None:
+        """Go on with these buckets; nothing is under way."""
+        self.buckets = buckets
+        self.turns = dict.fromkeys(buckets, self.turn)  # in which the gradients of each were sent last
+        self.reduced = 0  # buckets of this iteration
+        self.returning: list[Bucket] = []  # whose way back comes by itself
+        self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
+        self.verdict_handle: Handle | None = None
+
+    @abstractmethod
+    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket) -> Handle:
+        """Let the engine carry legs out, in their order, when it is their turn."""
+
+    @abstractmethod
+    def launch_verdict(self) -> Handle:
+        """Let the engine look at all gradients."""
+
+    @abstractmethod
+    def do(self, leg: Leg, bucket: Bucket, factor: float) -> None:
+        """Carry a leg out on this thread."""
+
+    @abstractmethod
+    def put_in_order(self, order: Sequence[Key] | None) -> None:
+        """Let the engine's work go in this order; None for first in, first out."""
+
+    @abstractmethod
+    def wait_for(self, handle: Any) -> None:
+        """Wait; the log has the time as exposed communication."""
+
+    @abstractmethod
+    def now(self) -> Any:
+        """A mark of the time."""
+
+    @abstractmethod
+    def seconds(self, begin: Any, end: Any) -> Any:
+        """From one mark to another."""
+
+    @abstractmethod
+    def complaints(self) -> list[str]:
+        """What was wrong with summed gradients, the same on all ranks."""
+
+    @abstractmethod
+    def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Raise on all ranks what any of them raises in ``facts``."""
+
+    @property
+    def verdict_factor(self) -> float | None:
+        """What the verdict has said: by what gradients are multiplied; None to skip the iteration."""
+        return 1.0
+
+    @property
+    def scale(self) -> float:
+        """What gradients are multiplied by before they travel."""
+        return 1.0
 
     @property
     def loss_scale(self) -> float:
-        """What gradients are to be multiplied by before they travel."""
+        """The same for the next backward pass: the verdict on the last one may change it."""
+        self.factor()
+        return self.scale
 
     def follow(self, order: Sequence[Key] | None) -> None:
-        """Let the collectives of each iteration go onto the wire in this order; None for first in, first out."""
+        """Let the collectives of each iteration go onto the wire in this order, with all that comes without it."""
+        if order is not None and len(self.route.carried_out("all_reduce")) > 1:
+            order = self.with_ways_back(order)
+        self.put_in_order(completed(order, judged=self.judged))
+
+    def with_ways_back(self, order: Sequence[Key]) -> list[Key]:
+        """An order with the way back of each all_reduce: right after it, or at the end if there is a verdict."""
+        backs = {key: ("all_gather", key[1]) for key in order if key[0] == "all_reduce"}
+        if self.judged:
+            return [*order, *backs.values()]
+        return [each for key in order for each in ((key, backs[key]) if key in backs else (key,))]
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
-        """Begin a collective. If it reduces, the gradients of the bucket must be there."""
+        """Begin a way of the route; ``all_reduce`` is both. On the way out, the gradients of the bucket must be there.
+
+        Where the engine updates between the two ways of an ``all_reduce``, the way back comes by itself.
+        """
+        self.rules.start(collective, bucket)
+        if reduces(collective):
+            self.turns[bucket] = self.turn
+            for leg in self.due(self.route.first, bucket):
+                self.do(leg, bucket, 1.0)
+        jobs = self.route.carried_out(collective)
+        handle = self.launch((collective, bucket.index), self.due(jobs[0], bucket), bucket)
+        self.rules.started(collective, bucket, handle)
+        if len(jobs) > 1:
+            self.returning.append(bucket)
+        if reduces(collective):
+            self.count_out()
+        return handle
+
+    def count_out(self) -> None:
+        """One more bucket is on its way out. After the last comes the verdict, and what had to wait for it."""
+        self.reduced += 1
+        if self.reduced == len(self.buckets):
+            self.reduced, self.turn = 0, self.turn + 1
+            if self.judged:
+                self.verdict_handle = self.launch_verdict()
+        if not (self.judged and self.reduced):
+            for each in self.returning:
+                legs = self.due(self.route.ways["back"], each)
+                self.backs[each] = self.launch(("all_gather", each.index), legs, each)
+            self.returning.clear()
+
+    def due(self, legs: Sequence[Leg], bucket: Bucket) -> list[Leg]:
+        """Those of the iteration in which the bucket's gradients were sent."""
+        return [leg for leg in legs if leg.is_due(self.turns[bucket])]
 
     def negotiate(self, bucket: Bucket) -> None:
         """Let the wire carry what ranks exchange to see that a bucket is ready on all of them: a byte for each tensor.
         Only what is started next waits for it."""
+        self.rules.negotiate(bucket)
+        self.launch(("negotiation", bucket.index), [EXTRAS["negotiation"]], bucket)
 
     def gather_again(self, bucket: Bucket) -> Handle:
         """Begin another all-gather of values that all ranks have, as if they had given them away."""
+        self.rules.gather_again(bucket)
+        return self.launch(("second all_gather", bucket.index), [EXTRAS["second all_gather"]], bucket)
 
     def wait(self, handle: Any) -> None:
-        """Wait for it; the log has the time as exposed communication."""
+        """Wait for what was started."""
+        self.wait_for(handle)
+        collective, index = handle.key
+        self.rules.awaited(collective, self.buckets[index], handle)
 
     def update(self, bucket: Bucket) -> None:
-        """Make the parameters of a bucket new, by gradients that were reduced; with sharded updates, by the values that
-        were gathered."""
+        """End the way back: make the parameters of a bucket new, unless the verdict is to skip the iteration."""
+        self.rules.update(bucket)
+        back = self.backs.pop(bucket, None)
+        if back is not None:
+            self.wait_for(back)
+        factor = self.factor()
+        if factor is not None:
+            for leg in self.due(self.route.last, bucket):
+                self.do(leg, bucket, factor)
 
-    def now(self) -> Any:
-        """A mark of the time."""
-
-    def seconds(self, begin: Any, end: Any) -> float:
-        """From one mark to another."""
-
-    def complaints(self) -> list[str]:
-        """What was wrong with summed gradients, the same on all ranks."""
-
-    def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Raise on all ranks what any of them raises in ``facts``."""
+    def factor(self) -> float | None:
+        """What gradients are multiplied by; waits for the verdict on them."""
+        if not self.judged:
+            return 1.0
+        if self.reduced:
+            what = f"only {self.reduced} of {len(self.buckets)} buckets are being reduced"
+            raise CollectiveError(f"an update needs the verdict on all gradients, and {what}")
+        if self.verdict_handle is not None:
+            handle, self.verdict_handle = self.verdict_handle, None
+            self.wait_for(handle)
+        return self.verdict_factor

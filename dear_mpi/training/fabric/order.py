@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeAlias, TypeVar
 
+from dear_mpi.training.routes.route import reduces
+
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started after the forward pass
 VERDICT: Key = ("verdict", 0)  # on the gradients, after the last reduction
@@ -29,7 +31,7 @@ def completed(order: Sequence[Key] | None, *, judged: bool = False) -> list[Key]
     """
     if order is None:
         return None
-    last = max((number for number, (collective, _) in enumerate(order) if collective != "all_gather"), default=-1)
+    last = max((number for number, (collective, _) in enumerate(order) if reduces(collective)), default=-1)
     return [LOSS, *order[: last + 1], *([VERDICT] if judged else []), *order[last + 1 :]]
 
 

@@ -8,27 +8,18 @@ names the bucket, and the point of the iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.routes.route import Route, reduces
 
 
 class ScheduleError(ValueError):
     """A schedule does what would train wrongly, or hang."""
-
-
-def carried_out(collectives: Iterable[str], *, sharded: bool) -> tuple[str, ...]:
-    """The collectives of plans: with sharded updates an all_reduce is its two halves.
-
-    >>> carried_out(["all_reduce"], sharded=True), carried_out(["all_reduce"], sharded=False)
-    (('reduce_scatter', 'all_gather'), ('all_reduce',))
-    """
-    halves = ("reduce_scatter", "all_gather")
-    parts = (halves if sharded and each == "all_reduce" else (each,) for each in collectives)
-    return tuple(dict.fromkeys(part for each in parts for part in each))
 
 
 class Starts(Protocol):
@@ -60,15 +51,13 @@ class Rules:
         name: of the schedule, for messages.
         schedule: which says what it starts.
         judged: whether all gradients are looked at before any of them is used.
-        sharded: whether an all-gather is of values, which must have been updated.
+        route: what buckets go through.
     """
 
-    def __init__(
-        self, name: str, buckets: Cut, schedule: Starts, *, judged: bool = False, sharded: bool = False
-    ) -> None:
+    def __init__(self, name: str, buckets: Cut, schedule: Starts, *, judged: bool = False, route: Route = FULL) -> None:
         self.name, self.buckets = name, buckets
         self.collectives, self.extras = schedule.collectives, schedule.extras
-        self.judged, self.sharded = judged, sharded
+        self.judged, self.route = judged, route
         self.reduced = 0  # buckets of this iteration
         self.followed: Sequence[Key] | None = None  # the order that holds collectives back until their turn
         self.entries = {bucket: Entry() for bucket in buckets}
@@ -97,8 +86,8 @@ class Rules:
         if order is not None and sorted(map(repr, order)) != sorted(map(repr, keys)):
             allowed = "a list of all pairs of a collective and the index of a bucket, each once"
             self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
-        gathers = [collective == "all_gather" for collective, _ in order or ()]
-        if self.judged and gathers != sorted(gathers):
+        backs = [not reduces(collective) for collective, _ in order or ()]
+        if self.judged and backs != sorted(backs):
             what = "after which clipping and loss scaling look at all gradients"
             self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
         self.followed = given
@@ -123,25 +112,28 @@ class Rules:
                 )
             entry.missing.discard(use)
 
-    def start(self, collective: str, bucket: Bucket, handle: object) -> None:
-        """A collective is started."""
+    def start(self, collective: str, bucket: Bucket) -> None:
+        """A collective is to be started."""
         entry = self.entries.get(bucket)
         if collective not in self.collectives:
             allowed = ", ".join(self.collectives) or "none"
             self.refuse(f"starts the {collective} of {bucket}, which is not among its collectives, {allowed}")
         if entry is None:
             self.refuse(f"starts the {collective} of {bucket}, which is none of the model's buckets")
-        if collective in entry.started or (collective != "all_gather" and entry.started):
+        if collective in entry.started or (reduces(collective) and entry.started):
             self.refuse(f"starts the {collective} of {bucket} after its {[*entry.started][-1]}, once too often")
-        if collective == "all_gather" and [*entry.started] != ["reduce_scatter"]:
+        if not reduces(collective) and [*entry.started] != ["reduce_scatter"]:
             self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
-        if collective == "all_gather" and self.sharded and self.followed is None:
+        if not reduces(collective) and self.route.updates_under_way and self.followed is None:
             self.check_judged(f"starts the all_gather of {bucket}")
         if entry.updated or entry.missing:
             missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
             self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
-        entry.started[collective] = handle
-        self.reduced += collective != "all_gather"
+        self.reduced += reduces(collective)
+
+    def started(self, collective: str, bucket: Bucket, handle: object) -> None:
+        """It was."""
+        self.entries[bucket].started[collective] = handle
 
     def negotiate(self, bucket: Bucket) -> None:
         """Ranks tell each other that its gradients are ready."""
@@ -199,7 +191,8 @@ class Rules:
 class NoRules:
     """Keeps no book: before the first iteration, and for code that drives a fabric without a schedule."""
 
-    def start(self, collective: str, bucket: Bucket, handle: object) -> None: ...
+    def start(self, collective: str, bucket: Bucket) -> None: ...
+    def started(self, collective: str, bucket: Bucket, handle: object) -> None: ...
     def negotiate(self, bucket: Bucket) -> None: ...
     def gather_again(self, bucket: Bucket) -> None: ...
     def awaited(self, collective: str, bucket: Bucket, handle: object) -> None: ...

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dear_mpi.training.fabric.order import LOSS, Key, Order, completed
+from dear_mpi.training.fabric.fabric import Fabric
+from dear_mpi.training.fabric.order import LOSS, VERDICT, Key, Order
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.log import Event, Log
+from dear_mpi.training.routes.legs import Collective, Leg, Update
 
-Price = Callable[[str, Bucket], float]
+Price = Callable[[Collective, Bucket], float]
 
 
 class Slowdown(NamedTuple):
@@ -42,7 +44,7 @@ class Slowdown(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """What is on the wire; the sum of the loss has no bucket."""
+    """What is on the wire; sums over all buckets have none."""
 
     collective: str
     bucket: Bucket | None
@@ -58,30 +60,34 @@ class Carried(NamedTuple):
 
 @dataclass(eq=False)
 class VirtualHandle:
-    """A collective under way.
+    """Legs under way.
 
     Attributes:
-        submitted_s: when the schedule has started it: a float, or over ranks.
-        event: when it is on the wire, as soon as that is known.
+        submitted_s: when the schedule has started them: a float, or over ranks.
+        parts: what is on the wire, one after the other, and for how many seconds.
+        event: of the last part, as soon as it is known when that is on the wire.
     """
 
+    key: Key
     what: Carried
     submitted_s: Any
-    price_s: float
+    parts: Sequence[tuple[Carried, float]]
     event: Event | None = None
 
     def wait(self) -> None:
         """Nothing: the fabric moves the clock."""
 
 
-class VirtualFabric:
+class VirtualFabric(Fabric):
     """Runs a schedule on a clock.
 
     Args:
-        rules: the book of the schedule that runs, with the buckets.
-        price: seconds of a collective of a bucket, also of one of ``EXTRAS``.
+        rules: the book of the schedule that runs, with the buckets and the route.
+        price: seconds of a collective of a bucket.
         loss_s: seconds of the sum of the loss.
-        update_s: seconds of the update of a bucket.
+        verdict_s: seconds of the verdict on all gradients.
+        update_s: seconds of the update of a whole bucket.
+        ranks: their number, who share an update where each updates its shard.
         slowdown: from the seconds that an update takes alone to what it and messages beside it do to each other; None:
             nothing.
         compute: from nominal seconds to those on each rank.
@@ -91,81 +97,85 @@ class VirtualFabric:
         clock_s: the time, of all ranks or of each.
     """
 
-    loss_scale = 1.0
+    rules: Rules
 
     def __init__(
         self,
         rules: Rules,
         *,
-        price: Price = lambda collective, bucket: 0.0,
+        price: Price = lambda leg, bucket: 0.0,
         loss_s: float = 0.0,
+        verdict_s: float = 0.0,
         update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
+        ranks: int = 1,
         slowdown: Callable[[float], Slowdown] | None = None,
         compute: Callable[[Any], Any] = lambda seconds: seconds,
         kept: int = 1,
     ) -> None:
-        self.rules, self.buckets = rules, rules.buckets
-        self.price, self.loss_s, self.update_s, self.compute = price, loss_s, update_s, compute
-        self.slowdown, self.moving = slowdown, list[Event]()  # on the wire, or in the queue for it
+        super().__init__(rules.buckets, rules.route, Log(kept), judged=rules.judged)
+        self.rules, self.ranks = rules, ranks
+        self.price, self.loss_s, self.verdict_s, self.update_s = price, loss_s, verdict_s, update_s
+        self.slowdown, self.compute = slowdown, compute
+        self.moving = list[Event]()  # on the wire, or in the queue for it
         self.clock_s: Any = 0.0
         self.wire_free_s = 0.0
-        self.log = Log(kept)
         self.order: Order[VirtualHandle] = Order(None)
 
-    def follow(self, order: Sequence[Key] | None) -> None:
-        """Let collectives go onto the wire in this order."""
-        self.order = self.order.replaced(completed(order))
+    def put_in_order(self, order: Sequence[Key] | None) -> None:
+        self.order = self.order.replaced(order)
 
-    def start(self, collective: str, bucket: Bucket) -> VirtualHandle:
-        """Put a collective onto the wire, when its turn has come."""
-        handle = VirtualHandle(Carried(collective, bucket), self.clock_s, self.price(collective, bucket))
-        self.rules.start(collective, bucket, handle)
-        self.submit((collective, bucket.index), handle)
-        return handle
+    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket) -> VirtualHandle:
+        return self.submit(key, bucket, [(Carried(self.kind(leg), bucket), self.price_of(leg, bucket)) for leg in legs])
 
-    def negotiate(self, bucket: Bucket) -> None:
-        """Put what says that a bucket is ready onto the wire."""
-        self.rules.negotiate(bucket)
-        handle = VirtualHandle(Carried("negotiation", bucket), self.clock_s, self.price("negotiation", bucket))
-        self.submit(("negotiation", bucket.index), handle)
+    def launch_loss(self) -> VirtualHandle:
+        """Put the sum of the loss onto the wire."""
+        return self.submit(LOSS, None, [(Carried("sum of the loss", None), self.loss_s)])
 
-    def gather_again(self, bucket: Bucket) -> VirtualHandle:
-        """Put another all-gather onto the wire."""
-        self.rules.gather_again(bucket)
-        handle = VirtualHandle(Carried("all_gather", bucket), self.clock_s, self.price("second all_gather", bucket))
-        self.submit(("second all_gather", bucket.index), handle)
-        return handle
+    def launch_verdict(self) -> VirtualHandle:
+        return self.submit(VERDICT, None, [(Carried("norm of the gradients", None), self.verdict_s)])
 
-    def start_loss(self) -> VirtualHandle:
-        """The same for the sum of the loss."""
-        handle = VirtualHandle(Carried("sum of the loss", None), self.clock_s, self.loss_s)
-        self.submit(LOSS, handle)
-        return handle
+    def kind(self, leg: Leg) -> str:
+        """What the log calls a leg on the wire."""
+        return leg.label if isinstance(leg, Collective) else "update" if leg.updates else str(leg)
 
-    def submit(self, key: Key, handle: VirtualHandle) -> None:
+    def price_of(self, leg: Leg, bucket: Bucket) -> float:
+        """Seconds of a leg on the engine's thread; what neither communicates nor updates costs nothing."""
+        if isinstance(leg, Collective):
+            return self.price(leg, bucket)
+        return last(self.own_update_s(leg, bucket)) if isinstance(leg, Update) else 0.0
+
+    def own_update_s(self, leg: Update, bucket: Bucket) -> Any:
+        """Seconds of an update that has no messages beside it."""
+        return self.compute(self.update_s(bucket) / (self.ranks if leg.shard else 1))
+
+    def submit(self, key: Key, bucket: Bucket | None, parts: Sequence[tuple[Carried, float]]) -> VirtualHandle:
+        """Let it go onto the wire, when its turn has come."""
+        what = parts[-1][0] if bucket is None else Carried(key[0], bucket)
+        handle = VirtualHandle(key, what, self.clock_s, parts or [(what, 0.0)])
         for each in self.order.submit(key, handle):
             begin_s = max(self.wire_free_s, last(each.submitted_s))
-            self.wire_free_s = begin_s + each.price_s
-            what = each.what
-            each.event = self.log.carried(what.collective, what.number, begin_s, self.wire_free_s, what)
-            if self.slowdown is not None:
-                self.moving.append(each.event)
+            for part, seconds in each.parts:
+                each.event = self.log.carried(part.collective, part.number, begin_s, begin_s + seconds, part)
+                begin_s += seconds
+                if self.slowdown is not None:
+                    self.moving.append(each.event)
+            self.wire_free_s = begin_s
+        return handle
 
-    def wait(self, handle: VirtualHandle) -> None:
-        """Move the clock on to the end of a collective."""
+    def wait_for(self, handle: VirtualHandle) -> None:
+        """Move the clock on to the end of what was started."""
         what = handle.what
         if handle.event is None:
             said = f"waits for the {what} though it has not started what comes before"
             self.rules.refuse(f"{said}, {self.order.next}: it would wait for ever")
         begin_s, self.clock_s = self.clock_s, later(self.clock_s, handle.event.end)
         self.log.waited(what.collective, what.number, begin_s, self.clock_s, what)
-        if what.bucket is not None:
-            self.rules.awaited(what.collective, what.bucket, handle)
 
-    def update(self, bucket: Bucket) -> None:
-        """Update a bucket, which takes its time."""
-        self.rules.update(bucket)
-        taken_s = self.compute(self.update_s(bucket))
+    def do(self, leg: Leg, bucket: Bucket, factor: float) -> None:
+        """Let an update take its time, and hold up messages beside it."""
+        if not isinstance(leg, Update):
+            return
+        taken_s = self.own_update_s(leg, bucket)
         if self.slowdown is not None:
             stall, stretch = self.slowdown(last(taken_s))
             meanwhile_s = self.beside_messages(last(taken_s), stretch - stall)

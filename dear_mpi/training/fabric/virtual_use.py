@@ -57,7 +57,7 @@ class VirtualMeter:
 
     def start(self, loss: Array | float, targets: int, total: int) -> None:
         self.fabric.spend(self.seconds)
-        self.handle = self.fabric.start_loss()
+        self.handle = self.fabric.launch_loss()
 
     def complaint(self) -> None: ...
 

@@ -33,6 +33,7 @@ from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.parameters import line_dtype, trained
 from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.routes.route import Route
 
 Call = Callable[[], object]
 WHOLE = Shards()  # of the only rank
@@ -94,7 +95,9 @@ class Arena:
         layout: where their parameters lie.
         wire: the type in which gradients travel.
         learning_rate: from the number of an update, counted from 0; the optimiser's rate if it is not given.
-        shards: what this rank updates.
+        ranks: this rank among all.
+        sharded: whether it updates its shard of each bucket alone.
+        further: names of lines that each rank has for itself.
         slab: what is communicated is taken from it.
         put: brings an array to where the slab is.
     """
@@ -107,20 +110,24 @@ class Arena:
         wire: np.dtype[Any],
         optimizer: Optimizer,
         learning_rate: Rate | None = None,
-        shards: Shards = WHOLE,
+        ranks: Shards = WHOLE,
+        sharded: bool = False,
+        further: Sequence[str] = (),
         slab: Slab,
         put: Callable[[Array], Array] = lambda array: array,
     ) -> None:
         dtype = line_dtype(uses)
         self.layout, self.optimizer, self.learning_rate = layout, optimizer, learning_rate
-        self.shards = shards
+        self.ranks, self.sharded = ranks, sharded
+        self.shards = ranks if sharded else WHOLE  # what this rank updates
         self.values, self.grads = slab.zeros(layout.count, dtype), slab.zeros(layout.count, dtype)
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
         self.state = optimizer.new_state(self.values[: layout.count // self.shards.ranks])
+        self.lines = {name: array_module(self.values).zeros(layout.count, dtype) for name in further}
         self.updates = 0  # of every bucket, whenever buckets are cut
         self.over = False
         self.owners: dict[int, Parameter] = {}  # of tensors that stay where they are
-        self.further: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
+        self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
         self.put = put
         self.bound_values: dict[int, Array] = {}  # the views that parameters have
         for parameter in (parameter for layer in uses for parameter in layer.parameters if not parameter.trained):
@@ -136,6 +143,11 @@ class Arena:
         itemsizes = [dtype.itemsize, dtype.itemsize, *([wire.itemsize] if wire != dtype else [])]
         return sum(layout.count * itemsize + ALIGNMENT for itemsize in itemsizes)
 
+    def nbytes_of(self, line: str, count: int, route: Route) -> int:
+        """Bytes that a collective of a line has for so many elements."""
+        wire, values = self.wire.itemsize, self.values.itemsize
+        return route.nbytes(line, count, wire=wire, values=values, ranks=self.ranks.ranks)
+
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
         """Bind a parameter to its part of the line, if it has not been bound, and say where its gradient goes."""
         other = None if parameter.line is None else parameter.line()
@@ -143,11 +155,11 @@ class Arena:
             what = "is trained by another session that is not over; ranks that are threads need layers of their own"
             raise ValueError(f"parameter {parameter.name} {what}")
         parameter.line = weakref.ref(self)
-        tied = tensor in self.further
+        tied = tensor in self.tied
         value = self.bound_values.setdefault(tensor, self.view(self.values, tensor))
         grad = self.view(self.grads, tensor)
         if not tied:
-            self.further[tensor] = []
+            self.tied[tensor] = []
             value[...] = self.put(parameter.value)
         if tied and tensor in self.owners:
             raise ValueError(f"parameter {parameter.name} is tied to one that must stay in its own memory")
@@ -161,7 +173,7 @@ class Arena:
             return GradPlace(parameter, parameter.value, parameter.grad)
         if tied:
             grad = array_module(grad).zeros_like(grad)
-            self.further[tensor].append(grad)
+            self.tied[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
         kept = left is not value and held(left)  # they are one where a parameter has another use
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
@@ -180,7 +192,7 @@ class Arena:
         """Add what later uses have contributed to the gradients that a use owns; backward ends with the owner."""
         for tensor in dict.fromkeys(self.layout.uses[use]):  # one may be tied within a layer
             if self.layout.first_uses[tensor] == use:
-                for grad in self.further[tensor]:
+                for grad in self.tied[tensor]:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.slab import Slab
 from dear_mpi.kernels.update import updater
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.routes.route import Route
 
+READINESS = "readiness"  # a byte for each tensor, by which ranks see that all are ready everywhere
 WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; each is a NaN in all types of that size
 
 
@@ -37,11 +40,33 @@ class BoundBucket:
         span, own = slice(bucket.start, bucket.stop), arena.shards.of(bucket)
         self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
+        self.rank, self.ranks = arena.ranks.rank, arena.ranks.ranks
+        self.side: dict[str, Array] = {}  # what travels beside the lines
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
         state = [array[arena.shards.state(bucket)] for array in arena.state]
         self.own_finite = finite if own_finite is None else own_finite
         self.apply = updater(arena.wire[own], self.own, state, arena.optimizer, finite=self.own_finite)
+
+    def line(self, name: str) -> Array:
+        """Its part of a line: ``gradients`` as they travel, ``values``, or one that each rank has for itself."""
+        lines = {"gradients": self.arena.wire, "values": self.arena.values, **self.arena.lines}
+        part: Array = lines[name][self.bucket.start : self.bucket.stop]
+        return part
+
+    def rows(self, codes: str) -> Array:
+        """The codes of all ranks, a row of bytes for each."""
+        return self.side[codes].reshape(self.ranks, -1)
+
+    def travels(self, line: str, route: Route, slab: Slab) -> Array:
+        """What a collective of a line sends; what has no part in the arena is taken from a slab."""
+        if line not in route.codes and line != READINESS:
+            return self.line(line)
+        if line not in self.side:
+            tensors = len(self.arena.layout.tensors(self.bucket.start, self.bucket.stop))
+            nbytes = tensors if line == READINESS else self.arena.nbytes_of(line, self.bucket.count, route)
+            self.side[line] = slab.empty(nbytes, np.dtype("u1"))
+        return self.side[line]
 
     def pack(self) -> None:
         """Bring the gradients onto the wire; layers have written them there already, unless it has another type."""

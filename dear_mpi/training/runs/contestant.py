@@ -12,12 +12,12 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.traffic import traffic
-from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.log.times import Times, waits_s
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
 from dear_mpi.training.tuning.virtual_run import VirtualRun
+from dear_mpi.training.virtual_trainer import Costs
 
 
 class Contestant:
@@ -102,11 +102,18 @@ class Contestant:
             layout=job.layout,
             itemsize=job.arena.wire.itemsize,
             schedule=self.schedule,
-            nominal=Nominal(forward_s, backward_s, self.price, judged=job.options.judged),
-            parts=job.options.accumulate,
-            loss_s=self.loss_s,
-            rest_s=figures.rest_s,
-            sharded=job.options.sharded,
+            route=job.route,
+            judged=job.options.judged,
+            costs=Costs(
+                forward_s=forward_s,
+                backward_s=backward_s,
+                price=self.price,
+                parts=job.options.accumulate,
+                loss_s=self.loss_s,
+                verdict_s=self.loss_s,
+                rest_s=figures.rest_s,
+                ranks=job.world.size,
+            ),
         )
         return run.seconds(self.policy)
 

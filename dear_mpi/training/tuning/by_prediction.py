@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.wire_cost import WirePrices
-from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.tuning.sizes import START, size_text
 from dear_mpi.training.tuning.tuning import Tuning, said_by_rank_0
 from dear_mpi.training.tuning.virtual_run import VirtualRun, candidates
+from dear_mpi.training.virtual_trainer import Costs
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
@@ -76,14 +76,22 @@ class ByPrediction(Tuning):
         price, parts = prices.of((*schedule.collectives, *schedule.extras)), session.options.accumulate
         forward_s = [use.forward_s / parts for use in profile.uses]
         backward_s = [use.backward_s / parts for use in profile.uses]
+        loss_s = plan_s(session.fabric, session.meter.plan, timed=True)
         return VirtualRun(
             layout=session.layout,
             itemsize=self.itemsize,
             schedule=schedule,
-            nominal=Nominal(forward_s, backward_s, price, judged=session.options.judged),
-            parts=parts,
-            loss_s=plan_s(session.fabric, session.meter.plan, timed=True),
-            update_s=0.0 if session.options.sharded else profile.update_s_per_element,  # else they are on the wire
-            rest_s=profile.rest_s,
-            sharded=session.options.sharded,
+            route=session.route,
+            judged=session.options.judged,
+            costs=Costs(
+                forward_s=forward_s,
+                backward_s=backward_s,
+                price=price,
+                parts=parts,
+                loss_s=loss_s,
+                verdict_s=loss_s,
+                update_s=profile.update_s_per_element,
+                rest_s=profile.rest_s,
+                ranks=session.world.size,
+            ),
         )

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, readable, size_text
 from dear_mpi.training.tuning.tuning import Tried
-from dear_mpi.training.virtual_trainer import VirtualTrainer
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
 TOLD_APART = 0.02  # predictions that differ by less are alike
 LOW, HIGH, PARTS = 1 << 20, 256 << 20, 64  # bytes; of small models, as a part of all parameters
@@ -28,23 +28,15 @@ class VirtualRun:
 
     Attributes:
         itemsize: bytes of an element on the wire.
-        nominal: seconds of each use of a layer, of a part of a batch where that is split; and of collectives.
-        parts: into how many a batch is split.
-        loss_s: seconds of the sum of the loss.
-        update_s: seconds of the optimiser for each element.
-        rest_s: seconds of an iteration between forward and backward, for what is no layer.
-        sharded: whether each rank updates a part of each bucket.
+        judged: whether all gradients are looked at before any of them is used.
     """
 
     layout: Layout
     itemsize: int
     schedule: type[Schedule]
-    nominal: Nominal
-    parts: int = 1
-    loss_s: float = 0.0
-    update_s: float = 0.0
-    rest_s: float = 0.0
-    sharded: bool = False
+    costs: Costs
+    route: Route = FULL
+    judged: bool = False
 
     def seconds(self, fusion: str) -> float:
         """Seconds of an iteration, when the pipeline is full.
@@ -53,14 +45,8 @@ class VirtualRun:
             ValueError: the policy cannot be read, or the schedule breaks a rule.
         """
         buckets, schedule = self.buckets(fusion), self.schedule
-        rules = Rules(schedule.__name__, buckets, schedule, judged=self.nominal.judged, sharded=self.sharded)
-        fabric = VirtualFabric(
-            rules,
-            price=self.nominal.price,
-            loss_s=self.loss_s,
-            update_s=lambda bucket: bucket.count * self.update_s,
-        )
-        trainer = VirtualTrainer.foreseen(fabric, schedule, self.nominal, rest_s=self.rest_s, accumulate=self.parts)
+        rules = Rules(schedule.__name__, buckets, schedule, judged=self.judged, route=self.route)
+        trainer = VirtualTrainer(schedule, rules, self.costs)
         trainer.warm_up()
         return trainer.one().iteration_s
 

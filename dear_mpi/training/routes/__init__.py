@@ -1,0 +1,21 @@
+"""What a bucket goes through, as data. ``legs.py`` has the acts, ``route.py`` puts them in order, ``memory.py`` and
+``proof.py`` show that a route trains, and ``find.py`` has ours by name, and reads a user's from a file.
+
+Schedules say when, routes say what.
+"""
+
+from dear_mpi.training.routes.legs import (
+    Decode,
+    Encode,
+    Leg,
+    Pack,
+    Unpack,
+    Update,
+    all_gather,
+    all_reduce,
+    reduce_scatter,
+)
+from dear_mpi.training.routes.route import Route
+
+__all__ = ["Decode", "Encode", "Leg", "Pack", "Route", "Unpack", "Update"]
+__all__ += ["all_gather", "all_reduce", "reduce_scatter"]

@@ -1,0 +1,61 @@
+"""Our routes by name, and a user's from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.training.routes.legs import MAIN, Collective, Pack, Unpack, Update, all_gather, reduce_scatter
+from dear_mpi.training.routes.proof import prove
+from dear_mpi.training.routes.route import Route
+
+FULL = Route(
+    "full",
+    out=(Pack(), reduce_scatter("gradients")),
+    back=(all_gather("gradients"), Update(on=MAIN), Unpack()),
+)
+# Each rank updates its shard, and keeps the optimiser's state of that alone. Values travel in their own type.
+# Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
+SHARDED = Route(
+    "sharded",
+    out=(Pack(), reduce_scatter("gradients")),
+    back=(Update(shard=True), all_gather("values"), Unpack()),
+)
+ROUTES = {route.name: route for route in (FULL, SHARDED)}
+
+# What schedules start beside the ways of a route, by the names in their ``extras``.
+EXTRAS = {
+    "negotiation": Collective(name="all_reduce", line="readiness", op="min", few=True, called="negotiation"),
+    "second all_gather": Collective(name="all_gather", line="values", called="second all_gather"),
+}
+
+
+def find_route(name: str) -> Route:
+    """The route of a name in ``ROUTES``, or of a user's file, proved.
+
+    Raises:
+        ValueError: there is none, or it is no ``Route``.
+        RouteError: it does not train.
+    """
+    if not is_in_file(name):
+        return lookup("route", name, ROUTES)
+    found = load(source_of(name, "route", "my_route"))
+    if not isinstance(found, Route):
+        raise ValueError(f"route {name!r} must be a Route of dear_mpi.training.routes, not {found!r:.99}")
+    prove(found)
+    return found
+
+
+Bucket = TypeVar("Bucket")
+
+
+def collectives_of(route: Route, name: str) -> tuple[Collective, ...]:
+    """What goes onto the wire where a schedule starts this, a collective or an extra."""
+    return (EXTRAS[name],) if name in EXTRAS else route.collectives(name)
+
+
+def priced(route: Route, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
+    """Seconds on the wire for what a schedule starts, from the seconds of collectives."""
+    return lambda name, bucket: sum(price(leg, bucket) for leg in collectives_of(route, name))

@@ -1,0 +1,304 @@
+"""The acts of a route. A leg is an act on named lines: it says what it reads and writes, and on which thread.
+
+Each has its meaning for the proof (``prove``), and what it does to a bucket's memory (``bind``). Collectives are
+carried out by plans instead.
+
+    layers          the layers' own gradients and values, which may lie outside of the line
+    gradients       gradients in the form in which they travel
+    values, state   parameters, and what the optimiser keeps for them
+    others          as a route declares them
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.training.routes.memory import Memory
+
+MAIN, WIRE = "main", "wire"  # the main thread, and the engine's
+
+
+class Place(Protocol):
+    """A bucket's memory, see ``BoundBucket``; ``rank`` is one of ``ranks``."""
+
+    rank: int
+    ranks: int
+
+    def pack(self) -> None: ...
+    def update_own(self, factor: float) -> None: ...
+    def updated(self) -> None: ...
+    def line(self, name: str) -> Array: ...
+    def rows(self, codes: str) -> Array: ...
+
+
+class Wire(Protocol):
+    """A form in which elements travel that does not add up: codes.
+
+    ``out`` and ``codes`` are bytes, ``nbytes`` of them; ``x`` is a part of a line.
+    """
+
+    def nbytes(self, count: int) -> int: ...
+    def encode(self, x: Array, out: Array) -> None: ...
+    def decode(self, codes: Array, x: Array) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leg(ABC):
+    """An act.
+
+    Attributes:
+        on: the thread, ``main`` or ``wire``.
+        every: it is done in every so many-th iteration.
+        reads, writes: names of lines.
+    """
+
+    on: str = WIRE
+    every: int = 1
+    updates: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def reads(self) -> tuple[str, ...]: ...
+
+    @property
+    @abstractmethod
+    def writes(self) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    def prove(self, memory: Memory) -> None:
+        """Do it to the symbols in the memory of all ranks."""
+
+    @abstractmethod
+    def bind(self, place: Place) -> Callable[[float], object]:
+        """What does it to a bucket's memory; it is called with the factor of the gradients."""
+
+    def is_due(self, turn: int) -> bool:
+        """Whether it is done in an iteration, counted from 0."""
+        return (turn + 1) % self.every == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack(Leg):
+    """Bring the layers' gradients onto the line, in the type that travels."""
+
+    on: str = MAIN
+    reads: ClassVar[tuple[str, ...]] = ("layers",)
+    writes: ClassVar[tuple[str, ...]] = ("gradients",)
+
+    def prove(self, memory: Memory) -> None:
+        for rank, shard in memory.places:
+            memory.write("gradients", rank, shard, memory.symbol("gradient", memory.turn, rank, shard))
+
+    def bind(self, place: Place) -> Callable[[float], object]:
+        return lambda factor: place.pack()
+
+    def __str__(self) -> str:
+        return "pack"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpack(Leg):
+    """Bring the values to layers whose parameters lie outside of the line."""
+
+    on: str = MAIN
+    reads: ClassVar[tuple[str, ...]] = ("values",)
+    writes: ClassVar[tuple[str, ...]] = ("layers",)
+
+    def prove(self, memory: Memory) -> None:
+        for rank, shard in memory.places:
+            memory.write("layers", rank, shard, memory.read("values", rank, shard))
+
+    def bind(self, place: Place) -> Callable[[float], object]:
+        return lambda factor: place.updated()
+
+    def __str__(self) -> str:
+        return "unpack"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update(Leg):
+    """Let the optimiser make values new.
+
+    Attributes:
+        shard: whether of this rank's shard alone.
+        alone: whether by the gradients of this rank alone, which then count as if they were the sum over ranks.
+    """
+
+    shard: bool = False
+    alone: bool = False
+    updates: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...]] = ("gradients", "values", "state")
+    writes: ClassVar[tuple[str, ...]] = ("values", "state")
+
+    def prove(self, memory: Memory) -> None:
+        scale = memory.size if self.alone else 1
+        for rank, shard in memory.places:
+            if rank == shard or not self.shard:
+                by = [memory.read(line, rank, shard) for line in self.reads]
+                memory.write("values", rank, shard, memory.symbol("new", scale, *by))
+                memory.write("state", rank, shard, memory.symbol("kept", scale, *by))
+
+    def bind(self, place: Place) -> Callable[[float], object]:
+        scale = place.ranks if self.alone else 1
+        return lambda factor: place.update_own(factor * scale)
+
+    def __str__(self) -> str:
+        what = "the own shard" if self.shard else "all"
+        return f"update {what}{' by own gradients' * self.alone}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective(Leg):
+    """A collective of the elements of a line.
+
+    Attributes:
+        name: ``reduce_scatter``, ``all_gather`` or ``all_reduce``.
+        op: of what reduces: ``sum`` or ``average``.
+        few: whether it sends so few bytes that all of them cost nothing.
+        called: in logs and errors, if not by its name.
+    """
+
+    name: str
+    line: str
+    op: str = "sum"
+    few: bool = False
+    called: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.called or self.name
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.line,)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.line,)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of its plan, where they are not as usual."""
+        few = {"algorithm": "auto"} if self.few else {}
+        return few if self.op == "sum" else {"op": self.op, **few}
+
+    def prove(self, memory: Memory) -> None:
+        ranks = range(memory.size)
+        if self.name != "all_gather":
+            for shard in ranks:
+                parts = [memory.read(self.line, rank, shard) for rank in ranks]
+                for rank in ranks:
+                    memory.forget(self.line, rank, shard)
+                memory.write(self.line, shard, shard, memory.symbol(self.op, *parts))
+        if self.name != "reduce_scatter":
+            for rank, shard in memory.places:
+                memory.write(self.line, rank, shard, memory.read(self.line, shard, shard))
+
+    def bind(self, place: Place) -> Callable[[float], object]:
+        raise TypeError("a collective is carried out by a plan")
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.line}{' (average)' * (self.op == 'average')}"
+
+
+def reduce_scatter(line: str, *, op: str = "sum", every: int = 1, on: str = WIRE) -> Collective:
+    """Each rank gets the sum over ranks of its shard; its other shards are partial then."""
+    return Collective(name="reduce_scatter", line=line, op=op, every=every, on=on)
+
+
+def all_gather(line: str, *, every: int = 1, on: str = WIRE) -> Collective:
+    """All ranks get each rank's shard."""
+    return Collective(name="all_gather", line=line, every=every, on=on)
+
+
+def all_reduce(line: str, *, op: str = "sum", every: int = 1, on: str = WIRE) -> Collective:
+    """All ranks get the sum over ranks."""
+    return Collective(name="all_reduce", line=line, op=op, every=every, on=on)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encode(Leg):
+    """Write this rank's codes of its gradients into its own row.
+
+    Attributes:
+        wire: what encodes.
+        codes: the line of codes, a row for each rank.
+        error: a line that keeps what the code has lost, and adds it to the gradients of the next time; or none.
+    """
+
+    wire: Wire
+    codes: str
+    error: str | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("gradients", *([self.error] if self.error else []))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.codes, *([self.error] if self.error else []))
+
+    def prove(self, memory: Memory) -> None:
+        for rank in range(memory.size):
+            parts = [[memory.read(line, rank, shard) for shard in range(memory.size)] for line in self.reads]
+            row = [memory.symbol("code", *each) for each in zip(*parts, strict=True)]
+            memory.write(self.codes, rank, rank, memory.symbol("row", *row))
+            for line in self.reads[1:]:
+                for shard, part in enumerate(row):
+                    memory.write(line, rank, shard, memory.symbol("lost", part))
+
+    def bind(self, place: Place) -> Callable[[float], object]:
+        gradients, row = place.line("gradients"), place.rows(self.codes)[place.rank]
+        if self.error is None:
+            return lambda factor: self.wire.encode(gradients, row)
+        error, again = place.line(self.error), place.line("gradients").copy()
+
+        def encode(factor: float) -> None:
+            error[...] += gradients
+            self.wire.encode(error, row)
+            self.wire.decode(row, again)
+            error[...] -= again
+
+        return encode
+
+    def __str__(self) -> str:
+        return f"encode gradients to {self.codes}{f', with {self.error}' if self.error else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decode(Leg):
+    """Add up the decoded rows of all ranks, in the order of ranks; see ``Encode``."""
+
+    wire: Wire
+    codes: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.codes,)
+
+    writes: ClassVar[tuple[str, ...]] = ("gradients",)
+
+    def prove(self, memory: Memory) -> None:
+        for rank in range(memory.size):
+            rows = [memory.keys[memory.read(self.codes, rank, row)][1] for row in range(memory.size)]
+            for shard, parts in enumerate(zip(*rows, strict=True)):
+                memory.write("gradients", rank, shard, memory.symbol("sum", *parts))
+
+    def bind(self, place: Place) -> Callable[[float], object]:
+        gradients, rows = place.line("gradients"), place.rows(self.codes)
+        part = gradients.copy()
+
+        def decode(factor: float) -> None:
+            gradients[...] = 0
+            for row in rows:
+                self.wire.decode(row, part)
+                gradients[...] += part
+
+        return decode
+
+    def __str__(self) -> str:
+        return f"decode {self.codes}, add up"

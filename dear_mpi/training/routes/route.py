@@ -1,0 +1,131 @@
+"""A route: the legs that a bucket goes through, on the way out and on the way back.
+
+    full      pack | reduce_scatter gradients            all_gather gradients | update all | unpack
+    sharded   pack | reduce_scatter gradients            update the own shard | all_gather values | unpack
+              out: ``start("reduce_scatter")``           back: ``start("all_gather")``; ``start("all_reduce")`` is both
+
+A schedule says when either way begins, and when it waits. The legs of the main thread at the beginning of the way out
+are carried out when it is started; those at the end of the way back when the schedule lets the fabric update.
+All others are the engine's, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import takewhile
+from math import lcm
+
+from dear_mpi.training.routes.legs import MAIN, WIRE, Collective, Encode, Leg, Update, Wire
+
+WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
+
+
+@dataclass(frozen=True)
+class Route:
+    """The legs of both ways."""
+
+    name: str
+    out: tuple[Leg, ...]
+    back: tuple[Leg, ...]
+
+    @property
+    def legs(self) -> tuple[Leg, ...]:
+        """All, in their order."""
+        return self.out + self.back
+
+    @property
+    def period(self) -> int:
+        """Iterations after which it is as at the beginning."""
+        return lcm(*(leg.every for leg in self.legs))
+
+    @cached_property
+    def first(self) -> tuple[Leg, ...]:
+        """What the main thread does when the way out begins."""
+        return tuple(takewhile(lambda leg: leg.on == MAIN, self.out))
+
+    @cached_property
+    def last(self) -> tuple[Leg, ...]:
+        """What the main thread does when all else is over."""
+        return tuple(takewhile(lambda leg: leg.on == MAIN, reversed(self.back)))[::-1]
+
+    @cached_property
+    def ways(self) -> dict[str, tuple[Leg, ...]]:
+        """What the engine does: on the way ``out``, and ``back``."""
+        return {"out": self.out[len(self.first) :], "back": self.back[: len(self.back) - len(self.last)]}
+
+    @property
+    def update(self) -> Update:
+        """The leg that updates."""
+        return next(leg for leg in self.legs if isinstance(leg, Update))
+
+    @property
+    def updates_under_way(self) -> bool:
+        """Whether the engine updates, before the schedule asks for it."""
+        return any(leg.updates for way in self.ways.values() for leg in way)
+
+    @cached_property
+    def errors(self) -> tuple[str, ...]:
+        """Lines on which each rank keeps what its codes have lost."""
+        return tuple(dict.fromkeys(leg.error for leg in self.legs if isinstance(leg, Encode) and leg.error))
+
+    @cached_property
+    def codes(self) -> dict[str, Wire]:
+        """Lines that have a row of codes for each rank."""
+        return {leg.codes: leg.wire for leg in self.legs if isinstance(leg, Encode)}
+
+    def carried_out(self, collective: str) -> tuple[tuple[Leg, ...], ...]:
+        """What the engine does for what a schedule starts by this name: the legs of each of its jobs.
+
+        A ``reduce_scatter`` and an ``all_gather`` of one line, with nothing between them, are an ``all_reduce``.
+        """
+        ways = tuple(self.ways[way] for way in WAYS[collective])
+        if len(ways) == 2 and not any(leg.updates for leg in ways[1]):
+            return (joined(ways[0] + ways[1]),)
+        return ways
+
+    def collectives(self, name: str) -> tuple[Collective, ...]:
+        """What goes onto the wire for what a schedule starts by this name."""
+        return tuple(leg for job in self.carried_out(name) for leg in job if isinstance(leg, Collective))
+
+    def nbytes(self, line: str, count: int, *, wire: int, values: int, ranks: int) -> int:
+        """Bytes that a collective of a line has for so many elements.
+
+        Args:
+            wire, values: bytes of an element of gradients, as they travel, and of parameters.
+        """
+        codes = self.codes.get(line)
+        return count * (wire if line == "gradients" else values) if codes is None else ranks * codes.nbytes(count)
+
+    def __str__(self) -> str:
+        return f"{' | '.join(map(said, self.out))}  ->  {' | '.join(map(said, self.back))}"
+
+
+def reduces(collective: str) -> bool:
+    """Whether what a schedule starts by this name begins with the way out."""
+    return "out" in WAYS.get(collective, ())
+
+
+def joined(legs: Sequence[Leg]) -> tuple[Leg, ...]:
+    """Legs, in which two halves of an all-reduce are one."""
+    found: list[Leg] = []
+    for leg in legs:
+        before = found[-1] if found else None
+        if (
+            isinstance(leg, Collective)
+            and isinstance(before, Collective)
+            and (before.name, leg.name) == ("reduce_scatter", "all_gather")
+            and (before.line, before.every) == (leg.line, leg.every)
+        ):
+            found[-1] = replace(before, name="all_reduce")
+        else:
+            found.append(leg)
+    return tuple(found)
+
+
+def said(leg: Leg) -> str:
+    """A leg with what is unusual about it."""
+    usual = WIRE if isinstance(leg, Collective) else MAIN
+    thread = f" on the {'engine' if leg.on == WIRE else 'main'} thread" * (leg.on != usual)
+    return f"{leg}{thread}{f' every {leg.every} iterations' * (leg.every > 1)}"
