@@ -4,19 +4,20 @@ import ast
 import importlib.util
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+VALUES = ("route",)  # kinds that are neither functions nor classes
 MOST = 500  # characters of an error of a user
 
 
 @dataclass(frozen=True)
 class Source:
-    """A user's function or class as it is now: relative names and files may change, what was proved may not.
+    """A user's function, class or value as it is now: relative names and files may change, what was proved may not.
 
     Attributes:
         kind: what it is meant for, for messages.
@@ -60,20 +61,31 @@ def source_of(spec: str, kind: str, example: str) -> Source:
     return source
 
 
+def source_text(name: str, kind: str, example: str) -> str:
+    """A name of ours, or what a user's file has, by which ranks can see that they have the same."""
+    return source_of(name, kind, example).text if is_in_file(name) else name
+
+
 def defined(source: Source) -> list[str]:
-    """What a file defines that may be meant, without running it: classes for a schedule, or else functions."""
+    """What a file defines that may be meant, without running it: classes for a schedule, values for a route, or else
+    functions."""
     with telling(f"{source.kind} file {str(source.path)!r} fails"):
         nodes = ast.parse(source.code).body
-    wanted = ast.ClassDef if source.kind == "schedule" else ast.FunctionDef
-    return [node.name for node in nodes if isinstance(node, wanted) and not node.name.startswith("_")]
+    if source.kind in VALUES:
+        targets = [target for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+    else:
+        wanted = ast.ClassDef if source.kind == "schedule" else ast.FunctionDef
+        names = [node.name for node in nodes if isinstance(node, wanted)]
+    return [name for name in names if not name.startswith("_")]
 
 
 @cache
-def load(source: Source) -> Callable[..., Any]:
-    """The function or class, from a file that is run once.
+def load(source: Source) -> Any:
+    """The function, class or value, from a file that is run once.
 
     Raises:
-        ValueError: the file cannot be imported, or has no such function.
+        ValueError: the file cannot be imported, or has no such thing.
     """
     kind = source.kind
     spec = importlib.util.spec_from_file_location(f"{kind}_{source.path.stem}", source.path)
@@ -82,12 +94,14 @@ def load(source: Source) -> Callable[..., Any]:
     with telling(f"{kind} file {str(source.path)!r} fails"):
         exec(compile(source.code, source.path, "exec"), vars(module))
     found = getattr(module, source.name, None)
-    if not callable(found):
+    if found is None or not (callable(found) or kind in VALUES):
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == spec.name]
         functions = ", ".join(key for key in own if not key.startswith("_")) or "none"
-        raise ValueError(f"{kind} file {source.path.name} has no function or class {source.name!r}; it has {functions}")
-    named: Callable[..., Any] = found
-    return named
+        wanted = "value" if kind in VALUES else "function or class"
+        if kind in VALUES:
+            functions = ", ".join(defined(source)) or "none"
+        raise ValueError(f"{kind} file {source.path.name} has no {wanted} {source.name!r}; it has {functions}")
+    return found
 
 
 @contextmanager

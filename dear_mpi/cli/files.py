@@ -12,7 +12,7 @@ OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
 def read_by(flags: Flags) -> dict[str, list[str | None]]:
     """What the user gave to the flags of a training job that may name files."""
-    return {f"--{name}": [flags.get(name)] for name in ("model", "data", "schedule", "algorithm", "fusion")}
+    return {f"--{name}": [flags.get(name)] for name in ("model", "data", "schedule", "route", "algorithm", "fusion")}
 
 
 def check_files(read: Mapping[str, Iterable[str | None]], written: Sequence[tuple[str, Path | None]]) -> None:

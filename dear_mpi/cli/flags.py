@@ -20,6 +20,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS
 from dear_mpi.reporting.units import format_bytes, parse_bytes
 from dear_mpi.training.learning_rate import DECAYS
+from dear_mpi.training.routes.find import ROUTES
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.schedules import SCHEDULES
 
@@ -117,7 +118,12 @@ CONFIG_FLAGS = {
     ),
     "update": Option(
         help="full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and keeps "
-        "the optimiser's state for that part only."
+        "the optimiser's state for that part only.",
+        show_default="full",
+    ),
+    "route": Option(
+        help=f"What gradients go through: {', '.join(ROUTES)}, or FILE.py:NAME. In place of --update.",
+        show_default="as --update says",
     ),
     "iterations": Option(help="Number of iterations.", show_default="by model"),
     "dtype": Option(help=f"Type of the parameters: fp32 or fp64; for synthetic models {', '.join(DTYPES)}."),

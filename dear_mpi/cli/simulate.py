@@ -9,6 +9,7 @@ from typer import Option
 from dear_mpi.cli.files import check_files
 from dear_mpi.cli.flags import (
     BETWEEN_FUSIONS,
+    CONFIG_FLAGS,
     FUSION_AS_GIVEN,
     FUSION_BY_SIZE,
     NAMES,
@@ -50,6 +51,11 @@ MODEL = "synthetic:resnet50"
 FUSION = f"{FUSION_BY_SIZE}; {FUSION_AS_GIVEN}"
 UPDATE = "Seconds of the optimiser for a million parameters."
 WIRE = f"Type in which gradients travel: {', '.join(DTYPES)}."
+PARTS = (
+    "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a part, "
+    "and a profile's of the whole batch."
+)
+MOST_PARTS = 10**4
 FORWARD = "0.1, or as in the profile"
 BACKWARD = "twice the forward time, or in the ratio of the profile"
 RATE = "Take the seconds of layers from their FLOPs at this rate, e.g. 10TFLOPS. A profile is scaled to it."
@@ -84,6 +90,13 @@ def simulate(
     profile: Annotated[Path | None, Option(metavar="FILE", help=PROFILE, show_default="none")] = None,
     update_time: Annotated[float | None, Option(help=UPDATE, show_default="0, or as in the profile")] = None,
     wire: Annotated[str | None, Option(help=WIRE, show_default="fp32, or as in the profile")] = None,
+    update: Annotated[str | None, CONFIG_FLAGS["update"]] = None,
+    route: Annotated[str | None, CONFIG_FLAGS["route"]] = None,
+    clip: Annotated[float | None, CONFIG_FLAGS["clip"]] = None,
+    loss_scale: Annotated[str, CONFIG_FLAGS["loss_scale"]] = "none",
+    accumulate: Annotated[
+        int | None, Option(min=1, max=MOST_PARTS, help=PARTS, show_default="1, or as in the profile")
+    ] = None,
     straggler: Annotated[
         str | None, Option(help="A slow rank, and how many times as long it computes, e.g. 7:1.5.", show_default="none")
     ] = None,
@@ -128,6 +141,11 @@ def simulate(
             profile=found_profile,
             update_s=None if update_time is None else update_time * 1e-6,
             wire=wire,
+            update=update,
+            route_name=route,
+            clip=clip,
+            loss_scale=loss_scale,
+            accumulate=accumulate,
             contention=None if stall is None else parse_stall(stall),
             straggler=straggler,
             jitter=jitter,
@@ -136,6 +154,7 @@ def simulate(
         )
         read = {"--model": settings.models, "--schedules": settings.schedules, "--algorithm": settings.algorithms}
         read |= {"--fusion": settings.fusions}
+        read |= {"--route": () if route is None else (route,)}
         read |= {"--network": (network,), "--profile": () if profile is None else (str(profile),)}
         check_files(read, written)
 

@@ -11,7 +11,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
 from dear_mpi.reporting.units import format_hosts
-from dear_mpi.see.tables import MEDIANS, algorithm, buckets, sharded
+from dear_mpi.see.tables import MEDIANS, algorithm, buckets, route
 from dear_mpi.training.runs.compare import compared
 
 Row = dict[str, Any]
@@ -45,7 +45,7 @@ def table_of(rows: Sequence[Row], fused: str) -> Table:
     """Schedules with one fusion."""
     first = rows[0]
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
-    title += f"\n{algorithm(first)}{sharded(first)} over {first['transport']}"
+    title += f"\n{algorithm(first)}{route(first)} over {first['transport']}"
     parts = "exposed: waiting for communication; rest: updates, the loss, packing; hidden: of what could be"
     ends = "predicted: by the virtual fabric, from this compute and what collectives cost alone"
     ends += "; bound: least time possible"

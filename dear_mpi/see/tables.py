@@ -22,7 +22,7 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     accuracy, steady_s = report["accuracy"], median(counted).value
     rest_s = round(steady_s - report["compute_s"] - report["exposed_comm_s"], 9) + 0.0  # never "-0.00"
     rows = {
-        "schedule": f"{report['schedule']}, {algorithm(report)}, {buckets(report)}" + sharded(report),
+        "schedule": f"{report['schedule']}, {algorithm(report)}, {buckets(report)}" + route(report),
         "fusion found by": tuned(report),
         "iterations": f"{report['iterations']}" + (f", batch {report['batch']}" if report["data"] else ""),
         "loss, first and last": f"{report['loss'][0]:.4f}, {report['loss'][-1]:.4f}" if report["data"] else None,
@@ -73,6 +73,6 @@ def algorithm(report: dict[str, Any]) -> str:
     return str(report["algorithm"]) + (f" ({chosen})" if report["algorithm"] not in counts else "")
 
 
-def sharded(report: dict[str, Any]) -> str:
-    """What the all-gathers carry, if it is not gradients."""
-    return ", sharded update" if report["update"] == "sharded" else ""
+def route(report: dict[str, Any]) -> str:
+    """What buckets go through, if it is not usual."""
+    return {"full": "", "sharded": ", sharded update"}.get(report["route"], f", route {report['route']}")

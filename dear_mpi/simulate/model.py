@@ -37,8 +37,8 @@ class Model:
     backward_s: tuple[float, ...]
     wire: str
     itemsize: int
-    value_size: int
     names: tuple[str, ...]
+    value_size: int = VALUE_SIZE
     parts: int = 1
     update_s: float = 0.0
     rest_s: float = 0.0

@@ -151,7 +151,7 @@ class Scenario:
             "buckets": len(prediction.buckets),
             "wire": self.model.wire,
             "accumulate": self.model.parts,
-            "update": settings.route.name,
+            "route": settings.route.name,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
             **self.wires.row(),

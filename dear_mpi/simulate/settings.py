@@ -12,7 +12,7 @@ from dear_mpi.simulate.compute import Source, source_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.pace import parse_jitter
 from dear_mpi.training.fusion.policies import in_bytes
-from dear_mpi.training.options import is_judged
+from dear_mpi.training.options import is_judged, route_name
 from dear_mpi.training.profiles.profile import Profile
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.route import Route
@@ -29,7 +29,7 @@ class Settings:
         network: see ``read_network``.
         fusions: policies of ``borders``.
         forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``source_of``.
-        update: what buckets go through, see ``routes/find.py``.
+        update, route_name: see ``Options``.
         clip, loss_scale: whether all gradients are looked at before any of them is used; see ``Options``.
         accumulate: into how many parts a batch is split; the profile's, or 1, if it is not given.
         wire: the type in which gradients travel; the profile's, or fp32, if it is not given.
@@ -51,7 +51,8 @@ class Settings:
     batch: int | None = None
     profile: Profile | None = None
     wire: str | None = None
-    update: str = "full"
+    update: str | None = None
+    route_name: str | None = None
     clip: float | None = None
     loss_scale: str = "none"
     accumulate: int | None = None
@@ -75,7 +76,7 @@ class Settings:
         Raises:
             ValueError: there is no such route, or it does not train.
         """
-        return find_route(self.update)
+        return find_route(route_name(self.update, self.route_name))
 
     @property
     def judged(self) -> bool:

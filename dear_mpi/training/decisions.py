@@ -25,6 +25,7 @@ from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.in_time import in_time
 from dear_mpi.training.line.bucket import Cut
+from dear_mpi.training.log.times import pass_s
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.routes.find import priced
 from dear_mpi.training.schedules import own_fusion
@@ -108,7 +109,8 @@ class Decisions:
         if name not in self.waiting:
             self.tuning.note(name)
             return
-        self.waiting[name].append(self.session.pass_s())
+        fabric = self.session.fabric
+        self.waiting[name].append(pass_s(fabric.log.last, fabric.seconds, len(self.session.uses)))
         if len(self.waiting[name]) > TIMED:
             self.decide(name, np.mean(self.waiting.pop(name)[1:], axis=0))
 

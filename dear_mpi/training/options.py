@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any
 
+from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
+from dear_mpi.training.routes.find import FULL, MINE
 
 LOSS_SCALES = ("none", "dynamic")
 UPDATES = ("full", "sharded")
@@ -35,6 +37,7 @@ class Options:
             ``clip_grad_norm_`` of torch takes clip / (norm + 1e-6).
         loss_scale: with ``dynamic``, gradients are scaled on the wire, and an iteration that overflows is skipped.
         update: ``full``, every rank updates all parameters; ``sharded``, each updates its shard of every bucket.
+        route: what buckets go through, ``FILE.py:NAME``, or a name of ``update``, in place of it.
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
             ``Cosine``; without one it is the optimiser's rate. It must depend on that number alone: ranks compare its
             first 1000 values before training. An iteration that was skipped has no update.
@@ -52,7 +55,8 @@ class Options:
     accumulate: int = 1
     clip: float | None = None
     loss_scale: str = "none"
-    update: str = "full"
+    update: str | None = None
+    route: str | None = None
     learning_rate: Rate | None = None
     debug: bool = False
 
@@ -77,7 +81,7 @@ class Options:
         """
         lookup("device", self.device, STREAMS)
         is_judged(self.clip, self.loss_scale)
-        lookup("update", self.update, dict.fromkeys(UPDATES))
+        route_name(self.update, self.route)
         if self.wire is not None:
             lookup("wire", self.wire, DTYPES)
         if not isinstance(self.optimizer, Optimizer):
@@ -94,7 +98,9 @@ class Options:
     def facts(self) -> dict[str, Any]:
         """What ranks compare."""
         rates = None if self.learning_rate is None else rates_of(self.learning_rate)
-        return {**vars(self), "optimizer": str(self.optimizer), "learning_rate": rates}
+        route = source_text(route_name(self.update, self.route), "route", MINE)
+        chosen = {name: value for name, value in vars(self).items() if name != "update"}
+        return {**chosen, "optimizer": str(self.optimizer), "learning_rate": rates, "route": route}
 
     @property
     def plans(self) -> dict[str, Any]:
@@ -102,14 +108,22 @@ class Options:
         return {"algorithm": self.algorithm, "segment_bytes": self.segment_bytes, "debug": self.debug}
 
     @property
-    def sharded(self) -> bool:
-        """Whether each rank updates a shard of every bucket."""
-        return self.update == "sharded"
-
-    @property
     def judged(self) -> bool:
         """Whether all gradients are looked at before any of them is used."""
         return is_judged(self.clip, self.loss_scale)
+
+
+def route_name(update: str | None, route: str | None) -> str:
+    """The name of a route, from what a user gave of both.
+
+    Raises:
+        ValueError: both were given, or there is no such way to update.
+    """
+    if update is not None:
+        lookup("update", update, dict.fromkeys(UPDATES))
+        if route is not None:
+            raise ValueError(f"update and route both say what buckets go through: give {update!r} or {route!r}")
+    return route or update or FULL.name
 
 
 def is_judged(clip: float | None, loss_scale: str) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
+from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import THREADS, patient
 from dear_mpi.kernels.array import Array
@@ -40,11 +41,11 @@ from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.line.shards import Shards
-from dear_mpi.training.log.times import Times, pass_s
-from dear_mpi.training.options import Options
+from dear_mpi.training.log.times import Times
+from dear_mpi.training.options import Options, route_name
 from dear_mpi.training.rehearse import check_schedules, rehearse
 from dear_mpi.training.routes.find import find_route
-from dear_mpi.training.schedules import find_schedules, source_text
+from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Trainer
 
 S = TypeVar("S", bound="Session")
@@ -111,12 +112,12 @@ class Session(Checkpointed):
     def build(self, uses: Sequence[int] | None) -> dict[str, Any]:
         """Make all that needs no communication; return what must be equal on all ranks."""
         options, world = self.options, self.world
-        self.route = find_route(options.update)
+        self.route = find_route(route_name(options.update, options.route))
         check_schedules(self.schedules, options.algorithm, self.route, world.transport)
         self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
         facts = options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
-        facts |= {"schedules": tuple(map(source_text, self.schedules))}
+        facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
         dtype = line_dtype(layers)
         wire = dtype if options.wire is None else DTYPES[options.wire]
         self.layout = layout_of(layers, wire, world.size)
@@ -196,10 +197,6 @@ class Session(Checkpointed):
             found = self.trainers[schedule].iteration(x, targets, total)
         self.decisions.look(schedule)
         return found
-
-    def pass_s(self) -> Array:
-        """Seconds of each use of a layer in the last iteration, see ``log/times.py``; not collective."""
-        return pass_s(self.fabric.log.last, self.fabric.seconds, len(self.uses))
 
     def flush(self) -> None:
         """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""

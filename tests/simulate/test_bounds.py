@@ -96,7 +96,7 @@ def test_layers_without_parameters_hide_what_backward_does_not(schedule):
     modules = [Module("a", (), 9.0), Module("b", (1_000_000,), 1.0)]
     model = synthetic_model("a", modules, ranks=2, forward_s=0.4, backward_s=0.05)
     seconds = {"all_reduce": 0.4, "reduce_scatter": 0.2, "all_gather": 0.2, "second all_gather": 0.2}
-    found = predict(model, schedule, find_schedule(schedule), "own", lambda _: lambda name, _: seconds[name])
+    found = predict(model, schedule, find_schedule(schedule), "own", lambda _: lambda leg, _: seconds[leg.label])
     assert len(found.buckets) == 1
     if schedule == "fsdp":
         assert (found.iteration_s, found.bound_s) == pytest.approx((0.85, 0.6)), "its gathers wait for the hooks"

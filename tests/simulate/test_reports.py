@@ -198,7 +198,7 @@ def test_a_schedule_that_never_ends_is_refused_by_its_hook(tmp_path, monkeypatch
 def test_a_schedule_without_collectives_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text(ENDLESS.replace('("all_reduce",)', '"all_reduce"'))
     done = run("--schedules", f"{tmp_path / 'mine.py'}:Endless")
-    assert_one_line(done, "must have collectives, a tuple of names, not 'all_reduce'")
+    assert_one_line(done, "must have collectives, a tuple of reduce_scatter, all_gather, all_reduce, not 'all_reduce'")
 
 
 def test_an_older_report_is_moved_when_the_work_begins(tmp_path):

@@ -21,6 +21,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import exposed_parts
 from dear_mpi.training.fabric.virtual import Slowdown, VirtualFabric
+from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from tests.cli_checks import assert_one_line
@@ -28,7 +29,7 @@ from tests.rooms import ROOT
 from tests.simulate import testbed
 
 KEYS = (  # a contract: scripts depend on them
-    "model params ranks schedule algorithm fusion buckets wire accumulate"
+    "model params ranks schedule algorithm fusion buckets wire accumulate route clip loss_scale"
     " network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
     " hosts alpha_between_s beta_between_s_per_B o_between_s"
     " compute compute_origin update_s_per_element contention contention_origin update_origin"
@@ -82,7 +83,7 @@ def test_updates_that_hold_up_messages_are_hidden_by_none():
 
 
 def test_an_update_takes_longer_only_while_there_are_messages():
-    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=1.0, update_s=4.0, beside=(0.5, 1.5))
+    bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=1.0, update_s=4.0, beside=(0.5, 1.5))
     fabric.start("all_reduce", bucket)
     fabric.update(bucket)
     # 1 s of the update brings messages 1 s further in 1.5 s, of which it holds them up for 0.5 s: then they are over
@@ -92,7 +93,7 @@ def test_an_update_takes_longer_only_while_there_are_messages():
 
 
 def test_messages_that_outlast_an_update_are_delayed_by_its_share():
-    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=100.0, update_s=4.0, beside=(2.0, 1.5))
+    bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=100.0, update_s=4.0, beside=(2.0, 1.5))
     handle = fabric.start("all_reduce", bucket)
     fabric.update(bucket)
     assert (handle.event.end, fabric.wire_free_s, fabric.now()) == (108.0, 108.0, 6.0)
@@ -100,14 +101,14 @@ def test_messages_that_outlast_an_update_are_delayed_by_its_share():
 
 def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own_time():
     ranks = {"compute": lambda seconds: seconds * np.array([1.0, 3.0])}
-    bucket, fabric = SimpleNamespace(index=0), virtual_fabric(price_s=100.0, update_s=4.0, beside=(0.5, 1.5), **ranks)
+    bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=100.0, update_s=4.0, beside=(0.5, 1.5), **ranks)
     fabric.start("all_reduce", bucket)
     fabric.update(bucket)
     assert fabric.now().tolist() == [6.0, 18.0]
 
 
 def virtual_fabric(*, price_s, update_s, beside, **options):
-    rules = SimpleNamespace(buckets=(), route=FULL, judged=False, update=lambda _: None)
+    rules = SimpleNamespace(buckets=[None], route=FULL, judged=False, update=lambda _: None)
     rules.start = rules.started = lambda *_: None
     options |= {"price": lambda *_: price_s, "update_s": lambda _: update_s, "slowdown": lambda _: Slowdown(*beside)}
     return VirtualFabric(rules, **options)
@@ -272,7 +273,9 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
     monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.3)
     model = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario.model
     with pytest.raises(ValueError, match=r"schedule 'mine' has not come to an end after 0.3 seconds"):
-        check_schedule(model, "mine", Endless, "25MB", lambda buckets: lambda collective, bucket: 0.0)
+        check_schedule(
+            model, "mine", Endless, "25MB", lambda buckets: lambda leg, bucket: 0.0, route=FULL, judged=False
+        )
 
 
 def test_the_page_of_the_testbed_is_of_these_presets():

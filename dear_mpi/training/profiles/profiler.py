@@ -55,7 +55,7 @@ class Profiler:
         forward_s, backward_s = (np.reshape(each, (trainer.accumulate, -1)).sum(axis=0) for each in passes)
         times = trainer.times
         rest_s = times.iteration_s - times.forward_s - times.backward_s - times.exposed_s
-        if not self.session.options.sharded:  # where they are, updates are on another thread
+        if not self.session.route.updates_under_way:  # else they are on another thread
             rest_s -= sum(uses_s(fabric.log.last.within, "update", fabric.seconds))
         length_s = times.iteration_s - times.exposed_s
         last = [self.update_s_per_element(), max(0.0, rest_s), length_s]
@@ -68,9 +68,9 @@ class Profiler:
     def update_s_per_element(self) -> float:
         """Of the last two iterations, because updates of the last one may be still to come on the engine's thread."""
         session, (*_, before, last) = self.session, self.session.fabric.log.records
-        sharded, streams = session.options.sharded, session.streams
-        stream = streams.communication if sharded else streams.compute
-        events = [*before.wire, *last.wire] if sharded else [*before.after, *last.within, *last.after]
+        engine, streams = session.route.updates_under_way, session.streams
+        stream = streams.communication if engine else streams.compute
+        events = [*before.wire, *last.wire] if engine else [*before.after, *last.within, *last.after]
         found = [event for event in events if isinstance(event.what, Bucket)]
         elements: int = sum(event.what.count // session.arena.shards.ranks for event in found)
         update_s = float(sum(stream.seconds(event.begin, event.end) for event in found))

@@ -1,20 +1,11 @@
-"""What a bucket goes through, as data. ``legs.py`` has the acts, ``route.py`` puts them in order, ``memory.py`` and
-``proof.py`` show that a route trains, and ``find.py`` has ours by name, and reads a user's from a file.
+"""What a bucket goes through, as data. Schedules say when, routes say what.
 
-Schedules say when, routes say what.
+``legs.py`` and ``codes.py`` have the acts, ``route.py`` puts them in order, ``memory.py`` and ``proof.py`` show that a
+route trains, and ``find.py`` has ours by name, and reads a user's from a file.
 """
 
-from dear_mpi.training.routes.legs import (
-    Decode,
-    Encode,
-    Leg,
-    Pack,
-    Unpack,
-    Update,
-    all_gather,
-    all_reduce,
-    reduce_scatter,
-)
+from dear_mpi.training.routes.codes import Decode, Encode
+from dear_mpi.training.routes.legs import Leg, Pack, Unpack, Update, all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.routes.route import Route
 
 __all__ = ["Decode", "Encode", "Leg", "Pack", "Route", "Unpack", "Update"]

@@ -11,6 +11,7 @@ from dear_mpi.training.routes.legs import MAIN, Collective, Pack, Unpack, Update
 from dear_mpi.training.routes.proof import prove
 from dear_mpi.training.routes.route import Route
 
+MINE = "my_route"  # what messages call a user's
 FULL = Route(
     "full",
     out=(Pack(), reduce_scatter("gradients")),
@@ -41,7 +42,7 @@ def find_route(name: str) -> Route:
     """
     if not is_in_file(name):
         return lookup("route", name, ROUTES)
-    found = load(source_of(name, "route", "my_route"))
+    found = load(source_of(name, "route", MINE))
     if not isinstance(found, Route):
         raise ValueError(f"route {name!r} must be a Route of dear_mpi.training.routes, not {found!r:.99}")
     prove(found)

@@ -17,7 +17,8 @@ from functools import cached_property
 from itertools import takewhile
 from math import lcm
 
-from dear_mpi.training.routes.legs import MAIN, WIRE, Collective, Encode, Leg, Update, Wire
+from dear_mpi.training.routes.codes import Encode, Wire
+from dear_mpi.training.routes.legs import MAIN, WIRE, Collective, Leg, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
 

@@ -76,7 +76,8 @@ class Config:
     accumulate: int = 1
     clip: float | None = None
     loss_scale: str = "none"
-    update: str = "full"
+    update: str | None = None
+    route: str | None = None
     iterations: int
     seed: int = 0
     debug: bool = False

@@ -12,7 +12,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.traffic import traffic
-from dear_mpi.training.log.times import Times, waits_s
+from dear_mpi.training.log.times import Times, pass_s, waits_s
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
@@ -70,7 +70,7 @@ class Contestant:
         for _ in range(count):
             found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
             self.waits_s.append(waits_s(fabric.log.last, fabric.seconds))
-            self.pass_s.append(self.job.pass_s())
+            self.pass_s.append(pass_s(fabric.log.last, fabric.seconds, len(self.job.uses)))
         return found
 
     def turn(self, count: int) -> None:

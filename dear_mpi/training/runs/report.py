@@ -86,7 +86,8 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
     return {
         "schedule": schedule,
         "algorithm": config.algorithm,
-        "update": config.update,
+        "update": "sharded" if job.route.update.shard else "full",
+        "route": job.route.name,
         "optimizer": str(job.options.optimizer),
         "decay": config.decay,
         "warmup": config.warmup,

@@ -20,7 +20,7 @@ from dear_mpi.training.schedules.wfbp import Wfbp
 from dear_mpi.training.schedules.zero import Zero
 
 __all__ = ["BASELINE", "SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp"]
-__all__ += ["find_schedules", "own_fusion", "source_text"]
+__all__ += ["find_schedules", "own_fusion"]
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "sequential": Sequential,
@@ -34,12 +34,8 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "dear": Dear,
     "dear-eager": DearEager,
 }
+MINE = "MySchedule"  # what messages call a user's
 BASELINE = "wfbp"  # what predicted speed-ups are over
-
-
-def source_text(name: str) -> str:
-    """A name of ours, or what a user's file has, by which ranks can see that they have the same schedule."""
-    return source_of(name, "schedule", "MySchedule").text if is_in_file(name) else name
 
 
 def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
@@ -70,7 +66,7 @@ def find_schedule(name: str) -> type[Schedule]:
         base, *given = name.split(":")
         schedule = lookup("schedule", base, SCHEDULES)
         return schedule.specialised(**options_of(name, schedule, given)) if given else schedule
-    found = load(source_of(name, "schedule", "MySchedule"))
+    found = load(source_of(name, "schedule", MINE))
     if not (isinstance(found, type) and issubclass(found, Schedule)):
         raise ValueError(f"schedule {name!r} must be a class derived from Schedule, not {found!r}")
     if not isinstance(found.fusion, str):
