@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.kernels.pack_plan import round_up
 from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.parts import Parts, Tally
@@ -104,7 +105,7 @@ def predict(
     trainer = VirtualTrainer(schedule, rules, costs, compute=compute, noise=noise, kept=kept)
     trainer.warm_up()
     tally = Tally(trainer.virtual)
-    for _ in range(iterations):
+    for _ in range(round_up(iterations, route.period)):
         trainer.one()
         tally.add()
     parts = tally.parts()

@@ -50,7 +50,7 @@ class Scenario:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
         """
         source = settings.source
-        model = source.model(name, ranks=ranks, wire=settings.wire, parts=settings.accumulate)
+        model = source.model(name, ranks=ranks, wire=settings.wire or settings.route.wire, parts=settings.accumulate)
         if settings.update_s is not None:
             model = replace(model, update_s=check_seconds("update_s", settings.update_s))
         hosts = wires.network.hosts or tuple(range(ranks))

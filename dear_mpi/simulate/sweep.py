@@ -12,7 +12,7 @@ from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.run import Prediction
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.rehearse import check_collectives
+from dear_mpi.training.rehearse import check_route
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
 
@@ -67,7 +67,7 @@ def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dic
         ValueError: something cannot be read, or has no meaning for these schedules.
     """
     settings.check()
-    check_collectives(kinds)
+    check_route(settings.route, kinds, judged=settings.judged)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     prices: dict[tuple[int, int], Prices] = {}  # what a collective costs does not depend on the model
     found = {}

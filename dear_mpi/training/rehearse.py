@@ -11,6 +11,7 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time
 from dear_mpi.training.routes.find import EXTRAS
+from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import WAYS, Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
@@ -34,7 +35,7 @@ def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
             raise ValueError(f"schedule {name!r} must have extras, a tuple of {allowed}, not {schedule.extras!r}")
 
 
-def check_schedules(
+def check_algorithms(
     schedules: Mapping[str, type[Schedule]], algorithm: str, route: Route, transport: Transport
 ) -> None:
     """See that schedules can run with the algorithm that was chosen.
@@ -42,7 +43,6 @@ def check_schedules(
     Raises:
         ValueError: they do not.
     """
-    check_collectives(schedules)
     for name, schedule in schedules.items():
         wanted = tuple(dict.fromkeys(leg.name for each in schedule.collectives for leg in route.collectives(each)))
         try:
@@ -50,6 +50,24 @@ def check_schedules(
         except ValueError as error:
             by = f" on the route {route.name!r}" * (route.name != "full")
             raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
+
+
+def check_route(route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool) -> Proof:
+    """See that a route trains, and goes with what was asked for beside it.
+
+    Raises:
+        ValueError: it does not.
+    """
+    check_collectives(schedules)
+    proof = prove(route)
+    if judged and not proof.summed:
+        what = "clip and loss_scale look at the sums of gradients, which must be there before the update"
+        raise ValueError(f"{what}: on the route {route.name!r} they are not")
+    for name, schedule in schedules.items():
+        if "second all_gather" in schedule.extras and not proof.alike:
+            what = "gathers values again, which must be the same on all ranks"
+            raise ValueError(f"schedule {name!r} {what}: on the route {route.name!r} they differ between rounds")
+    return proof
 
 
 def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: int = 1) -> None:

@@ -43,7 +43,7 @@ from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.log.times import Times
 from dear_mpi.training.options import Options, route_name
-from dear_mpi.training.rehearse import check_schedules, rehearse
+from dear_mpi.training.rehearse import check_algorithms, check_route, rehearse
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Trainer
@@ -113,13 +113,14 @@ class Session(Checkpointed):
         """Make all that needs no communication; return what must be equal on all ranks."""
         options, world = self.options, self.world
         self.route = find_route(route_name(options.update, options.route))
-        check_schedules(self.schedules, options.algorithm, self.route, world.transport)
+        self.proof = check_route(self.route, self.schedules, judged=options.judged)
+        check_algorithms(self.schedules, options.algorithm, self.route, world.transport)
         self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
         facts = options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
         dtype = line_dtype(layers)
-        wire = dtype if options.wire is None else DTYPES[options.wire]
+        wire = DTYPES.get(options.wire or self.route.wire or "", dtype)
         self.layout = layout_of(layers, wire, world.size)
         self.decisions = Decisions(self)
         start, self.buckets = self.plan_cut(options.fusion, wire.itemsize)

@@ -2,18 +2,19 @@
 
     value.0, value.1, ...      of each tensor of the line, in its shape
     state.0.0, state.0.1, ...  what the optimiser keeps for it
+    state.0@2.1, ...           where ranks differ: of rank 2
+    line.residual@2.1, ...     what a route has each rank keep, too
     about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
 
-A checkpoint knows no buckets, schedules or ranks, so a run can go on with others. The file is one of NumPy (npz): its
-parts have checksums, so one that was damaged is found. The checkpoint before the last stays as FILE.old.
+A checkpoint knows no buckets and schedules, so a run can go on with others, and on another number of ranks. The file is
+one of NumPy (npz): its parts have checksums, so one that was damaged is found. The checkpoint before the last stays as
+FILE.old.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -21,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.user_file import telling
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.kernels.array import Array, to_host
-from dear_mpi.reporting.files import older, replacing, set_aside, tidy
+from dear_mpi.training.checkpoints.file import read, stored, write
+from dear_mpi.training.checkpoints.lines import VALUE, fill, fill_own, flat_arrays, own_names
 from dear_mpi.training.fabric.loss_scale import LossScale
-from dear_mpi.training.fabric.state import state_line, whole_state
+from dear_mpi.training.fabric.state import state_line
 from dear_mpi.training.facts import sha256
 from dear_mpi.training.line.arena import Arena
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from dear_mpi.training.session import Session
 
 FORMAT = 1
-VALUE = "value"
 MOST = 2**53  # iterations and updates, of which optimisers make float64
 
 
@@ -58,6 +58,8 @@ def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[
         "iterations": trainer.done,
         "updates": session.fabric.updates,
         "frozen": frozen_sha256(session),
+        "ranks": session.world.size,
+        "own": own_names(session),
         "loss_scale": None if session.loss_scale is None else asdict(session.loss_scale),
         "notes": notes,
     }
@@ -83,13 +85,6 @@ def names_of(arena: Arena) -> list[str]:
     return [found[tensor] for tensor in range(len(found))]
 
 
-def flat_arrays(session: Session) -> Iterator[tuple[str, Array]]:
-    """Collective: what is kept of the arena, each array as long as the line."""
-    yield VALUE, session.arena.values
-    for number, line in enumerate(whole_state(session.arena, session.buckets, session.world.transport)):
-        yield f"state.{number}", line
-
-
 def restore(session: Session, arrays: dict[str, Array]) -> Any:
     """Collective: go on from a snapshot that rank 0 has, whatever the others have; returns its notes.
 
@@ -104,22 +99,16 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
     fill(session, VALUE, arena.values, arrays)
     for number in range(len(arena.state)):
         with state_line(arena, session.buckets, number) as line:
-            fill(session, f"state.{number}", line, arrays)
-    session.fabric.restored(about["updates"])
+            fill_own(session, f"state.{number}", line, arrays, about, share=1 / about.get("ranks", 1))
+    for name, line in arena.lines.items():
+        if f"line.{name}" in about.get("own", []):
+            fill_own(session, f"line.{name}", line, arrays, about, share=1 / transport.size)
+    session.fabric.restored(about["updates"], about["iterations"])
     for trainer in session.trainers.values():
         trainer.done = about["iterations"]
     if session.loss_scale is not None and about.get("loss_scale") is not None:
         vars(session.loss_scale).update(about["loss_scale"])
     return about["notes"]
-
-
-def fill(session: Session, name: str, line: Array, arrays: dict[str, Array]) -> None:
-    """Collective: bring the tensors of a snapshot, which rank 0 has, into an array as long as the line."""
-    arena, transport = session.arena, session.world.transport
-    for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
-        arena.view(line, tensor)[...] = session.streams.put(arrays[f"{name}.{tensor}"].view(line.dtype))
-    with make_plan("broadcast", line, transport, algorithm="binomial") as plan:
-        plan()
 
 
 def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
@@ -150,9 +139,14 @@ def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
             raise ValueError(f"it is of another model: its parameter {number} is {there}, and here it is {due_here}")
     if len(theirs) != len(mine):
         raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(mine)}")
-    kept = [VALUE, *(f"state.{number}" for number in range(arena.optimizer.state_arrays))]
+    ranks, own = about.get("ranks", 1), about.get("own", [])
+    if type(ranks) is not int or ranks < 1 or not isinstance(own, list):
+        raise ValueError(f"it must say on how many ranks it was written, and what each had for itself: {about!r:.200}")
+    named_here = [*(f"state.{number}" for number in range(arena.optimizer.state_arrays)), *own]
+    rows = {name: [f"{name}@{rank}" for rank in range(ranks)] for name in own}
+    kept = [VALUE, *(each for name in dict.fromkeys(named_here) for each in rows.get(name, [name]))]
     for name, (number, shape) in product(kept, enumerate(arena.layout.shapes)):
-        array, like = f"{name}.{number}", arena.values if name == VALUE else arena.state[0]
+        array, like = f"{name}.{number}", arena.state[0] if name.startswith("state") else arena.values
         found = arrays.get(array)
         if found is None or (found.shape, found.dtype) != (shape, stored(like.dtype)):
             raise ValueError(f"it must have the array {array!r} of {like.dtype}{list(shape)} for {arena.optimizer}")
@@ -186,43 +180,5 @@ def resume(session: Session, path: Path) -> Any:
     return restore(session, arrays)
 
 
-def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which an array is kept: its own, or unsigned integers where NumPy's files do not know it."""
-    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
-
-
 def named(what: str) -> str:
     return "checksum of frozen parameters" if what == "frozen" else what
-
-
-def write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write a snapshot; the file that was there becomes FILE.old.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
-    with replacing("checkpoint", path) as partial:
-        tidy(path)
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        set_aside(path)
-
-
-def read(path: Path) -> dict[str, Array]:
-    """A snapshot from a file, or from FILE.old where a run was ended before the new file was in place.
-
-    Raises:
-        ValueError: there is no file, or it is damaged.
-    """
-    found = path if path.exists() else older(path)
-    if not found.exists():
-        raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")
-    try:
-        with found.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        hint = f": the one before it is {str(older(path))!r}" if found == path and older(path).exists() else ""
-        what = "it is no npz file" if "pickled" in str(error) else error
-        raise ValueError(f"checkpoint {str(found)!r} is damaged ({what}){hint}") from None

@@ -21,7 +21,7 @@ from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.routes.find import EXTRAS
 from dear_mpi.training.routes.legs import Leg
-from dear_mpi.training.routes.route import Route, reduces
+from dear_mpi.training.routes.route import WAYS, Route, reduces
 
 
 class Handle(Protocol):
@@ -137,7 +137,8 @@ class Fabric(ABC):
         self.rules.start(collective, bucket)
         if reduces(collective):
             self.turns[bucket] = self.turn
-            for leg in self.due(self.route.first, bucket):
+        for way in WAYS[collective]:
+            for leg in self.due(self.route.first[way], bucket):
                 self.do(leg, bucket, 1.0)
         jobs = self.route.carried_out(collective)
         handle = self.launch((collective, bucket.index), self.due(jobs[0], bucket), bucket)

@@ -73,9 +73,9 @@ class LiveFabric(Fabric):
         """How often all buckets have been updated, asked after a flush."""
         return max((bound.updates for bound in self.bound.values()), default=0)
 
-    def restored(self, updates: int) -> None:
-        """The values and the state have been through so many updates."""
-        self.arena.updates = updates
+    def restored(self, updates: int, iterations: int) -> None:
+        """The values and the state have been through so many updates, in so many iterations."""
+        self.arena.updates, self.turn = updates, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()

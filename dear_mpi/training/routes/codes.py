@@ -86,7 +86,7 @@ class Decode(Leg):
 
     def prove(self, memory: Memory) -> None:
         for rank in range(memory.size):
-            rows = [memory.keys[memory.read(self.codes, rank, row)][1] for row in range(memory.size)]
+            rows = [memory.row(self.codes, rank, row) for row in range(memory.size)]
             for shard, parts in enumerate(zip(*rows, strict=True)):
                 memory.write("gradients", rank, shard, memory.symbol("sum", *parts))
 

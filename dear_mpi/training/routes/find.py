@@ -58,5 +58,5 @@ def collectives_of(route: Route, name: str) -> tuple[Collective, ...]:
 
 
 def priced(route: Route, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-    """Seconds on the wire for what a schedule starts, from the seconds of collectives."""
-    return lambda name, bucket: sum(price(leg, bucket) for leg in collectives_of(route, name))
+    """Seconds on the wire for what a schedule starts, from the seconds of collectives; means over iterations."""
+    return lambda name, bucket: sum(price(leg, bucket) / leg.every for leg in collectives_of(route, name))

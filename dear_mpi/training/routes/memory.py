@@ -7,8 +7,7 @@ A symbol stands for how a value was computed. Symbols are equal exactly where va
     sum a b ..., average a b ...    over ranks, in their order
     new n g v z, kept n g v z       value v after an update by n times gradient g with state z; and the state after it
     code a ..., lost c              what was rounded, and what its code has lost
-
-Where there is none, there is a partial sum, or nothing: who reads it goes wrong.
+    partial n                       a partial sum, or what was never written, in the n-th place that has none of these
 """
 
 from __future__ import annotations
@@ -22,15 +21,19 @@ Symbol: TypeAlias = int  # a number in the table of a memory
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # by iteration and rank
 
 
-class GarbledError(Exception):
-    """A leg reads what is a partial sum on its rank, or was never written; its arguments: line, rank, shard."""
+UNKNOWN = (-1, -1)  # in weights
 
 
 class Memory:
-    """Symbols by line, rank and shard; ``turn`` counts iterations, and ``zeros`` are lines that are zero at first."""
+    """Symbols by line, rank and shard; ``turn`` counts iterations, and ``zeros`` are lines that are zero at first.
+
+    Attributes:
+        misread: where what is partial was read: line, rank and shard.
+    """
 
     def __init__(self, size: int, zeros: Iterable[str] = ()) -> None:
-        self.size, self.turn = size, 0
+        self.size, self.turn, self.places_lost = size, 0, 0
+        self.misread: list[tuple[str, int, int]] = []
         self.table: dict[tuple[object, ...], Symbol] = {}
         self.keys: list[tuple[str, tuple[int, ...]]] = []  # of each symbol
         self.weighed: list[Weights] = []
@@ -60,6 +63,8 @@ class Memory:
         if kind == "gradient":
             turn, rank, _ = parts
             return {(turn, rank): Fraction(1)}
+        if kind == "partial":
+            return {UNKNOWN: Fraction(1)}
         scales: dict[Symbol, Fraction] = dict.fromkeys(parts, Fraction(0))
         if kind in ("sum", "average"):
             for part in parts:
@@ -78,18 +83,23 @@ class Memory:
         return found
 
     def read(self, line: str, rank: int, shard: int) -> Symbol:
-        """
-        Raises:
-            GarbledError: there is nothing that can be used.
-        """
-        found = self.held.get((line, rank, shard))
-        if found is None:
-            raise GarbledError(line, rank, shard)
+        """What is there."""
+        if (line, rank, shard) not in self.held:
+            self.forget(line, rank, shard)
+        found = self.held[line, rank, shard]
+        if self.keys[found][0] == "partial":
+            self.misread.append((line, rank, shard))
         return found
+
+    def row(self, codes: str, rank: int, row: int) -> tuple[Symbol, ...]:
+        """The symbols of all shards that are in a row of codes."""
+        kind, parts = self.keys[self.read(codes, rank, row)]
+        return parts if kind == "row" else (self.held[codes, rank, row],) * self.size
 
     def write(self, line: str, rank: int, shard: int, symbol: Symbol) -> None:
         self.held[line, rank, shard] = symbol
 
     def forget(self, line: str, rank: int, shard: int) -> None:
         """From now on it is a partial sum."""
-        self.held.pop((line, rank, shard), None)
+        self.places_lost += 1
+        self.held[line, rank, shard] = self.symbol("partial", self.places_lost)

@@ -1,20 +1,24 @@
 """Does a route train? Its legs are carried out in symbols, on three ranks, for two periods.
 
-At the end of each period all ranks must have the same values, in which each gradient of each rank counts once. On the
-way, no leg may read what is partial or was never written; and the main thread must leave alone what the engine may be
-at: it knows nothing of the engine's legs until the schedule has waited for the last of them.
+At the end of each period all ranks must have the same values, in which each gradient of each rank counts once, and
+nothing that is partial or was never written. It must be so where the engine is early and where it is late: the main
+thread knows nothing of the engine's legs until the schedule has waited for the last of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import NoReturn, TypeAlias
 
 from dear_mpi.training.routes.legs import MAIN, WIRE, Collective, Leg, Update
-from dear_mpi.training.routes.memory import GarbledError, Memory
+from dear_mpi.training.routes.memory import Memory
 from dear_mpi.training.routes.route import Route, said
 
 SIZE = 3  # ranks: with two, a neighbour is all others
 PERIODS = 2
+MOST_TURNS = 64  # in a period
 
 
 class RouteError(ValueError):
@@ -26,11 +30,13 @@ class Proof:
     """What was found out.
 
     Attributes:
+        alike: whether all ranks have the same values after each iteration, and not after each period alone.
         exact: whether values have the bits of the route ``full``.
         summed: whether each rank has the sum of its shard of the gradients after the way out, before any update.
         state: what the optimiser keeps: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``.
     """
 
+    alike: bool
     exact: bool
     state: str
     summed: bool
@@ -42,70 +48,86 @@ def prove(route: Route, *, bucket: object = "bucket 0") -> Proof:
     Raises:
         RouteError: it does not; the message names the leg, the line and the bucket.
     """
-    check_form(route)
-    memory = Memory(SIZE, route.errors)
+    check_form(route, bucket)
+    if route.period > MOST_TURNS:
+        said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_TURNS}"
+        raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
+    found = [proof_of(route, route.order(late=late), bucket) for late in (False, True)]
+    return found[0]
+
+
+def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> Proof:
+    """The same for an order in which legs may be carried out."""
+    memory, alike = Memory(SIZE, route.errors), True
     for turn in range(PERIODS * route.period):
         memory.turn = turn
-        carry_out(route, memory, bucket)
+        suspects = carry_out(legs, memory)
+        alike &= kind_of(memory, "values") == "equal"
         if (turn + 1) % route.period == 0:
-            check_values(route, memory, bucket)
-    exact = all(memory.held.get(("values", rank, shard)) == synchronous(memory, shard) for rank, shard in memory.places)
-    return Proof(exact, "shard" if route.update.shard else state_kind(memory), is_summed(route))
+            check_values(route, legs, memory, suspects, bucket)
+    exact = all(memory.held["values", rank, shard] == synchronous(memory, shard) for rank, shard in memory.places)
+    state = "shard" if route.update.shard else kind_of(memory, "state")
+    return Proof(alike, exact, state, is_summed(route))
 
 
-def check_form(route: Route) -> None:
+def check_form(route: Route, bucket: object) -> None:
     """See that there is one update, and that threads are where they can be."""
     updates = [leg for leg in route.legs if isinstance(leg, Update)]
-    if len(updates) != 1:
-        raise RouteError(f"route {route.name!r} must have one leg that updates, not {len(updates)}")
+    if not updates:
+        raise RouteError(f"route {route.name!r}: no leg updates line 'values' of {bucket}")
+    for again in updates[1:]:
+        refuse(route, again, "values", bucket, "updates a second time")
     for leg in route.legs:
         if leg.on not in (MAIN, WIRE):
-            raise RouteError(f"route {route.name!r}: {leg} must be on {MAIN!r} or {WIRE!r}, not {leg.on!r}")
+            refuse(route, leg, leg.reads[0], bucket, f"must be on {MAIN!r} or {WIRE!r}, not {leg.on!r}")
         if isinstance(leg, Collective) and leg.on == MAIN:
-            raise RouteError(f"route {route.name!r}: {leg} must be on {WIRE!r}, which carries collectives out")
-    for way in route.ways.values():
-        for leg in way:
-            if leg.on == MAIN:
-                what = "is between legs of the engine, for which the main thread does not wait"
-                raise RouteError(f"route {route.name!r}: {said(leg)} {what}; line {leg.reads[0]!r} of any bucket")
+            refuse(route, leg, leg.line, bucket, f"must be on {WIRE!r}: the engine carries collectives out")
 
 
-def carry_out(route: Route, memory: Memory, bucket: object) -> None:
-    """One iteration."""
-    for number, leg in enumerate(route.legs):
+def refuse(route: Route, leg: Leg, line: str, bucket: object, what: str) -> NoReturn:
+    """
+    Raises:
+        RouteError: always.
+    """
+    number = [each is leg for each in route.legs].index(True)
+    raise RouteError(f"route {route.name!r}: leg {number} ({said(leg)}), at line {line!r} of {bucket}, {what}")
+
+
+Suspect: TypeAlias = tuple[Leg, str, str]  # a leg, a line, and what went wrong there
+
+
+def carry_out(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
+    """One iteration; which legs have read what is partial. That is no fault yet: nobody may make use of it."""
+    suspects = []
+    for leg in legs:
         if leg.is_due(memory.turn):
-            try:
-                leg.prove(memory)
-            except GarbledError as wrong:
-                line, rank, shard = wrong.args
-                where = f"leg {number} ({said(leg)}) reads line {line!r} of {bucket}"
-                what = f"where rank {rank} has no whole value of shard {shard}"
-                raise RouteError(f"route {route.name!r}: {where}, {what}") from None
+            memory.misread.clear()
+            leg.prove(memory)
+            for line, rank, shard in memory.misread[:1]:
+                suspects.append((leg, line, f"reads shard {shard}, of which rank {rank} has no whole value"))
+    return suspects
 
 
-def check_values(route: Route, memory: Memory, bucket: object) -> None:
-    """The end of a period."""
+def check_values(
+    route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect], bucket: object
+) -> None:
+    """The end of a period. What is wrong is the fault of the first leg that read what is partial, or of the last that
+    wrote."""
     due = {(turn, rank): 1 for turn in range(memory.turn + 1) for rank in range(memory.size)}
-    for line in ("values", "layers"):
-        for rank, shard in memory.places:
-            found = memory.held.get((line, rank, shard))
-            number, leg = last_writer(route, line)
-            where = f"after leg {number} ({leg}) line {line!r} of {bucket}"
-            if found is None:
-                raise RouteError(f"route {route.name!r}: {where} is partial on rank {rank}")
-            if found != memory.held.get(("values", 0, shard)):
-                raise RouteError(f"route {route.name!r}: {where} differs between ranks 0 and {rank}, or is not new")
-            counts = memory.weighed[found]
-            for (turn, of), weight in due.items():
-                if counts.get((turn, of), 0) != weight:
-                    times = f"{counts.get((turn, of), 0)} times, instead of once"
-                    raise RouteError(f"route {route.name!r}: {where} has the gradient of rank {of} {times}")
-
-
-def last_writer(route: Route, line: str) -> tuple[int, Leg]:
-    """The last leg that writes a line, or the last one of all."""
-    writers = [(number, leg) for number, leg in enumerate(route.legs) if line in leg.writes]
-    return writers[-1] if writers else (len(route.legs) - 1, route.legs[-1])
+    for line, (rank, shard) in product(("values", "layers"), memory.places):
+        found = memory.held[line, rank, shard]
+        counts = memory.weighed[found]
+        wrong = [key for key in due.keys() | counts.keys() if counts.get(key, 0) != due.get(key, 0)]
+        if not wrong and found == memory.held["values", 0, shard]:
+            continue
+        for leg, at, what in suspects:
+            refuse(route, leg, at, bucket, what)
+        leg = [leg for leg in legs if line in leg.writes or leg is legs[-1]][-1]
+        if not wrong:
+            refuse(route, leg, line, bucket, f"leaves rank {rank} with other values than those of rank 0")
+        turn, of = min(wrong)
+        times = f"{counts.get((turn, of), 0)} times, instead of once"
+        refuse(route, leg, line, bucket, f"leaves values with the gradient of rank {of} {times}")
 
 
 def synchronous(memory: Memory, shard: int) -> object:
@@ -122,16 +144,15 @@ def synchronous(memory: Memory, shard: int) -> object:
 def is_summed(route: Route) -> bool:
     """Whether the way out, alone, leaves each rank with the sum of its shard."""
     memory = Memory(SIZE, route.errors)
-    for leg in route.out:
-        leg.prove(memory)
+    carry_out(route.out, memory)
     due = {(0, rank): 1 for rank in range(SIZE)}
     found = [memory.held.get(("gradients", shard, shard)) for shard in range(SIZE)]
-    return not any(leg.updates for leg in route.out) and all(
-        each is not None and memory.weighed[each] == due for each in found
-    )
+    summed = all(each is not None and memory.weighed[each] == due for each in found)
+    return summed and not any(leg.updates for leg in route.out)
 
 
-def state_kind(memory: Memory) -> str:
-    """Whether all ranks keep the same."""
+def kind_of(memory: Memory, line: str) -> str:
+    """Whether all ranks have the same, ``equal``, or each its ``own``."""
     held = memory.held
-    return "equal" if all(held["state", r, s] == held["state", 0, s] for r, s in memory.places) else "own"
+    alike = all(held.get((line, rank, shard)) == held.get((line, 0, shard)) for rank, shard in memory.places)
+    return "equal" if alike else "own"

@@ -4,9 +4,8 @@
     sharded   pack | reduce_scatter gradients            update the own shard | all_gather values | unpack
               out: ``start("reduce_scatter")``           back: ``start("all_gather")``; ``start("all_reduce")`` is both
 
-A schedule says when either way begins, and when it waits. The legs of the main thread at the beginning of the way out
-are carried out when it is started; those at the end of the way back when the schedule lets the fabric update.
-All others are the engine's, in their order.
+A schedule says when either way begins, and when it waits. The main thread carries its legs out when their way begins;
+those at the end of the way back when the schedule lets the fabric update. The engine carries out the others, in order.
 """
 
 from __future__ import annotations
@@ -25,11 +24,16 @@ WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out
 
 @dataclass(frozen=True)
 class Route:
-    """The legs of both ways."""
+    """The legs of both ways.
+
+    Attributes:
+        wire: the type in which gradients travel, by name, where the user gives no other; None for the parameters' own.
+    """
 
     name: str
     out: tuple[Leg, ...]
     back: tuple[Leg, ...]
+    wire: str | None = None
 
     @property
     def legs(self) -> tuple[Leg, ...]:
@@ -42,19 +46,28 @@ class Route:
         return lcm(*(leg.every for leg in self.legs))
 
     @cached_property
-    def first(self) -> tuple[Leg, ...]:
-        """What the main thread does when the way out begins."""
-        return tuple(takewhile(lambda leg: leg.on == MAIN, self.out))
-
-    @cached_property
     def last(self) -> tuple[Leg, ...]:
         """What the main thread does when all else is over."""
         return tuple(takewhile(lambda leg: leg.on == MAIN, reversed(self.back)))[::-1]
 
     @cached_property
+    def first(self) -> dict[str, tuple[Leg, ...]]:
+        """What the main thread does when the way ``out`` begins, or ``back``."""
+        back = self.back[: len(self.back) - len(self.last)]
+        return {way: tuple(leg for leg in legs if leg.on == MAIN) for way, legs in (("out", self.out), ("back", back))}
+
+    @cached_property
     def ways(self) -> dict[str, tuple[Leg, ...]]:
-        """What the engine does: on the way ``out``, and ``back``."""
-        return {"out": self.out[len(self.first) :], "back": self.back[: len(self.back) - len(self.last)]}
+        """What the engine does on the way ``out``, and ``back``."""
+        return {
+            way: tuple(leg for leg in legs if leg.on != MAIN) for way, legs in (("out", self.out), ("back", self.back))
+        }
+
+    def order(self, *, late: bool) -> tuple[Leg, ...]:
+        """All legs as they are carried out, where the engine is as late, or as early, as it can be."""
+        first, ways = self.first, self.ways
+        way_out = (*first["back"], *ways["out"]) if late else (*ways["out"], *first["back"])
+        return (*first["out"], *way_out, *ways["back"], *self.last)
 
     @property
     def update(self) -> Update:

@@ -15,7 +15,8 @@ from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import Options
+from dear_mpi.training.options import Options, route_name
+from dear_mpi.training.routes.find import find_route
 
 IN_FILE = "FILE.py:NAME"  # the kind of all models of users
 # What trains each model well on the data it is meant for; flags override it.
@@ -123,8 +124,13 @@ class Config:
 
     def options(self) -> dict[str, Any]:
         """The options of a session."""
-        made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire or self.dtype}
+        made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire_name}
         return {each.name: getattr(self, each.name) for each in fields(Options) if each.name not in made} | made
+
+    @property
+    def wire_name(self) -> str:
+        """The type in which gradients travel: what was chosen, the route's, or the parameters'."""
+        return self.wire or find_route(route_name(self.update, self.route)).wire or self.dtype
 
     @property
     def wire_type(self) -> np.dtype[Any]:
@@ -133,7 +139,7 @@ class Config:
         Raises:
             ValueError: it is unknown.
         """
-        return lookup("wire", self.wire or self.dtype, DTYPES)
+        return lookup("wire", self.wire_name, DTYPES)
 
     def new_optimizer(self) -> Optimizer:
         """The optimiser, with what was chosen for it.

@@ -104,7 +104,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "model": config.model,
         "data": None if job.workload.dataset is None else config.data,
         "dtype": config.dtype,
-        "wire": config.wire or config.dtype,
+        "wire": config.wire_name,
         "batch": config.batch,
         "seed": config.seed,
         "transport": world.transport.name,

@@ -146,7 +146,7 @@ def settings_of(job: Job) -> dict[str, Any]:
     So must the number of ranks, but the checkpoint does not know it.
     """
     config = job.config
-    settings = {"model": job.workload.model, "wire": config.wire or config.dtype, **asdict(job.options.optimizer)}
+    settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
     settings |= {name: getattr(config, name) for name in SETTINGS}
     if config.decay != "none":
         settings["iterations"] = config.iterations
