@@ -37,3 +37,8 @@ def compute_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
     'float32'
     """
     return DTYPES["fp64"] if DTYPES["fp64"] in dtypes else DTYPES["fp32"]
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """The name of a floating type on the command line."""
+    return next(name for name, each in DTYPES.items() if each == dtype)

@@ -9,9 +9,14 @@ from dear_mpi.cli.flags import NAMES
 from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.see.explain import explain_algorithm
+from dear_mpi.see.route import explain_route
+from dear_mpi.training.routes.find import ROUTES
 
 
 def explain(
+    route: Annotated[
+        str | None, Option(help=f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
+    ] = None,
     algorithm: Annotated[str, Option(help=f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION.")] = "ring",
     collective: Annotated[str, Option(help=f"Collective to show: {', '.join(COLLECTIVES)}.")] = "all_reduce",
     ranks: Annotated[int, Option(min=1, help="Number of ranks.")] = 4,
@@ -23,10 +28,13 @@ def explain(
         Path | None, Option(metavar="FILE", help="Draw the steps into FILE.png, FILE.pdf or FILE.svg.")
     ] = None,
 ) -> None:
-    """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds.
+    """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds; or a route.
 
     Example: dear-mpi explain --algorithm ring --ranks 4 --check
     """
     with complaining(mpi=False):
         check_alone("explain", 1)
+        if route is not None:
+            explain_route(route)
+            return
         explain_algorithm(algorithm, collective, ranks, hosts=hosts, check=check, picture=picture)

@@ -118,7 +118,7 @@ CONFIG_FLAGS = {
     ),
     "update": Option(
         help="full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and keeps "
-        "the optimiser's state for that part only.",
+        "the optimiser's state for that part only. auto: sharded where that gives the same bits, else full.",
         show_default="full",
     ),
     "route": Option(

@@ -14,6 +14,7 @@ from dear_mpi.simulate.pace import parse_jitter
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.options import is_judged, route_name
 from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.training.rehearse import serve_halves
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.route import Route
 
@@ -76,7 +77,10 @@ class Settings:
         Raises:
             ValueError: there is no such route, or it does not train.
         """
-        return find_route(route_name(self.update, self.route_name))
+        usual = ("fp32", "fp32") if self.profile is None else (self.profile.dtype, self.profile.wire)
+        dtype, wire = usual[0], self.wire or usual[1]
+        halves = dtype == wire and all(map(serve_halves, self.algorithms))
+        return find_route(route_name(self.update, self.route_name), halves=halves)
 
     @property
     def judged(self) -> bool:

@@ -14,10 +14,10 @@ from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.routes.find import FULL, MINE
+from dear_mpi.training.routes.find import AUTO, FULL, MINE
 
 LOSS_SCALES = ("none", "dynamic")
-UPDATES = ("full", "sharded")
+UPDATES = ("full", "sharded", AUTO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,8 @@ class Options:
         clip: the largest norm of all gradients together; None for no limit. Longer ones are scaled by clip / norm; the
             ``clip_grad_norm_`` of torch takes clip / (norm + 1e-6).
         loss_scale: with ``dynamic``, gradients are scaled on the wire, and an iteration that overflows is skipped.
-        update: ``full``, every rank updates all parameters; ``sharded``, each updates its shard of every bucket.
+        update: ``full``, every rank updates all parameters; ``sharded``, each updates its shard of every bucket;
+            ``auto``, sharded where that gives the same bits.
         route: what buckets go through, ``FILE.py:NAME``, or a name of ``update``, in place of it.
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
             ``Cosine``; without one it is the optimiser's rate. It must depend on that number alone: ranks compare its

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from numbers import Real
 
+from dear_mpi.collectives.plans.proof import serves
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time
-from dear_mpi.training.routes.find import EXTRAS
+from dear_mpi.training.options import Options, route_name
+from dear_mpi.training.routes.find import EXTRAS, find_route
 from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import WAYS, Route
 from dear_mpi.training.schedules import Schedule
@@ -33,6 +36,28 @@ def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
         if not isinstance(schedule.extras, tuple | list) or not all(each in EXTRAS for each in schedule.extras):
             allowed = ", ".join(map(repr, EXTRAS))
             raise ValueError(f"schedule {name!r} must have extras, a tuple of {allowed}, not {schedule.extras!r}")
+
+
+def serve_halves(algorithm: str) -> bool:
+    """Whether there is such an algorithm, and it has both halves of an all-reduce."""
+    with suppress(KeyError, ValueError):
+        return all(serves(algorithm, half) for half in ("reduce_scatter", "all_gather"))
+    return False
+
+
+def chosen_route(
+    options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], transport: Transport
+) -> tuple[Route, Proof]:
+    """The route that was chosen, for parameters of this type, and its proof.
+
+    Raises:
+        ValueError: it does not train, or does not go with the schedules, the algorithm or other options.
+    """
+    halves = transport.size > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
+    route = find_route(route_name(options.update, options.route), halves=halves)
+    proof = check_route(route, schedules, judged=options.judged)
+    check_algorithms(schedules, options.algorithm, route, transport)
+    return route, proof
 
 
 def check_algorithms(

@@ -21,7 +21,7 @@ from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import THREADS, patient
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import DTYPES, name_of
 from dear_mpi.models.layer import Layer, Loss, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
@@ -42,9 +42,8 @@ from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.log.times import Times
-from dear_mpi.training.options import Options, route_name
-from dear_mpi.training.rehearse import check_algorithms, check_route, rehearse
-from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.options import Options
+from dear_mpi.training.rehearse import chosen_route, rehearse
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Trainer
 
@@ -112,14 +111,12 @@ class Session(Checkpointed):
     def build(self, uses: Sequence[int] | None) -> dict[str, Any]:
         """Make all that needs no communication; return what must be equal on all ranks."""
         options, world = self.options, self.world
-        self.route = find_route(route_name(options.update, options.route))
-        self.proof = check_route(self.route, self.schedules, judged=options.judged)
-        check_algorithms(self.schedules, options.algorithm, self.route, world.transport)
         self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
         facts = options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
         dtype = line_dtype(layers)
+        self.route, self.proof = chosen_route(options, name_of(dtype), self.schedules, world.transport)
         wire = DTYPES.get(options.wire or self.route.wire or "", dtype)
         self.layout = layout_of(layers, wire, world.size)
         self.decisions = Decisions(self)

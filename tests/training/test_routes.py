@@ -4,16 +4,31 @@ import os
 import random
 from dataclasses import replace
 from functools import cache
+from shutil import copy
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from dear_mpi.cli.app import app
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.layers import SoftmaxCrossEntropy
+from dear_mpi.ranks.world import run_world
+from dear_mpi.training import Session
 from dear_mpi.training.routes import MAIN, WIRE, Pack, Route, Unpack, Update, all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.runs.compare import compare
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import Saving, train
+from dear_mpi.training.schedules import SCHEDULES
 from tests.rooms import ROOT
-from tests.training.route_checks import Early, Late, sequential, trained
+from tests.training.route_checks import RANKS, Early, Late, layers, sequential, trained
+from tests.training_checks import settings
 
-USERS = {name: find_route(f"{ROOT}/tests/routes/{name}.py:{name}") for name in ("half", "local", "int8")}
+NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8")}
+USERS = {name: find_route(path) for name, path in NAMES.items()}
 OTHER_LINE = {"gradients": "values", "values": "gradients", "codes": "values"}
 RANDOM = int(os.environ.get("ROUTES", "200"))
 EXACT = sequential()
@@ -153,3 +168,106 @@ def test_random_routes_are_refused_exactly_where_they_go_wrong():
             assert found.exact, f"{number}: {route}"
             assert not goes_wrong(route), f"{number}: {route}"
     assert accepted > RANDOM / 20
+
+
+# What users do with theirs --------------------------------------------------------------------------------------------
+
+
+def run(choices, ranks=RANKS, **how):
+    config = Config.of(settings(**{"model": "mlp", "schedule": "dear", "iterations": 8} | choices))
+    return run_world(lambda world: train(config, world, **how), threads=ranks)
+
+
+@pytest.mark.parametrize("route", USERS)
+def test_a_users_route_trains_under_every_schedule_to_the_same_bits(route):
+    schedules = [name for name in SCHEDULES if route != "local" or name != "fsdp"]
+    choices = {"route": NAMES[route], "fusion": "cut:8KB"}
+    found = [run({"schedule": name, **choices}) for name in schedules]
+    assert len({report["params_sha256"] for report in found}) == 1
+    assert found[0]["loss"][-1] < found[0]["loss"][0]
+
+
+@pytest.mark.parametrize("route", USERS)
+def test_it_goes_on_from_a_checkpoint(route, tmp_path):
+    """To the same bits on as many ranks; on others it goes on."""
+    choices = {"route": NAMES[route], "optimizer": "adam"}
+    whole, file = run({**choices, "iterations": 12}), tmp_path / "c.npz"
+    run({**choices, "iterations": 4}, saving=Saving(file))
+    copy(file, tmp_path / "other.npz")
+    assert (
+        run({**choices, "iterations": 12}, saving=Saving(file, resume=True))["params_sha256"] == whole["params_sha256"]
+    )
+    other = run({**choices, "iterations": 12}, ranks=2, saving=Saving(tmp_path / "other.npz", resume=True))
+    assert other["loss"][:4] == whole["loss"][:4]
+    assert other["loss"][-1] < other["loss"][0]
+
+
+def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
+    def body(transport, state=None):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, route=NAMES["int8"]) as session:
+            if state is not None:
+                session.load(state)
+            else:
+                draw = np.random.default_rng(transport.rank)
+                session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
+            kept = session.state()
+            return kept, session.arena.lines["residual"].copy()
+
+    before = run_loopback(3, body)
+    after = run_loopback(2, lambda transport: body(transport, before[0][0]))
+    lost, shared = (sum(line[:200] for _, line in found) for found in (before, after))
+    assert abs(lost).max() > 0
+    assert np.allclose(lost, shared, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"clip": 1.0}, "on the route 'local' they are not"),
+        ({"schedule": "fsdp"}, "on the route 'local' they differ between rounds"),
+        ({"iterations": 6}, "iterations must be divisible by 4, the iterations of a round of the route 'local', not 6"),
+        ({"update": "sharded"}, "update and route both say what buckets go through"),
+        ({"route": "mine.py:none"}, "does not exist: write it like path/to/mine.py:my_route"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(choices, said):
+    with pytest.raises((AgreedError, ValueError), match=said):
+        run({"route": NAMES["local"], **choices})
+
+
+def test_a_comparison_of_rounds_is_refused():
+    config = Config.of(settings(model="mlp", route=NAMES["local"]))
+    with pytest.raises(AgreedError, match="has rounds of 4 iterations, and a comparison is of iterations"):
+        run_world(lambda world: compare(config, world, ["dear"]), threads=2)
+
+
+def test_the_middle_of_a_round_is_no_place_to_stop():
+    def body(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, route=NAMES["local"]) as session:
+            session.step(np.zeros((4, 6)), np.zeros(4, int))
+
+    with pytest.raises(AgreedError, match="1 of the 4 iterations of a round are done"):
+        run_loopback(2, body)
+
+
+@pytest.mark.parametrize(
+    ("choices", "taken"),
+    [({}, "sharded"), ({"wire": "fp16"}, "full"), ({"algorithm": "recursive_doubling", "schedule": "wfbp"}, "full")],
+)
+def test_auto_takes_shards_where_that_gives_the_same_bits(choices, taken):
+    report = run({"update": "auto", **choices})
+    assert (report["update"], report["route"]) == (taken, taken)
+    assert report["params_sha256"] == run({"update": "full", **choices})["params_sha256"]
+
+
+def test_explain_shows_a_route_and_what_was_found(tmp_path):
+    shown = CliRunner().invoke(app, ["explain", "--route", NAMES["local"]])
+    assert shown.exit_code == 0
+    assert "all_gather values" in shown.output
+    assert "after each round of 4 iterations all ranks have the same values" in shown.output
+    (tmp_path / "mine.py").write_text(
+        "from dear_mpi.training.routes import *\nmine = Route('mine', out=(Pack(),), back=(Update(), Unpack()))\n"
+    )
+    wrong = CliRunner().invoke(app, ["explain", "--route", f"{tmp_path}/mine.py:mine"])
+    assert wrong.exit_code == 2
+    assert "leg 1 (update all on the engine thread), at line 'values' of bucket 0" in wrong.output

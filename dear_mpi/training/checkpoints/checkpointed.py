@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer, Parameter
@@ -55,7 +55,7 @@ class Checkpointed:
             said = (
                 f"{done} of the {period} iterations of a round are done, and until its end ranks have different values"
             )
-            raise CollectiveError(f"route {session.route.name!r}: {said}")
+            raise MismatchError(f"route {session.route.name!r}: {said}")
         what = "the ranks no longer train one model, as where forward changes a parameter in place"
         named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
         agree(session.world.transport, what, lambda: {name: f"checksum {checksum(each.value)}" for name, each in named})

@@ -16,12 +16,12 @@ times until a sleep is worth it, so the medians of most are 0.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.models.layer import layer_name
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.times import uses_s
@@ -126,8 +126,3 @@ def middle_half(samples: Array) -> Array:
     ordered, quarter = samples[samples[:, -1].argsort(kind="stable")], len(samples) // 4
     half: Array = ordered[quarter : len(samples) - quarter]
     return half
-
-
-def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a type on the command line."""
-    return next(name for name, each in DTYPES.items() if each == dtype)

@@ -122,7 +122,7 @@ def check_values(
             continue
         for leg, at, what in suspects:
             refuse(route, leg, at, bucket, what)
-        leg = [leg for leg in legs if line in leg.writes or leg is legs[-1]][-1]
+        *_, leg = [leg for leg in legs if line in leg.writes] or legs
         if not wrong:
             refuse(route, leg, line, bucket, f"leaves rank {rank} with other values than those of rank 0")
         turn, of = min(wrong)

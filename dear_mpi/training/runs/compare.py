@@ -15,7 +15,9 @@ from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.log.spans import Run
+from dear_mpi.training.options import route_name
 from dear_mpi.training.recording import Show, recorded, show_runs
+from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
@@ -139,6 +141,10 @@ def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> d
             raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")
     check_distinct("fusion", fusions, in_bytes)
     find_schedules(schedules)
+    route = find_route(route_name(config.update, config.route))
+    if route.period > 1:
+        what = f"has rounds of {route.period} iterations, and a comparison is of iterations that are alike"
+        raise ValueError(f"route {route.name!r} {what}: use train, or simulate")
     return {"fusions": tuple(fusions)}
 
 

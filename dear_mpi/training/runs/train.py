@@ -13,6 +13,7 @@ from dear_mpi.training.costs.communication import communication
 from dear_mpi.training.log.times import Times
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.recording import Show, recorded, show_runs
+from dear_mpi.training.routes.route import Route
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import describe, timing
@@ -81,6 +82,7 @@ def train(
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         room = config.iterations - len(losses)
         agree(world.transport, "train", lambda: job.decisions.check_room(room, profiled=profile is not None))
+        agree(world.transport, "train", lambda: check_rounds(job.route, config, saving))
 
         def behind(iterations: int) -> None:
             if progress is not None:
@@ -104,6 +106,19 @@ def train(
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report
+
+
+def check_rounds(route: Route, config: Config, saving: Saving | None) -> dict[str, Any]:
+    """See that a run, and all of its checkpoints, end where all ranks have the same values.
+
+    Raises:
+        ValueError: one does not.
+    """
+    for what, count in (("iterations", config.iterations), ("every", saving and saving.every)):
+        if count and count % route.period:
+            said = f"must be divisible by {route.period}, the iterations of a round of the route {route.name!r}"
+            raise ValueError(f"{what} {said}, not {count}")
+    return {}
 
 
 @dataclass

@@ -1,0 +1,64 @@
+"""Show a route: its legs, in order, and what its proof has found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from dear_mpi.reporting.terminal import console
+from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.legs import WIRE, Leg
+from dear_mpi.training.routes.proof import SIZE, Proof, prove
+from dear_mpi.training.routes.route import Route
+
+KEPT = {
+    "equal": "the optimiser's state is the same on all ranks",
+    "shard": "each rank keeps the optimiser's state of its shard alone",
+    "own": "each rank has an optimiser's state of its own",
+}
+STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_gather"; "all_reduce" starts both'}
+
+
+def explain_route(name: str) -> None:
+    """Print a route, and prove it.
+
+    Raises:
+        ValueError: there is none of this name.
+        RouteError: it does not train; what it is has been shown.
+    """
+    route, screen = find_route(name), console()
+    screen.print(legs_of(route))
+    lines = [f"{way}: {what}" for way, what in STARTED.items()]
+    try:
+        found = prove(route)
+        lines += ["", f"Proved on {SIZE} ranks, with the engine as early and as late as it can be:"]
+        lines += [f"- {line}" for line in told(route, found)]
+    finally:
+        screen.print("\n".join(lines), markup=False)
+
+
+def legs_of(route: Route) -> Table:
+    """A row for each leg."""
+    table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
+    for way, legs in (("out", route.out), ("back", route.back)):
+        for leg in legs:
+            thread, lines = "engine" if leg.on == WIRE else "main", (", ".join(leg.reads), ", ".join(leg.writes))
+            table.add_row(way, with_period(leg), thread, *lines)
+    return table
+
+
+def with_period(leg: Leg) -> str:
+    """A leg, with how often it is done."""
+    return f"{leg}{f', every {leg.every} iterations' * (leg.every > 1)}"
+
+
+def told(route: Route, proof: Proof) -> Iterator[str]:
+    """What was found, in words."""
+    yield "each gradient of each rank counts once"
+    when = "iteration" if proof.alike else f"round of {route.period} iterations"
+    yield f"after each {when} all ranks have the same values"
+    yield f"these have {'the bits of full' if proof.exact else 'other bits than those of full'}"
+    yield KEPT[proof.state]
+    if not proof.summed:
+        yield "gradients are not summed before they are used: clip and loss_scale do not apply"
