@@ -39,7 +39,17 @@ LAYERS = list(ROOMS)
 # argument names its type (below `if TYPE_CHECKING`), and that is no import.
 TRAINING = (
     *("learning_rate", "facts", "routes", "line", "log", "fusion", "fabric", "costs", "schedules", "profiles"),
-    *("trainer", "virtual_trainer", "options", "in_time", "rehearse", "tuning", "decisions", "checkpoints"),
+    *(
+        "trainer",
+        "virtual_trainer",
+        "options",
+        "in_time",
+        "rehearse",
+        "chosen_route",
+        "tuning",
+        "decisions",
+        "checkpoints",
+    ),
     *("layer_use", "session", "hooked", "torch_session", "recording", "runs"),
 )
 

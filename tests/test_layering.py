@@ -29,6 +29,7 @@ IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",
     "dear_mpi.collectives.program.user_file",
     "dear_mpi.bench.gloo",
+    "dear_mpi.training.__init__",
     "dear_mpi.kernels.array",
     "dear_mpi.kernels.dispatch",
 }

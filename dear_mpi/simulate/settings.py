@@ -11,11 +11,11 @@ from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.simulate.compute import Source, source_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.pace import parse_jitter
+from dear_mpi.training.fabric.loss_scale import is_judged
 from dear_mpi.training.fusion.policies import in_bytes
-from dear_mpi.training.options import is_judged, route_name
 from dear_mpi.training.profiles.profile import Profile
 from dear_mpi.training.rehearse import serve_halves
-from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.find import find_route, route_name
 from dear_mpi.training.routes.route import Route
 
 NOISY_ITERATIONS = 20

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
-from numbers import Real
 from typing import Any
 
 from dear_mpi.collectives.program.user_file import source_text
@@ -12,12 +10,10 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.ranks.streams import STREAMS
+from dear_mpi.training.fabric.loss_scale import is_judged
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.routes.find import AUTO, FULL, MINE
-
-LOSS_SCALES = ("none", "dynamic")
-UPDATES = ("full", "sharded", AUTO)
+from dear_mpi.training.routes.find import MINE, route_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,29 +108,3 @@ class Options:
     def judged(self) -> bool:
         """Whether all gradients are looked at before any of them is used."""
         return is_judged(self.clip, self.loss_scale)
-
-
-def route_name(update: str | None, route: str | None) -> str:
-    """The name of a route, from what a user gave of both.
-
-    Raises:
-        ValueError: both were given, or there is no such way to update.
-    """
-    if update is not None:
-        lookup("update", update, dict.fromkeys(UPDATES))
-        if route is not None:
-            raise ValueError(f"update and route both say what buckets go through: give {update!r} or {route!r}")
-    return route or update or FULL.name
-
-
-def is_judged(clip: float | None, loss_scale: str) -> bool:
-    """See ``Options.judged``.
-
-    Raises:
-        ValueError: a value is not allowed.
-    """
-    lookup("loss_scale", loss_scale, dict.fromkeys(LOSS_SCALES))
-    number = isinstance(clip, Real) and not isinstance(clip, bool)
-    if clip is not None and (not number or not 0 < clip < math.inf):
-        raise ValueError(f"clip must be a norm above zero, not {clip!r}")
-    return clip is not None or loss_scale != "none"

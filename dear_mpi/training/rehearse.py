@@ -8,12 +8,9 @@ from contextlib import suppress
 from numbers import Real
 
 from dear_mpi.collectives.plans.proof import serves
-from dear_mpi.collectives.plans.runners import check_algorithm
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time
-from dear_mpi.training.options import Options, route_name
-from dear_mpi.training.routes.find import EXTRAS, find_route
+from dear_mpi.training.routes.find import EXTRAS
 from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import WAYS, Route
 from dear_mpi.training.schedules import Schedule
@@ -43,38 +40,6 @@ def serve_halves(algorithm: str) -> bool:
     with suppress(KeyError, ValueError):
         return all(serves(algorithm, half) for half in ("reduce_scatter", "all_gather"))
     return False
-
-
-def chosen_route(
-    options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], transport: Transport
-) -> tuple[Route, Proof]:
-    """The route that was chosen, for parameters of this type, and its proof.
-
-    Raises:
-        ValueError: it does not train, or does not go with the schedules, the algorithm or other options.
-    """
-    halves = transport.size > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
-    route = find_route(route_name(options.update, options.route), halves=halves)
-    proof = check_route(route, schedules, judged=options.judged)
-    check_algorithms(schedules, options.algorithm, route, transport)
-    return route, proof
-
-
-def check_algorithms(
-    schedules: Mapping[str, type[Schedule]], algorithm: str, route: Route, transport: Transport
-) -> None:
-    """See that schedules can run with the algorithm that was chosen.
-
-    Raises:
-        ValueError: they do not.
-    """
-    for name, schedule in schedules.items():
-        wanted = tuple(dict.fromkeys(leg.name for each in schedule.collectives for leg in route.collectives(each)))
-        try:
-            check_algorithm(algorithm, transport, *wanted)
-        except ValueError as error:
-            by = f" on the route {route.name!r}" * (route.name != "full")
-            raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
 
 
 def check_route(route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool) -> Proof:

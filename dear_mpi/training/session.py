@@ -26,7 +26,8 @@ from dear_mpi.models.layer import Layer, Loss, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.checkpoints.checkpointed import Checkpointed
-from dear_mpi.training.costs.wire_cost import WirePrices
+from dear_mpi.training.chosen_route import chosen_route
+from dear_mpi.training.costs.wire_prices import WirePrices
 from dear_mpi.training.decisions import Decisions, Start
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
@@ -43,7 +44,7 @@ from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.log.times import Times
 from dear_mpi.training.options import Options
-from dear_mpi.training.rehearse import chosen_route, rehearse
+from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Trainer
 

@@ -7,7 +7,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD, Adam
 from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
 from dear_mpi.training import Session
-from dear_mpi.training.options import UPDATES
+from dear_mpi.training.routes.find import UPDATES
 from dear_mpi.training.schedules import SCHEDULES
 from tests.training_checks import on_all
 

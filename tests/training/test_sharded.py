@@ -13,8 +13,7 @@ from dear_mpi.training import Session
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.order import LOSS, VERDICT
 from dear_mpi.training.learning_rate import Cosine
-from dear_mpi.training.options import UPDATES
-from dear_mpi.training.routes.find import SHARDED
+from dear_mpi.training.routes.find import SHARDED, UPDATES
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
 from tests.training_checks import KINDS
 

@@ -5,7 +5,11 @@ Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2; t
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
+from dear_mpi.kernels.lookup import lookup
+
+LOSS_SCALES = ("none", "dynamic")
 LEAST = 1.0
 
 
@@ -47,3 +51,16 @@ class LossScale:
         self.good += 1
         if self.good == self.interval:
             self.scale, self.good = self.scale * 2, 0
+
+
+def is_judged(clip: float | None, loss_scale: str) -> bool:
+    """Whether all gradients are looked at before any of them is used.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
+    lookup("loss_scale", loss_scale, dict.fromkeys(LOSS_SCALES))
+    number = isinstance(clip, Real) and not isinstance(clip, bool)
+    if clip is not None and (not number or not 0 < clip < math.inf):
+        raise ValueError(f"clip must be a norm above zero, not {clip!r}")
+    return clip is not None or loss_scale != "none"

@@ -11,6 +11,7 @@ from dear_mpi.training.routes.legs import MAIN, Collective, Pack, Unpack, Update
 from dear_mpi.training.routes.route import Route
 
 AUTO = "auto"
+UPDATES = ("full", "sharded", AUTO)
 MINE = "my_route"  # what messages call a user's
 FULL = Route(
     "full",
@@ -31,6 +32,19 @@ EXTRAS = {
     "negotiation": Collective(name="all_reduce", line="readiness", op="min", few=True, called="negotiation"),
     "second all_gather": Collective(name="all_gather", line="values", called="second all_gather"),
 }
+
+
+def route_name(update: str | None, route: str | None) -> str:
+    """The name of a route, from what a user gave of both.
+
+    Raises:
+        ValueError: both were given, or there is no such way to update.
+    """
+    if update is not None:
+        lookup("update", update, dict.fromkeys(UPDATES))
+        if route is not None:
+            raise ValueError(f"update and route both say what buckets go through: give {update!r} or {route!r}")
+    return route or update or FULL.name
 
 
 def find_route(name: str, *, halves: bool = False) -> Route:

@@ -15,9 +15,8 @@ from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.log.spans import Run
-from dear_mpi.training.options import route_name
 from dear_mpi.training.recording import Show, recorded, show_runs
-from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.find import find_route, route_name
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job

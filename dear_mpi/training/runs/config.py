@@ -15,8 +15,8 @@ from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import Options, route_name
-from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.options import Options
+from dear_mpi.training.routes.find import find_route, route_name
 
 IN_FILE = "FILE.py:NAME"  # the kind of all models of users
 # What trains each model well on the data it is meant for; flags override it.

@@ -12,8 +12,7 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.data import Examples
 from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.world import World
-from dear_mpi.training.options import route_name
-from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.find import find_route, route_name
 from dear_mpi.training.runs.config import Config
 
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dear_mpi.training.costs.plan_cost import plan_s
-from dear_mpi.training.costs.wire_cost import WirePrices
+from dear_mpi.training.costs.wire_prices import WirePrices
 from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.tuning.sizes import START, size_text
