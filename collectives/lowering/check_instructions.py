@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
-from dear_mpi.collectives.lowering.messages import Grid, messages
+from dear_mpi.collectives.lowering.messages import WHOLE, Grid, Portion, messages
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.lanes import Lane
@@ -21,26 +21,48 @@ from dear_mpi.collectives.program.replay import Row, run
 
 
 def check_instructions(
-    programs: Sequence[Program], chunks: Sequence[int], segment: int, *, window: int = WINDOW, staged: bool = False
+    programs: Sequence[Program],
+    chunks: Sequence[int],
+    segment: int,
+    *,
+    window: int = WINDOW,
+    staged: bool = False,
+    portions: Sequence[Portion] = (WHOLE,),
 ) -> None:
     """Run the instruction lists of all ranks for one buffer.
 
     Args:
         chunks, segment, window, staged: as for ``messages`` and ``write_instructions``.
+        portions: carried out one after the other.
 
     Raises:
         ProgramError: naming the rank, the step and the message.
     """
     grid = Grid(chunks, segment)
     cells = [stop - start for start, stop in zip(grid.first_cell, grid.first_cell[1:], strict=False)]
-    listings = [write_instructions(messages(program, chunks, segment), window, staged=staged) for program in programs]
-    ranks = [SymbolicRank(program, listing, cells) for program, listing in zip(programs, listings, strict=True)]
-    lanes: Lanes = defaultdict(Lane)
-    while any([rank.walk(lanes) for rank in ranks]):
-        for lane in lanes.values():
-            meet(lane)
-    for rank, replayed in zip(ranks, run(programs), strict=True):
-        rank.check_end([mask for mask, count in zip(replayed.row, cells, strict=True) for _ in range(count)])
+    rows = [initial(program, cells) for program in programs]
+    for portion in portions:
+        cut = [messages(program, chunks, segment, portion) for program in programs]
+        listings = [write_instructions(each, window, staged=staged) for each in cut]
+        ranks = [SymbolicRank(*each) for each in zip(range(len(programs)), listings, rows, strict=True)]
+        lanes: Lanes = defaultdict(Lane)
+        while any([rank.walk(lanes) for rank in ranks]):
+            for lane in lanes.values():
+                meet(lane)
+        for rank in ranks:
+            rank.check_over()
+    for number, (row, replayed) in enumerate(zip(rows, run(programs), strict=True)):
+        expected = [mask for mask, count in zip(replayed.row, cells, strict=True) for _ in range(count)]
+        if row != expected:
+            cell = next(cell for cell, mask in enumerate(row) if mask != expected[cell])
+            raise ProgramError(f"rank {number} ends with the wrong data in cell {cell} of the buffer")
+
+
+def initial(program: Program, cells: Sequence[int]) -> Row:
+    """What a rank holds at first of each cell."""
+    begins, rank = COLLECTIVES[program.collective].begins, program.rank
+    owners = [program.owner(chunk) for chunk, count in enumerate(cells) for _ in range(count)]
+    return [1 << rank if begins(rank, owner) else 0 for owner in owners]
 
 
 def meet(lane: Lane[Sent, Received]) -> None:
@@ -58,11 +80,8 @@ def meet(lane: Lane[Sent, Received]) -> None:
 class SymbolicRank:
     """One rank on its way through its instructions; ``row`` is what it holds of each cell."""
 
-    def __init__(self, program: Program, listing: InstructionList, cells: Sequence[int]) -> None:
-        begins = COLLECTIVES[program.collective].begins
-        owners = [program.owner(chunk) for chunk, count in enumerate(cells) for _ in range(count)]
-        self.rank, self.listing, self.position = program.rank, listing, 0
-        self.row: Row = [1 << self.rank if begins(self.rank, owner) else 0 for owner in owners]
+    def __init__(self, rank: int, listing: InstructionList, row: Row) -> None:
+        self.rank, self.listing, self.position, self.row = rank, listing, 0, row
         self.over: set[int] = set()
         self.waited: set[int] = set()
         self.arriving: set[int] = set()  # cells that a receive writes to
@@ -161,14 +180,11 @@ class SymbolicRank:
                 raise ProgramError(f"{self.where(number)}: is combined twice")
             self.write(number, [mask | other for mask, other in zip(arrived, held, strict=True)])
 
-    def check_end(self, expected: Row) -> None:
-        """The instructions are over, and left what the program says."""
+    def check_over(self) -> None:
+        """The instructions are over."""
         if self.position < len(self.listing.instructions):
             waits = [n for n in self.listing.instructions[self.position].waits if n not in self.over]
             raise ProgramError(f"{self.where(waits[0])}: is waited for in vain")
-        if self.row != expected:
-            cell = next(cell for cell, mask in enumerate(self.row) if mask != expected[cell])
-            raise ProgramError(f"rank {self.rank} ends with the wrong data in cell {cell} of the buffer")
 
 
 Sent = tuple[SymbolicRank, int, Row]  # the sender, the number of its message, and what that held

@@ -1,21 +1,46 @@
 """Cut the transfers of a program into messages: what really crosses the wire for one buffer.
 
 Each chunk is divided into cells of at most one segment. A message is a run of neighbouring cells that together
-fit in one segment; so large chunks are pipelined, and small chunks that travel together share a message.
+fit in one segment; so large chunks are pipelined, and small chunks that travel together portion a message.
 
     chunk 0                  chunk 1               chunk 2
     |cell|cell|cell|ce|      |cell|cell|cell|      |cell|cell|cell|
 
 Both ends of a transfer cut it in the same way, from the same numbers. An empty chunk has no cell and sends no
 message. Dependencies are tracked by cell, not by chunk.
+
+A collective may be carried out in turns, each of which takes some cells of every chunk, the same on all ranks. What
+happens to a cell depends on that cell alone, so turns may come in any order, with other collectives between them, and
+all of them together give the same bits as the whole.
 """
 
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dear_mpi.collectives.program.program import Program, Receive, Send
+
+
+class Portion(NamedTuple):
+    """Of the cells of each chunk: from ``first`` of so many equal parts to before ``last``."""
+
+    first: int
+    last: int
+    of: int
+
+    def cells(self, chunk: range) -> range:
+        """Those of a chunk.
+
+        >>> Portion(0, 1, 2).cells(range(5, 10)), Portion(1, 2, 2).cells(range(5, 10))
+        (range(5, 7), range(7, 10))
+        """
+        first, last = (chunk.start + len(chunk) * border // self.of for border in (self.first, self.last))
+        return range(first, last)
+
+
+WHOLE = Portion(0, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -34,12 +59,13 @@ class Message:
     incoming: bool
 
 
-def messages(program: Program, chunks: Sequence[int], segment: int) -> list[Message]:
+def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
     """All messages of one rank.
 
     Args:
         chunks: the borders between the chunks of the buffer, from 0 to its count (``Partition.chunks``).
         segment: the most elements in a message.
+        portion: the cells that they are about.
 
     Sorted by step; in each step the sends, which read what the buffer held before, come before the receives.
     """
@@ -52,7 +78,7 @@ def messages(program: Program, chunks: Sequence[int], segment: int) -> list[Mess
             incoming = isinstance(transfer, Receive)
             combine = isinstance(transfer, Receive) and transfer.combine
             numbers = numbering[transfer.peer, incoming]
-            for cells in grid.runs(transfer.chunks):
+            for cells in grid.runs(transfer.chunks, portion):
                 start, stop = grid.borders[cells.start], grid.borders[cells.stop]
                 found.append(Message((number, next(numbers)), transfer.peer, start, stop, cells, combine, incoming))
     return found
@@ -71,9 +97,17 @@ class Grid:
         self.first_cell.append(len(self.borders))
         self.borders.append(chunks[-1])
 
-    def runs(self, chunks: range) -> Iterator[range]:
-        """The cells of these chunks, split into runs that fit in a segment each."""
-        cells = range(self.first_cell[chunks.start], self.first_cell[chunks.stop])
+    def runs(self, chunks: range, portion: Portion) -> Iterator[range]:
+        """The cells of these chunks, or a portion of each chunk's, split into runs that fit in a segment each."""
+        first_cell = self.first_cell
+        if portion == WHOLE:
+            yield from self.split(range(first_cell[chunks.start], first_cell[chunks.stop]))
+        else:
+            for chunk in chunks:
+                yield from self.split(portion.cells(range(first_cell[chunk], first_cell[chunk + 1])))
+
+    def split(self, cells: range) -> Iterator[range]:
+        """Neighbouring cells as runs that fit in a segment each."""
         first = cells.start
         for cell in cells:
             if self.borders[cell + 1] - self.borders[first] > self.segment:

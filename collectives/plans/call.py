@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, default_segment, pick, rules_of
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.partition import Partition
@@ -45,6 +46,7 @@ class Call:
     root: int
     alike: bool = False
     counts: Sequence[int] | None = None
+    portion: Portion = WHOLE
 
     @cached_property
     def rules(self) -> Sequence[Rule] | None:
@@ -75,7 +77,7 @@ class Call:
 
     @property
     def shared_rules(self) -> list[Rule]:
-        """The rules of this collective for ranks that share memory."""
+        """The rules of this collective for ranks that portion memory."""
         rules = [rule for rule in self.rules or () if rule.collective == self.collective]
         return [rule for rule in rules if runner_of(rule.algorithm) == "shared"]
 
@@ -105,6 +107,8 @@ class Call:
         check_op(self.op, self.x.dtype, self.collective)
         if self.segment_bytes is not None:
             check_segment(self.segment_bytes, self.x.dtype.itemsize)
+        if self.portion != WHOLE and (self.out is not None or self.op == "average"):
+            raise ValueError("portion must be left out where out is given or op is an average: both are of the whole")
         if type(self.root) is not int:
             raise ValueError(f"root must be a whole number, not {self.root!r}")
         rooted = COLLECTIVES[self.collective].rooted
@@ -123,6 +127,7 @@ class Call:
             "weights": None if self.weights is None else tuple(self.weights),
             "counts": None if self.counts is None else tuple(self.counts),
             "root": self.root,
+            "portion": tuple(self.portion),
             "whether out is given": self.collective == "reduce_scatter" and self.out is not None,
         }
 
@@ -154,7 +159,7 @@ class Call:
             if array.size != count:
                 raise ValueError(f"{name} must have {count} elements on rank {rank} of {size}, not {array.size}")
         if array_module(self.x).may_share_memory(self.x, self.out):
-            raise ValueError("out must not share memory with x; leave it out to work in place")
+            raise ValueError("out must not portion memory with x; leave it out to work in place")
 
 
 def plain(value: Any) -> Any:

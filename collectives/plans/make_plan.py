@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.call import Call, plain
 from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
@@ -48,6 +49,7 @@ def make_plan(
     root: int = 0,
     slab: Slab | None = None,
     alike: bool = False,
+    portion: Portion = WHOLE,
     debug: bool = False,
     **unknown: NoReturn,
 ) -> Plan:
@@ -70,6 +72,8 @@ def make_plan(
         slab: what the plan's own memory is taken from. If not given, the plan makes a slab of its own.
         alike: whether ``auto`` picks one algorithm for an all_reduce, a reduce_scatter and an all_gather of the same
             buffer, so that a reduce_scatter and an all_gather together give the bits of an all_reduce.
+        portion: the cells of each chunk that the plan is about (``lowering/messages.py``): plans whose portions make up
+            the whole, run in any order, have the bits of one plan. Only algorithms that send messages can.
         debug: whether the ranks compare, before every run, which plan they run and how often they have run it.
 
     Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
@@ -80,7 +84,9 @@ def make_plan(
         MismatchError: the ranks do not agree.
     """
     transport = transport_of(comm)
-    asked = Call(collective, x, out, algorithm, plain(op), plain(segment_bytes), weights, plain(root), alike, counts)
+    asked = Call(
+        collective, x, out, algorithm, plain(op), plain(segment_bytes), weights, plain(root), alike, counts, portion
+    )
     options = {"debug": debug, "alike": alike, "a slab": slab is not None}
     return transport.one_thread.run(prepare, asked, transport, slab, options, [*unknown])
 
@@ -100,6 +106,8 @@ def prepare(
     work = workspace_of(asked, transport.rank, transport.size)
     reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)
+    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # alike on all ranks
+        raise ValueError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
     run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
     if options["debug"]:
         work = replace(work, before=[run_checker(transport, f"{call.collective} number {tag}"), *work.before])

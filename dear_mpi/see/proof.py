@@ -10,6 +10,7 @@ from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.lowering.check_instructions import check_instructions
 from dear_mpi.collectives.lowering.check_phases import check_phases
 from dear_mpi.collectives.lowering.instructions import WINDOW
+from dear_mpi.collectives.lowering.messages import Portion
 from dear_mpi.collectives.lowering.phases import Share, phases
 from dear_mpi.collectives.plans.tuning import MOST_POSTED
 from dear_mpi.collectives.program.errors import ProgramError
@@ -57,9 +58,12 @@ def uncollected() -> Iterator[None]:
 
 
 def prove_messages(written: Sequence[Program]) -> None:
-    """The instructions of all ranks, however chunks are cut, and however many messages are posted at a time."""
+    """The instructions of all ranks, however chunks are cut, and however many messages are posted at a time; in
+    portions, too."""
     for (length, segment), window in product(CUTS, WINDOWS):
         check_instructions(written, range(0, written[0].chunks * length + 1, length), segment, window=window)
+    thirds = [Portion(number, number + 1, SEGMENTS) for number in reversed(range(SEGMENTS))]
+    check_instructions(written, range(0, written[0].chunks * SEGMENTS + 1, SEGMENTS), 1, portions=thirds)
 
 
 def prove_memory(written: Sequence[Program]) -> None:

@@ -16,7 +16,7 @@ from copy import copy
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
 from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
-from dear_mpi.collectives.lowering.messages import Message, messages
+from dear_mpi.collectives.lowering.messages import WHOLE, Message, Portion, messages
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
 from dear_mpi.collectives.plans.message_buffers import MessageBuffers
@@ -63,6 +63,7 @@ def prepare(task: Task) -> InstructionRun:
         staged=not transport.memory.takes(task.buffer),
         slab=task.slab,
         window=window_of(transport.hosts, call.segment * call.x.dtype.itemsize),
+        portion=call.portion,
     )
 
 
@@ -77,6 +78,7 @@ class MessagesRun(InstructionRun):
         staged: whether messages pass through pinned host memory, because the transport does not take the buffer's.
         slab: where side buffers are taken from, unless they are staged.
         window: how many messages of a lane are posted at a time.
+        portion: the cells that it is about.
 
     Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine (staged: for each
     peer and direction); more only where a step sends and receives the same chunks in other portions, which none of
@@ -96,9 +98,10 @@ class MessagesRun(InstructionRun):
         staged: bool = False,
         slab: Slab | None = None,
         window: int = WINDOW,
+        portion: Portion = WHOLE,
     ) -> None:
         self.op, self.transport, self.tag, self.settled = op, transport, tag, event_for(buffer)
-        self.listing = write_instructions(messages(program, chunks, segment), window, staged=staged)
+        self.listing = write_instructions(messages(program, chunks, segment, portion), window, staged=staged)
         side_memory = Slab.pinned(buffer) if staged else slab or Slab.beside(buffer)
         self.buffers = MessageBuffers(self.listing, program.rank, buffer, side_memory)
         self.bind_all()
