@@ -22,7 +22,7 @@ from dear_mpi.training.fabric.exact import COUNT
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.fusion.by_time import check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders
-from dear_mpi.training.line.bucket import Cut
+from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.routes.find import collectives_of, priced
 from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.schedules import Schedule, own_fusion
@@ -93,7 +93,7 @@ class Scenario:
             judged=settings.judged,
             iterations=settings.counted,
             loss_s=self.loss_s,
-            verdict_s=self.few_s(VERDICT_BYTES),
+            verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
             contention=self.contention,
             compute=self.pace,
             noise=Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed),
@@ -116,7 +116,14 @@ class Scenario:
                 sizes = [self.nbytes(leg, count) for count in counts]
                 seconds = self.prices.seconds(self.algorithm, leg.name, sizes)
                 table[leg] = dict(zip(counts, map(float, seconds), strict=True))
-        return lambda leg, bucket: table[leg][bucket.count]
+
+        def price(leg: Collective, bucket: Bucket) -> float:
+            if bucket.count not in table[leg]:  # a portion of a bucket
+                sizes = [self.nbytes(leg, bucket.count)]
+                table[leg][bucket.count] = float(self.prices.seconds(self.algorithm, leg.name, sizes)[0])
+            return table[leg][bucket.count]
+
+        return price
 
     def nbytes(self, leg: Collective, count: int) -> int:
         """What a collective has of so many elements, in equal shards."""

@@ -7,7 +7,6 @@ Every rank decides from the same figures, the means over ranks, and they compare
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -19,17 +18,16 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric import Fabric
-from dear_mpi.training.fabric.foresight import Nominal
-from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.in_time import in_time
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.log.times import pass_s
 from dear_mpi.training.rehearse import rehearse
-from dear_mpi.training.routes.find import priced
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of
+from dear_mpi.training.virtual_trainer import Costs, best_order
 
 if TYPE_CHECKING:
     from dear_mpi.training.session import Session
@@ -63,7 +61,7 @@ class Decisions:
 
     def __init__(self, session: Session) -> None:
         self.session: Session = proxy(session)  # no cycle: the memory of a session that is over goes at once
-        self.orders: dict[tuple[str, Cut], Sequence[Key] | None] = {}  # that were decided before
+        self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # that were decided before
         self.by_time: str | None = None
         self.tuning = Tuning(session.options.fusion)
 
@@ -88,7 +86,8 @@ class Decisions:
         self.waiting: dict[str, list[Array]] = {}
         for name, schedule in self.session.schedules.items():
             if self.by_time is None and (name, self.session.buckets) in self.orders:
-                self.session.trainers[name].schedule.order = self.orders[name, self.session.buckets]
+                order = self.session.trainers[name].schedule.order = self.orders[name, self.session.buckets]
+                self.session.fabric.prepare_turns(order or ())
             elif schedule.foresees or self.by_time is not None:
                 self.waiting[name] = []
 
@@ -139,24 +138,26 @@ class Decisions:
             self.waiting.pop(name, None)
         schedule = session.trainers[name].schedule
         if schedule.foresees:
-            price = priced(session.route, session.prices.of((*schedule.collectives, *schedule.extras)))
-            nominal = Nominal(forward_s, backward_s, price, judged=session.options.judged)
-            agree(session.world.transport, session.name, lambda: self.order(name, nominal))
+            price = session.prices.of((*schedule.collectives, *schedule.extras))
+            options: dict[str, Any] = {"parts": session.options.accumulate, "portions": session.fabric.portions}
+            costs = Costs(forward_s=forward_s, backward_s=backward_s, price=price, ranks=session.world.size, **options)
+            agree(session.world.transport, session.name, lambda: self.order(name, costs))
+            session.fabric.prepare_turns(schedule.order or ())
 
-    def order(self, name: str, nominal: Nominal) -> dict[str, Any]:
+    def order(self, name: str, costs: Costs) -> dict[str, Any]:
         """Let a schedule order its iteration, and rehearse that; what ranks compare. Not collective."""
         session = self.session
         schedule, kind = session.trainers[name].schedule, session.schedules[name]
         rules = session.rules(name, session.buckets)
         rules.point = ("ordered", ())
-        order = in_time(rules, lambda: tuple(schedule.ordered(nominal) or ()))
+        order = in_time(rules, lambda: best_order(schedule, kind, rules, costs))
 
         class Ordered(kind):  # type: ignore[misc, valid-type]
             def __init__(self, fabric: Fabric) -> None:
                 super().__init__(fabric)
-                self.order = order or None
+                self.order = order
 
         uses, parts = len(session.layout.uses), session.options.accumulate
         rehearse(Ordered, session.rules(name, session.buckets), uses, accumulate=parts)
-        self.orders[name, session.buckets] = schedule.order = order or None
+        self.orders[name, session.buckets] = schedule.order = order
         return {f"the order of {name}": sha256(repr(order).encode()).hexdigest()}

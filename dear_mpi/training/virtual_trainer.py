@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.models.layers.synthetic import NoLoss
-from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.fabric.foresight import Nominal, portions_of
+from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, Slowdown, VirtualFabric
 from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse, steady
+from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.times import Times
 from dear_mpi.training.routes.find import priced
 from dear_mpi.training.schedules import Schedule
@@ -35,6 +37,7 @@ class Costs:
         rest_s: of an iteration between forward and backward, for what is no layer.
         ranks: their number.
         slowdown: see ``VirtualFabric``.
+        portions: see ``Nominal``.
     """
 
     forward_s: Sequence[float]
@@ -47,6 +50,7 @@ class Costs:
     rest_s: float = 0.0
     ranks: int = 1
     slowdown: Callable[[float], Slowdown] | None = None
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: portions_of(bucket.nbytes)
 
 
 class VirtualTrainer(Trainer):
@@ -84,14 +88,19 @@ class VirtualTrainer(Trainer):
         )
         schedule, times = kind(fabric), zip(costs.forward_s, costs.backward_s, strict=True)
         if foreseen:
-            price = priced(rules.route, costs.price)
-            nominal = Nominal(costs.forward_s, costs.backward_s, price, judged=rules.judged)
-            schedule.order = tuple(schedule.ordered(nominal) or ()) or None
+            schedule.order = best_order(schedule, kind, rules, costs)
         uses = [VirtualUse(fabric, number, *each, noise) for number, each in enumerate(times)]
         meter = VirtualMeter(fabric, costs.rest_s)
         super().__init__(uses, NoLoss(), meter, schedule, rules, accumulate=costs.parts)
         self.virtual = fabric
         self.first = False  # there are no gradients to inspect, and no flush after that
+
+    @classmethod
+    def following(cls, order: Sequenced | None, kind: type[Schedule], rules: Rules, costs: Costs) -> VirtualTrainer:
+        """One whose schedule has an order, and a book of its own."""
+        trainer = cls(kind, rules.another(), costs, foreseen=False)
+        trainer.schedule.order = order
+        return trainer
 
     def warm_up(self) -> None:
         """Fill the pipeline."""
@@ -101,3 +110,21 @@ class VirtualTrainer(Trainer):
     def one(self) -> Times:
         """An iteration."""
         return self.iteration(np.zeros(0), np.zeros(0), 0)[1]
+
+
+def best_order(schedule: Schedule, kind: type[Schedule], rules: Rules, costs: Costs) -> Sequenced | None:
+    """Of the orders of an iteration that a schedule proposes, the one that takes the least time.
+
+    Args:
+        schedule: one of this kind, with a fabric that has the buckets.
+    """
+    price = priced(rules.route, costs.price)
+    nominal = Nominal(costs.forward_s, costs.backward_s, price, judged=rules.judged, portions=costs.portions)
+    orders = list(dict.fromkeys(tuple(order or ()) or None for order in schedule.orders(nominal)))
+
+    def seconds(order: Sequenced | None) -> float:
+        trainer = VirtualTrainer.following(order, kind, rules, costs)
+        trainer.warm_up()
+        return trainer.one().iteration_s
+
+    return orders[0] if len(orders) == 1 else min(orders, key=seconds)

@@ -23,25 +23,27 @@ class OwnThread(Engine):
     def serve(self):
         """Nothing: the thread ends."""
 
-    def submit(self, steps, key):
-        handle = super().submit(steps, key)
+    def submit(self, steps, key, split=None):
+        handle = super().submit(steps, key, split)
         wait = handle.wait
         handle.wait = lambda: (self.run(), wait())
         return handle
 
     def run(self):
         while not self.queue.empty():
-            handle = self.queue.get()
-            if handle is not None:
-                handle.carry_out(self.log)
-                handle.over.set()
+            item = self.queue.get()
+            if item is not None:
+                turn, handle = item
+                handle.carry_out(self.log, turn)
+                if turn.ends:
+                    handle.over.set()
 
 
 class Early(OwnThread):
     """As soon as it is started."""
 
-    def submit(self, steps, key):
-        handle = super().submit(steps, key)
+    def submit(self, steps, key, split=None):
+        handle = super().submit(steps, key, split)
         self.run()
         return handle
 

@@ -236,11 +236,11 @@ def test_an_order_that_would_wait_for_ever_is_refused_by_all_ranks(monkeypatch):
 def test_ranks_that_decide_apart_are_told(monkeypatch):
     def body(transport):
         class Apart(DearEager):
-            def ordered(self, nominal):
+            def orders(self, nominal):
                 reduces, gathers = (
                     [(each, bucket.index) for bucket in self.fabric.buckets] for each in self.collectives
                 )
-                return reduces + gathers[:: -1 if transport.rank else 1]
+                return [reduces + gathers[:: -1 if transport.rank else 1]]
 
         with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="none") as session:
             hooks = Apart(session.fabric)

@@ -55,11 +55,12 @@ def fill_own(
     session: Session, name: str, line: Array, arrays: dict[str, Array], about: dict[str, Any], *, share: float
 ) -> None:
     """Collective: the same for an array that each rank may have had for itself: its own on as many ranks as before, or
-    else a share of all ranks' sum."""
+    else a share of all ranks' sum, as where ranks are to have the same now."""
     if name not in about.get("own", []):
         fill(session, name, line, arrays)
         return
-    row, alike = line.copy(), about["ranks"] == session.world.size
+    alike = about["ranks"] == session.world.size and name in own_names(session)
+    row = line.copy()
     line[...] = 0
     for rank in range(about["ranks"]):
         fill(session, f"{name}@{rank}", row, arrays)

@@ -15,11 +15,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
-from dear_mpi.training.fabric.order import Key, Order
+from dear_mpi.training.fabric.order import Key, Order, Sequenced, Turn
 from dear_mpi.training.log.log import Log
 
 GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; after one on a single rank, they may not
@@ -34,6 +34,9 @@ class Step(NamedTuple):
     call: Callable[[], object]
 
 
+Split: TypeAlias = Callable[[Turn], Sequence[Step]]
+
+
 class PlanHandle:
     """A plan under way: the buffer is the plan's until ``wait`` has returned.
 
@@ -41,8 +44,9 @@ class PlanHandle:
     the steps.
     """
 
-    def __init__(self, steps: Sequence[Step], key: Key, streams: Streams) -> None:
+    def __init__(self, steps: Sequence[Step], key: Key, streams: Streams, split: Split | None = None) -> None:
         self.steps, self.label, self.key, self.streams = steps, str(steps[-1].what), key, streams
+        self.split = split
         self.ready, self.done = streams.compute.mark(), None
         self.over = threading.Event()
         self.error: CollectiveError | None = None
@@ -61,13 +65,13 @@ class PlanHandle:
     def __str__(self) -> str:
         return self.label
 
-    def carry_out(self, log: Log) -> None:
-        """Run the steps, and keep what went wrong for the main thread to raise where it waits."""
+    def carry_out(self, log: Log, turn: Turn) -> None:
+        """Run the steps of a turn, and keep what went wrong for the main thread to raise where it waits."""
         communication = self.streams.communication
         try:
             communication.wait(self.ready)
             self.done = communication.mark()
-            for step in self.steps:
+            for step in self.steps if (turn.begins and turn.ends) or self.split is None else self.split(turn):
                 begin = self.done
                 step.call()
                 self.done = communication.mark()
@@ -83,7 +87,7 @@ class Engine:
     def __init__(self, streams: Streams) -> None:
         self.streams, self.log = streams, Log()
         self.order: Order[PlanHandle] = Order()
-        self.queue: SimpleQueue[PlanHandle | None] = SimpleQueue()
+        self.queue: SimpleQueue[tuple[Turn, PlanHandle] | None] = SimpleQueue()
         # A daemon, so that a rank that failed elsewhere ends (and with it the job) though the engine still waits.
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
@@ -92,20 +96,20 @@ class Engine:
         """Run a plan when its turn has come, which ``key`` says; ``label`` names it in errors."""
         return self.submit([Step(*key, label, plan)], key)
 
-    def submit(self, steps: Sequence[Step], key: Key) -> PlanHandle:
-        """The same with steps, of which the last is named in errors."""
-        handle = PlanHandle(steps, key, self.streams)
-        for next_one in self.order.submit(key, handle):
-            self.queue.put(next_one)
+    def submit(self, steps: Sequence[Step], key: Key, split: Split | None = None) -> PlanHandle:
+        """The same with steps, of which the last is named in errors; ``split`` has those of one of several turns."""
+        handle = PlanHandle(steps, key, self.streams, split)
+        for item in self.order.submit(key, handle):
+            self.queue.put(item)
         return handle
 
-    def follow(self, keys: Sequence[Key] | None) -> None:
+    def follow(self, turns: Sequenced | None) -> None:
         """From now on run plans in this order, again and again; None for first in, first out.
 
         Raises:
             ValueError: an iteration of another order is not over.
         """
-        self.order = self.order.replaced(keys)
+        self.order = self.order.replaced(turns)
 
     def serve(self) -> None:
         """Run what comes; after a failure nothing on the wire can be relied on, and nothing is run."""
@@ -115,13 +119,16 @@ class Engine:
                 stack.enter_context(self.streams.communication.use())
             except Exception as error:
                 failure = f"the engine's stream cannot be used: {error}"
-            while (handle := self.queue.get()) is not None:
+            while (item := self.queue.get()) is not None:
+                turn, handle = item
                 if failure is None:
-                    handle.carry_out(self.log)
+                    handle.carry_out(self.log, turn)
                     failure = None if handle.error is None else str(handle.error)
                 else:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
-                handle.over.set()
+                if turn.ends or failure is not None:
+                    handle.steps, handle.split = (), None  # no cycle: a book keeps handles, and steps know their fabric
+                    handle.over.set()
             if failure is None:  # plans are freed next: no kernel may still read their memory
                 communication = self.streams.communication
                 communication.seconds(communication.mark(), communication.mark())

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dear_mpi.collectives.program.errors import CollectiveError
-from dear_mpi.training.fabric.order import Key, completed
+from dear_mpi.training.fabric.order import Key, Sequenced, Turn, completed
 from dear_mpi.training.fabric.rules import NoRules, Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.routes.find import EXTRAS
-from dear_mpi.training.routes.legs import Leg
+from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import WAYS, Route, reduces
 
 
@@ -77,7 +77,7 @@ class Fabric(ABC):
         """Carry a leg out on this thread."""
 
     @abstractmethod
-    def put_in_order(self, order: Sequence[Key] | None) -> None:
+    def put_in_order(self, order: Sequenced | None) -> None:
         """Let the engine's work go in this order; None for first in, first out."""
 
     @abstractmethod
@@ -116,18 +116,18 @@ class Fabric(ABC):
         self.factor()
         return self.scale
 
-    def follow(self, order: Sequence[Key] | None) -> None:
+    def follow(self, order: Sequenced | None) -> None:
         """Let the collectives of each iteration go onto the wire in this order, with all that comes without it."""
         if order is not None and len(self.route.carried_out("all_reduce")) > 1:
             order = self.with_ways_back(order)
         self.put_in_order(completed(order, judged=self.judged))
 
-    def with_ways_back(self, order: Sequence[Key]) -> list[Key]:
+    def with_ways_back(self, order: Sequenced) -> list[Key | Turn]:
         """An order with the way back of each all_reduce: right after it, or at the end if there is a verdict."""
-        backs = {key: ("all_gather", key[1]) for key in order if key[0] == "all_reduce"}
+        backs = {each: ("all_gather", each[1]) for each in order if each[0] == "all_reduce" and Turn(*each).ends}
         if self.judged:
             return [*order, *backs.values()]
-        return [each for key in order for each in ((key, backs[key]) if key in backs else (key,))]
+        return [one for each in order for one in ((each, backs[each]) if each in backs else (each,))]
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a way of the route; ``all_reduce`` is both. On the way out, the gradients of the bucket must be there.
@@ -161,6 +161,16 @@ class Fabric(ABC):
                 legs = self.due(self.route.ways["back"], each)
                 self.backs[each] = self.launch(("all_gather", each.index), legs, each)
             self.returning.clear()
+
+    def legs_of(self, turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
+        """Those of one turn of a job that is broken off: what comes before its collective is of the first turn, and
+        what comes after it of the last."""
+        at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), 0)
+        return [
+            leg
+            for number, leg in enumerate(legs)
+            if number == at or (number < at and turn.begins) or (number > at and turn.ends)
+        ]
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> list[Leg]:
         """Those of the iteration in which the bucket's gradients were sent."""

@@ -4,7 +4,8 @@
     wire           | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
 
 List scheduling: whenever the wire is free, the most urgent of what is ready goes next; it never idles while anything is
-ready, and what it has begun it ends. Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
+ready. What it has begun it ends: a collective, or a portion of one, where collectives may be broken off. Source:
+Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from itertools import accumulate
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket
 
+PORTION_BYTES = 2 << 20  # what waits for a portion to end waits a little
+
 
 @dataclass(frozen=True)
 class Nominal:
@@ -26,12 +29,14 @@ class Nominal:
         forward_s, backward_s: seconds of each use of a layer, in the order of the forward pass.
         price: seconds of a collective of a bucket, with nothing beside it.
         judged: whether all gradients are looked at before any of them is used.
+        portions: into how many portions a collective of a bucket can be broken.
     """
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
     price: Callable[[str, Bucket], float]
     judged: bool = False
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
 
     def ready_s(self) -> list[float]:
         """When each use has run backward, from the beginning of the backward pass."""
@@ -53,18 +58,32 @@ class Task:
     urgency: int
 
 
-def tasks_of(buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal) -> list[Task]:
-    """These collectives of each bucket, ready when its gradients are; the sooner it is needed, the more urgent."""
+def portions_of(nbytes: int) -> int:
+    """Into how many portions a collective of so many bytes is broken at most.
+
+    >>> portions_of(PORTION_BYTES), portions_of(PORTION_BYTES + 1)
+    (1, 2)
+    """
+    return max(1, -(-nbytes // PORTION_BYTES))
+
+
+def tasks_of(
+    buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal, *, broken: bool = False
+) -> list[Task]:
+    """These collectives of each bucket, ready when its gradients are; the sooner it is needed, the more urgent.
+
+    Args:
+        broken: whether each may be broken into its portions, which then stand one after the other.
+    """
     ready_s = nominal.ready_s()
-    return [
-        Task(
-            tuple((collective, bucket.index) for collective in collectives),
-            tuple(nominal.price(collective, bucket) for collective in collectives),
-            ready_s[bucket.uses[0]],
-            urgency=bucket.uses[0],
-        )
-        for bucket in buckets
-    ]
+    found = []
+    for bucket in buckets:
+        counts = [nominal.portions(each, bucket) if broken else 1 for each in collectives]
+        parts = [(each, count) for each, count in zip(collectives, counts, strict=True) for _ in range(count)]
+        keys = tuple((each, bucket.index) for each, _ in parts)
+        seconds = tuple(nominal.price(each, bucket) / count for each, count in parts)
+        found.append(Task(keys, seconds, ready_s[bucket.uses[0]], urgency=bucket.uses[0]))
+    return found
 
 
 def list_scheduled(tasks: Iterable[Task], *, committed: int = 1) -> list[Key]:

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine, PlanHandle, Step
 from dear_mpi.training.fabric.fabric import Fabric, Handle
+from dear_mpi.training.fabric.foresight import portions_of
 from dear_mpi.training.fabric.loss_scale import LossScale
-from dear_mpi.training.fabric.order import VERDICT, Key
+from dear_mpi.training.fabric.order import VERDICT, Key, Sequenced, Turn
 from dear_mpi.training.fabric.state import moved
 from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
@@ -42,7 +45,7 @@ class LiveFabric(Fabric):
         self.options = {"alike": True, **options}
         self.arena, self.world, self.engine = arena, world, engine
         self.compute = engine.streams.compute
-        self.plans: dict[tuple[Collective, int, int], Plan] = {}  # by leg and interval
+        self.plans: dict[tuple[Collective, int, int, Portion], Plan] = {}  # by leg, interval and portion
         super().__init__(buckets, route, engine.log)
 
     def enter(self, buckets: Cut) -> None:
@@ -62,7 +65,7 @@ class LiveFabric(Fabric):
         with moved(self.arena, self.buckets, buckets, self.world.transport):
             self.enter(buckets)
         intervals = {(bucket.start, bucket.stop) for bucket in buckets}
-        for key in [key for key in self.plans if key[1:] not in intervals]:
+        for key in [key for key in self.plans if key[1:3] not in intervals or key[3] != WHOLE]:
             self.plans.pop(key).free()
         self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
         if self.verdict is not None:
@@ -91,15 +94,35 @@ class LiveFabric(Fabric):
         """
         legs = dict.fromkeys(leg for name in names for leg in collectives_of(self.route, name))
         for leg, bucket in product(legs, self.buckets):
-            key = leg, bucket.start, bucket.stop
-            if key not in self.plans:
-                array = self.bound[bucket].travels(leg.line, self.route, self.options["slab"])
-                self.plans[key] = make_plan(leg.name, array, self.world.transport, **self.options | leg.options)
-            self.plans[key].name = f"{leg.label} of {bucket}"
+            self.make(leg, bucket, WHOLE)
 
-    def plan(self, leg: Collective, bucket: Bucket) -> Plan:
+    def prepare_turns(self, order: Sequenced) -> None:
+        """Collective: make the plans of portions that are missing. To be called while nothing is under way."""
+        for turn in (Turn(*each) for each in order):
+            for leg in collectives_of(self.route, turn.collective):
+                self.make(leg, self.buckets[turn.bucket], turn.portion)
+
+    def make(self, leg: Collective, bucket: Bucket, portion: Portion) -> None:
+        """Collective: make a plan, if it is missing."""
+        key = leg, bucket.start, bucket.stop, portion
+        if key not in self.plans:
+            array, options = self.bound[bucket].travels(leg.line, self.route, self.options["slab"]), self.options
+            options = options | leg.options | {"portion": portion}
+            if portion != WHOLE:  # as the whole was chosen
+                options["algorithm"] = self.plan(leg, bucket).algorithm
+            self.plans[key] = make_plan(leg.name, array, self.world.transport, **options)
+        self.plans[key].name = f"{leg.label} of {bucket}"
+
+    def plan(self, leg: Collective, bucket: Bucket, portion: Portion = WHOLE) -> Plan:
         """A plan that was prepared."""
-        return self.plans[leg, bucket.start, bucket.stop]
+        return self.plans[leg, bucket.start, bucket.stop, portion]
+
+    def portions(self, collective: str, bucket: Bucket) -> int:
+        """Into how many portions a collective can be broken, alike on all ranks."""
+        plans = self.plans_of(collective, bucket)
+        if len(plans) != 1 or runner_of(plans[0].algorithm) != "messages":
+            return 1
+        return portions_of(plans[0].call.x.nbytes)
 
     def plans_of(self, name: str, bucket: Bucket) -> list[Plan]:
         """The plans that carry out what a schedule calls by this name."""
@@ -118,12 +141,16 @@ class LiveFabric(Fabric):
     def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket) -> PlanHandle:
         """Hand legs to the engine."""
         nothing = Step(key[0], bucket.index, f"nothing of {bucket}", lambda: None)
-        return self.engine.submit([self.step(leg, bucket) for leg in legs] or [nothing], key)
 
-    def step(self, leg: Leg, bucket: Bucket) -> Step:
+        def split(turn: Turn) -> list[Step]:
+            return [self.step(leg, bucket, turn.portion) for leg in self.legs_of(turn, legs)]
+
+        return self.engine.submit([self.step(leg, bucket) for leg in legs] or [nothing], key, split)
+
+    def step(self, leg: Leg, bucket: Bucket, portion: Portion = WHOLE) -> Step:
         """A leg, as the engine carries it out."""
         if isinstance(leg, Collective):
-            plan = self.plan(leg, bucket)
+            plan = self.plan(leg, bucket, portion)
             late = self.route.updates_under_way and leg in self.route.ways["back"]
             return Step(leg.label, bucket.index, plan.name, partial(self.unless_skipped, plan) if late else plan)
         kind, what = ("update", bucket) if leg.updates else (str(leg), f"{leg}, {bucket}")
@@ -167,7 +194,7 @@ class LiveFabric(Fabric):
         loss_scale = None if self.verdict is None else self.verdict.loss_scale
         return 1.0 if loss_scale is None else loss_scale.scale
 
-    def put_in_order(self, order: Sequence[Key] | None) -> None:
+    def put_in_order(self, order: Sequenced | None) -> None:
         self.engine.follow(order)
 
     def wait_for(self, handle: Any) -> None:

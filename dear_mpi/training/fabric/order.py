@@ -2,7 +2,8 @@
 
 All ranks must put the same collectives onto the wire in the same order, or they wait for each other for ever. First
 in, first out is such an order as long as all ranks start alike, which schedules do. An order decided in advance lets
-what is needed soonest go first, though it is ready last.
+what is needed soonest go first, though it is ready last. It may also break a collective off, and go on with it later:
+then the collective has several turns, of a portion each (``collectives/lowering/messages.py``).
 
 Why no rank can deadlock: a rank begins the k-th collective of the order when the earlier ones are over there and its
 schedule has started it. Suppose that all ranks are stuck, and take one that has come least far, to the k-th. No other
@@ -12,9 +13,12 @@ later one. That depends on the schedule alone, not on time: the virtual fabric m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Generic, TypeAlias, TypeVar
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.routes.route import reduces
 
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
@@ -23,7 +27,48 @@ VERDICT: Key = ("verdict", 0)  # on the gradients, after the last reduction
 T = TypeVar("T")
 
 
-def completed(order: Sequence[Key] | None, *, judged: bool = False) -> list[Key] | None:
+class Turn(NamedTuple):
+    """A collective of a bucket on the wire, or a portion of it."""
+
+    collective: str
+    bucket: int
+    portion: Portion = WHOLE
+
+    @property
+    def key(self) -> Key:
+        return self[:2]
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the first turn of the collective."""
+        return self.portion.first == 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is the last one."""
+        return self.portion.last == self.portion.of
+
+
+Sequenced: TypeAlias = Sequence[Key | Turn]  # an order; a key alone is the whole collective
+
+
+def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
+    """An order in which a collective stands as often as it has portions; those that are neighbours are one turn.
+
+    >>> turns_of([("reduce_scatter", 1), ("reduce_scatter", 1), ("reduce_scatter", 0), ("reduce_scatter", 1)])[0]
+    Turn(collective='reduce_scatter', bucket=1, portion=Portion(first=0, last=2, of=3))
+    """
+    listed = list(keys)
+    of, done = Counter(listed), Counter[Key]()
+    found: list[Key | Turn] = []
+    for key, group in groupby(listed):
+        count, first = len(list(group)), done[key]
+        found.append(key if of[key] == count else Turn(*key, Portion(first, first + count, of[key])))
+        done[key] += count
+    return found
+
+
+def completed(order: Sequenced | None, *, judged: bool = False) -> list[Key | Turn] | None:
     """The order of a schedule, and what comes without it: the loss first, a verdict after the last reduction.
 
     >>> completed([("reduce_scatter", 0), ("all_gather", 0)], judged=True)
@@ -31,7 +76,7 @@ def completed(order: Sequence[Key] | None, *, judged: bool = False) -> list[Key]
     """
     if order is None:
         return None
-    last = max((number for number, (collective, _) in enumerate(order) if reduces(collective)), default=-1)
+    last = max((number for number, (collective, *_) in enumerate(order) if reduces(collective)), default=-1)
     return [LOSS, *order[: last + 1], *([VERDICT] if judged else []), *order[last + 1 :]]
 
 
@@ -39,20 +84,20 @@ class Order(Generic[T]):
     """Says which collective has its turn.
 
     Args:
-        keys: the collectives of an iteration, again and again; None for first in, first out.
+        turns: the collectives of an iteration, again and again; None for first in, first out.
 
     Raises:
         ValueError: the all_gather of a bucket comes before its reduce_scatter.
 
     >>> order = Order([("all_gather", 0), ("all_gather", 1)])
-    >>> order.submit(("all_gather", 1), "early"), order.submit(("all_gather", 0), "late")
+    >>> order.submit(("all_gather", 1), "early"), [item for _, item in order.submit(("all_gather", 0), "late")]
     ([], ['late', 'early'])
     """
 
-    def __init__(self, keys: Sequence[Key] | None = None) -> None:
-        self.keys = None if keys is None else tuple(keys)
+    def __init__(self, turns: Sequenced | None = None) -> None:
+        self.turns = None if turns is None else tuple(Turn(*turn) for turn in turns)
         self.known: set[Key] = set()
-        for collective, bucket in reversed(self.keys or ()):
+        for collective, bucket, _ in reversed(self.turns or ()):
             if collective == "all_gather" and ("reduce_scatter", bucket) in self.known:
                 raise ValueError(f"the order lets the all_gather of bucket {bucket} go before its reduce_scatter")
             self.known.add((collective, bucket))
@@ -62,34 +107,34 @@ class Order(Generic[T]):
     @property
     def next(self) -> str:
         """The collective whose turn it is."""
-        return "any" if not self.keys else "the {} of bucket {}".format(*self.keys[self.position])
+        return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
-    def submit(self, key: Key, item: T) -> list[T]:
-        """Take an item; return the items whose turn has come with it, in order.
+    def submit(self, key: Key, item: T) -> list[tuple[Turn, T]]:
+        """Take an item; return the turns that have come with it, and their items.
 
         Raises:
             ValueError: the order has no such collective, or one that is under way.
         """
-        if self.keys is None:
-            return [item]
+        if self.turns is None:
+            return [(Turn(*key), item)]
         if key not in self.known or key in self.waiting:
             what = "is waiting for its turn" if key in self.waiting else "is not in the order of the iteration"
             raise ValueError("the {} of bucket {} was started, but {}".format(*key, what))
         self.waiting[key] = item
-        turn = []
-        while (key := self.keys[self.position]) in self.waiting:
-            turn.append(self.waiting.pop(key))
-            self.position = (self.position + 1) % len(self.keys)
-        return turn
+        come = []
+        while (turn := self.turns[self.position]).key in self.waiting:
+            come.append((turn, self.waiting.pop(turn.key) if turn.ends else self.waiting[turn.key]))
+            self.position = (self.position + 1) % len(self.turns)
+        return come
 
-    def replaced(self, keys: Sequence[Key] | None) -> Order[T]:
+    def replaced(self, turns: Sequenced | None) -> Order[T]:
         """This order, or another one, which begins anew.
 
         Raises:
             ValueError: an iteration is not over.
         """
-        if keys == self.keys or (keys is not None and tuple(keys) == self.keys):
+        if turns == self.turns or (turns is not None and tuple(Turn(*turn) for turn in turns) == self.turns):
             return self
         if self.waiting or self.position:
             raise ValueError(f"the order cannot be changed within an iteration: it is the turn of {self.next}")
-        return Order(keys)
+        return Order(turns)

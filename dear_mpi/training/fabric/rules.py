@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
-from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fabric.order import Key, Sequenced, Turn
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route, reduces
@@ -55,14 +55,18 @@ class Rules:
     """
 
     def __init__(self, name: str, buckets: Cut, schedule: Starts, *, judged: bool = False, route: Route = FULL) -> None:
-        self.name, self.buckets = name, buckets
+        self.name, self.buckets, self.schedule = name, buckets, schedule
         self.collectives, self.extras = schedule.collectives, schedule.extras
         self.judged, self.route = judged, route
         self.reduced = 0  # buckets of this iteration
-        self.followed: Sequence[Key] | None = None  # the order that holds collectives back until their turn
+        self.followed: Sequenced | None = None  # the order that holds collectives back until their turn
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
         self.point: tuple[str, tuple[int, ...]] = ("", ())
+
+    def another(self) -> Rules:
+        """A new book of the same."""
+        return Rules(self.name, self.buckets, self.schedule, judged=self.judged, route=self.route)
 
     def refuse(self, what: str) -> NoReturn:
         """
@@ -77,16 +81,16 @@ class Rules:
         hook, use = self.point
         return f"{hook}({', '.join(map(str, use))})" if hook else "its order"
 
-    def follow(self, order: Sequence[Key] | None) -> None:
+    def follow(self, order: Sequenced | None) -> None:
         """The order of an iteration on the wire: the verdict on the gradients comes after the last reduction."""
         given = None if order is None else tuple(order)
         if given == self.followed:  # it was looked at before the iteration before
             return
         keys = [(collective, bucket.index) for collective in self.collectives for bucket in self.buckets]
-        if order is not None and sorted(map(repr, order)) != sorted(map(repr, keys)):
-            allowed = "a list of all pairs of a collective and the index of a bucket, each once"
+        if order is not None and not are_all(order, keys):
+            allowed = "a list of all pairs of a collective and the index of a bucket, each once, or in all its portions"
             self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
-        backs = [not reduces(collective) for collective, _ in order or ()]
+        backs = [not reduces(collective) for collective, *_ in order or ()]
         if self.judged and backs != sorted(backs):
             what = "after which clipping and loss scaling look at all gradients"
             self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
@@ -186,6 +190,20 @@ class Rules:
         for bucket, entry in self.entries.items():
             if not entry.updated:
                 self.refuse(f"forgets {bucket}: it has not updated it")
+
+
+def are_all(order: Sequenced, keys: Sequence[Key]) -> bool:
+    """Whether an order has each of these collectives once, or in all its portions, one after the other."""
+    due = dict.fromkeys(keys, 0)
+    try:
+        for turn in (Turn(*each) for each in order):
+            first, last, of = turn.portion
+            if due.get(turn.key) != first or not first < last <= of:
+                return False
+            due[turn.key] = -1 if last == of else last
+    except TypeError:
+        return False
+    return all(done == -1 for done in due.values())
 
 
 class NoRules:

@@ -16,13 +16,15 @@ has started it, and ends on all ranks at once: what a rank can gain by being don
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.fabric.fabric import Fabric
-from dear_mpi.training.fabric.order import LOSS, VERDICT, Key, Order
+from dear_mpi.training.fabric.order import LOSS, VERDICT, Key, Order, Sequenced, Turn
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.log import Event, Log
@@ -58,20 +60,31 @@ class Carried(NamedTuple):
         return 0 if self.bucket is None else self.bucket.index
 
 
+Parts: TypeAlias = Sequence[tuple[Carried, float]]  # what is on the wire, and its seconds
+
+
+def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
+    """A bucket that is as long as a portion of one, to be priced."""
+    if portion == WHOLE:
+        return bucket
+    share = (portion.last - portion.first) / portion.of
+    return replace(bucket, stop=bucket.start + ceil(bucket.count * share), nbytes=ceil(bucket.nbytes * share))
+
+
 @dataclass(eq=False)
 class VirtualHandle:
     """Legs under way.
 
     Attributes:
         submitted_s: when the schedule has started them: a float, or over ranks.
-        parts: what is on the wire, one after the other, and for how many seconds.
+        parts: what is on the wire in a turn, one after the other, and for how many seconds.
         event: of the last part, as soon as it is known when that is on the wire.
     """
 
     key: Key
     what: Carried
     submitted_s: Any
-    parts: Sequence[tuple[Carried, float]]
+    parts: Callable[[Turn], Parts]
     event: Event | None = None
 
     def wait(self) -> None:
@@ -121,45 +134,54 @@ class VirtualFabric(Fabric):
         self.wire_free_s = 0.0
         self.order: Order[VirtualHandle] = Order(None)
 
-    def put_in_order(self, order: Sequence[Key] | None) -> None:
+    def put_in_order(self, order: Sequenced | None) -> None:
         self.order = self.order.replaced(order)
 
     def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket) -> VirtualHandle:
-        return self.submit(key, bucket, [(Carried(self.kind(leg), bucket), self.price_of(leg, bucket)) for leg in legs])
+        what = Carried(key[0], bucket)
+
+        def parts(turn: Turn) -> Parts:
+            due = legs if turn.begins and turn.ends else self.legs_of(turn, legs)
+            part = portion_of(bucket, turn.portion)
+            return [(Carried(self.kind(leg), bucket), self.price_of(leg, bucket, part)) for leg in due] or [(what, 0.0)]
+
+        return self.submit(key, what, parts)
 
     def launch_loss(self) -> VirtualHandle:
         """Put the sum of the loss onto the wire."""
-        return self.submit(LOSS, None, [(Carried("sum of the loss", None), self.loss_s)])
+        what = Carried("sum of the loss", None)
+        return self.submit(LOSS, what, lambda turn: [(what, self.loss_s)])
 
     def launch_verdict(self) -> VirtualHandle:
-        return self.submit(VERDICT, None, [(Carried("norm of the gradients", None), self.verdict_s)])
+        what = Carried("norm of the gradients", None)
+        return self.submit(VERDICT, what, lambda turn: [(what, self.verdict_s)])
 
     def kind(self, leg: Leg) -> str:
         """What the log calls a leg on the wire."""
         return leg.label if isinstance(leg, Collective) else "update" if leg.updates else str(leg)
 
-    def price_of(self, leg: Leg, bucket: Bucket) -> float:
+    def price_of(self, leg: Leg, bucket: Bucket, part: Bucket) -> float:
         """Seconds of a leg on the engine's thread; what neither communicates nor updates costs nothing."""
         if isinstance(leg, Collective):
-            return self.price(leg, bucket)
+            return self.price(leg, part)
         return last(self.own_update_s(leg, bucket)) if isinstance(leg, Update) else 0.0
 
     def own_update_s(self, leg: Update, bucket: Bucket) -> Any:
         """Seconds of an update that has no messages beside it."""
         return self.compute(self.update_s(bucket) / (self.ranks if leg.shard else 1))
 
-    def submit(self, key: Key, bucket: Bucket | None, parts: Sequence[tuple[Carried, float]]) -> VirtualHandle:
+    def submit(self, key: Key, what: Carried, parts: Callable[[Turn], Parts]) -> VirtualHandle:
         """Let it go onto the wire, when its turn has come."""
-        what = parts[-1][0] if bucket is None else Carried(key[0], bucket)
-        handle = VirtualHandle(key, what, self.clock_s, parts or [(what, 0.0)])
-        for each in self.order.submit(key, handle):
+        handle = VirtualHandle(key, what, self.clock_s, parts)
+        for turn, each in self.order.submit(key, handle):
             begin_s = max(self.wire_free_s, last(each.submitted_s))
-            for part, seconds in each.parts:
-                each.event = self.log.carried(part.collective, part.number, begin_s, begin_s + seconds, part)
+            for part, seconds in each.parts(turn):
+                event = self.log.carried(part.collective, part.number, begin_s, begin_s + seconds, part)
                 begin_s += seconds
                 if self.slowdown is not None:
-                    self.moving.append(each.event)
+                    self.moving.append(event)
             self.wire_free_s = begin_s
+            each.event = event if turn.ends else None
         return handle
 
     def wait_for(self, handle: VirtualHandle) -> None:

@@ -93,7 +93,7 @@ class Contestant:
         """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
 
         The compute is from the rank that computes longest; what is neither compute nor waiting, as updates, comes
-        between the passes. What is not in it: sharded updates, which hold the wire up, and the verdict on gradients.
+        between the passes. What is not in it: sharded updates, which hold the wire up.
         """
         job = self.job
         ranks: list[Array] = job.world.transport.gather_values(np.mean(self.pass_s, axis=0))

@@ -10,9 +10,10 @@ first buckets overtake them. The order is decided once, by list scheduling of th
 in the first iterations (``fabric/foresight.py``), from the same figures on all ranks. Until then, and where clipping or
 loss scaling have to see all gradients before any is used, gathers come last, as in DeAR.
 
-What is urgent overtakes in units of a bucket: small buckets, of 4 MB, lose less than the 25 MB of DeAR. The bound is
-the same as for any synchronous schedule. Where the backward pass hides all reduce-scatters and the forward pass all
-all-gathers, there is nothing to gain over DeAR.
+A collective of more than 2 MiB may be broken off, and go on when nothing more urgent is ready. List scheduling does not
+see all: an order that breaks collectives off, one that does not, and DeAR's own are tried on the virtual fabric, and
+the fastest is taken. The bound is the same as for any synchronous schedule. Where the backward pass hides all
+reduce-scatters and the forward pass all all-gathers, there is nothing to gain over DeAR.
 
 Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as in DeAR.
 """
@@ -22,7 +23,7 @@ from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal, list_scheduled, tasks_of
-from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
 from dear_mpi.training.schedules.dear import Dear
 
 
@@ -39,7 +40,7 @@ class DearEager(Dear):
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
         reductions = [("reduce_scatter", bucket.index) for bucket in reversed(fabric.buckets)]
-        self.order = [*reductions, *self.gathers()]
+        self.order = [*reductions, *self.gathers()]  # DeAR's
 
     def gathers(self) -> list[Key]:
         """All-gathers in the order of need, which is the order of the line."""
@@ -49,6 +50,12 @@ class DearEager(Dear):
         if nominal.judged:
             return [*list_scheduled(tasks_of(self.fabric.buckets, ["reduce_scatter"], nominal)), *self.gathers()]
         return list_scheduled(tasks_of(self.fabric.buckets, self.collectives, nominal))
+
+    def orders(self, nominal: Nominal) -> Sequence[Sequenced]:
+        first = ["reduce_scatter"] if nominal.judged else self.collectives
+        tasks = tasks_of(self.fabric.buckets, first, nominal, broken=True)
+        broken = [*turns_of(list_scheduled(tasks)), *(self.gathers() if nominal.judged else [])]
+        return [self.order or (), self.ordered(nominal), broken]
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):

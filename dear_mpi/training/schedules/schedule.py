@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal
-from dear_mpi.training.fabric.order import Key
+from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.schedules.option import Option
 
@@ -36,7 +36,7 @@ class Schedule:
     fusion: ClassVar[str] = USUAL
     foresees: ClassVar[bool] = False
     options: ClassVar[Mapping[str, Option[Any]]] = {}
-    order: Sequence[Key] | None = None
+    order: Sequenced | None = None
 
     @classmethod
     def specialised(cls, **options: Any) -> type["Schedule"]:
@@ -71,9 +71,13 @@ class Schedule:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
 
-    def ordered(self, nominal: Nominal) -> Sequence[Key] | None:
+    def ordered(self, nominal: Nominal) -> Sequenced | None:
         """An order of the iteration that suits what it is expected to take; not collective."""
         return self.order
+
+    def orders(self, nominal: Nominal) -> Sequence[Sequenced | None]:
+        """Orders to choose from: the virtual fabric tries them, and the fastest is taken; not collective."""
+        return [self.ordered(nominal)]
 
     def before_forward(self, use: int) -> None:
         """A layer is about to run: its parameters must be up to date when this returns."""
