@@ -181,7 +181,8 @@ class VirtualFabric(Fabric):
                 if self.slowdown is not None:
                     self.moving.append(event)
             self.wire_free_s = begin_s
-            each.event = event if turn.ends else None
+            if turn.ends:
+                each.event, each.parts = event, lambda turn: ()  # no cycle: a book keeps handles, and parts know this
         return handle
 
     def wait_for(self, handle: VirtualHandle) -> None:
