@@ -291,6 +291,20 @@ print(*sorted({"mpi4py.MPI", "cupy"} & set(sys.modules)))
 """
 
 
+LIVE = ("fabric.engine", "fabric.live", "session", "runs", "costs.wire_prices", "costs.plan_cost")
+
+
+def test_what_predicts_loads_nothing_live():
+    """Neither the engine nor plans nor a transport that communicates: a prediction needs no ranks."""
+    code = "import sys, dear_mpi.simulate.sweep; print(*(name for name in sys.modules if name.startswith('dear_mpi')))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    live = [f"dear_mpi.training.{name}" for name in LIVE]
+    live += [
+        f"dear_mpi.collectives.{name}" for name in ("plans.plan", "transports.loopback", "transports.mpi", "launch")
+    ]
+    assert not {name for name in loaded if within(name, *live)}
+
+
 def test_import_starts_neither_mpi_nor_a_gpu():
     """Of the command line with all that it uses, and of all modules of collectives but those that are MPI's."""
     loaded = in_another_process(LOAD, "dear_mpi.cli.app", *importable())

@@ -271,3 +271,21 @@ def test_explain_shows_a_route_and_what_was_found(tmp_path):
     wrong = CliRunner().invoke(app, ["explain", "--route", f"{tmp_path}/mine.py:mine"])
     assert wrong.exit_code == 2
     assert "leg 1 (update all on the engine thread), at line 'values' of bucket 0" in wrong.output
+
+
+def test_an_overflow_does_not_stay_in_what_codes_have_lost():
+    """The loss scale is halved, and the iteration skipped; the next ones are as good as any."""
+    found = run({"route": NAMES["int8"], "wire": "fp16", "loss_scale": "dynamic", "iterations": 30, "lr": 0.01})
+    assert found["loss"][-1] < found["loss"][0]
+
+    def body(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, route=NAMES["int8"], loss_scale="dynamic") as session:
+            session.loss_scale.scale = 2.0**1020
+            for number in range(3):
+                draw = np.random.default_rng([number, transport.rank])
+                session.step(1e3 * draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
+            return session.loss_scale.skipped, bool(np.isfinite(session.arena.lines["residual"]).all())
+
+    ((skipped, finite), *_) = run_loopback(2, body)
+    assert finite
+    assert skipped > 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.training.routes.legs import Leg, Place
 from dear_mpi.training.routes.memory import Memory
 
@@ -57,13 +57,15 @@ class Encode(Leg):
         gradients, row = place.line("gradients"), place.rows(self.codes)[place.rank]
         if self.error is None:
             return lambda factor: self.wire.encode(gradients, row)
-        error, again = place.line(self.error), place.line("gradients").copy()
+        xp: Any = array_module(gradients)
+        error, again = place.line(self.error), gradients.copy()
 
         def encode(factor: float) -> None:
             error[...] += gradients
             self.wire.encode(error, row)
             self.wire.decode(row, again)
             error[...] -= again
+            error[~xp.isfinite(error)] = 0  # what overflows is found in the sum, and must not stay here
 
         return encode
 
