@@ -159,7 +159,7 @@ class Call:
             if array.size != count:
                 raise ValueError(f"{name} must have {count} elements on rank {rank} of {size}, not {array.size}")
         if array_module(self.x).may_share_memory(self.x, self.out):
-            raise ValueError("out must not portion memory with x; leave it out to work in place")
+            raise ValueError("out must not share memory with x; leave it out to work in place")
 
 
 def plain(value: Any) -> Any:

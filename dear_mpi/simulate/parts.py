@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.training.fabric.virtual import Carried, VirtualFabric, last, of_rank
+from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
+from dear_mpi.training.fabric.virtual_handle import Carried
 from dear_mpi.training.line.bucket import Bucket
 
 TIE = 1e-9  # times are alike if they differ by less than this part of them
