@@ -77,7 +77,7 @@ class Call:
 
     @property
     def shared_rules(self) -> list[Rule]:
-        """The rules of this collective for ranks that portion memory."""
+        """The rules of this collective for ranks that share memory."""
         rules = [rule for rule in self.rules or () if rule.collective == self.collective]
         return [rule for rule in rules if runner_of(rule.algorithm) == "shared"]
 
