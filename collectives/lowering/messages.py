@@ -1,7 +1,7 @@
 """Cut the transfers of a program into messages: what really crosses the wire for one buffer.
 
 Each chunk is divided into cells of at most one segment. A message is a run of neighbouring cells that together
-fit in one segment; so large chunks are pipelined, and small chunks that travel together portion a message.
+fit in one segment; so large chunks are pipelined, and small chunks that travel together share a message.
 
     chunk 0                  chunk 1               chunk 2
     |cell|cell|cell|ce|      |cell|cell|cell|      |cell|cell|cell|
@@ -24,7 +24,7 @@ from dear_mpi.collectives.program.program import Program, Receive, Send
 
 
 class Portion(NamedTuple):
-    """Of the cells of each chunk: from ``first`` of so many equal parts to before ``last``."""
+    """The cells of each chunk, cut into ``of`` parts: those from part ``first`` on, before part ``last``."""
 
     first: int
     last: int

@@ -19,7 +19,7 @@ from dear_mpi.training.fabric.virtual import Price, of_rank
 from dear_mpi.training.fabric.virtual_use import Noise, steady
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, is_by_time
 from dear_mpi.training.fusion.policies import fused
-from dear_mpi.training.line.bucket import Cut
+from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import KEPT, Log
 from dear_mpi.training.log.spans import Rank, Run
 from dear_mpi.training.log.timeline import rank_of
@@ -64,6 +64,7 @@ def predict(
     iterations: int = 1,
     loss_s: float = 0.0,
     verdict_s: float = 0.0,
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1,
     contention: Contention = FREE,
     compute: Callable[[Any], Any] = lambda seconds: seconds,
     noise: Noise = steady,
@@ -75,6 +76,7 @@ def predict(
         name: of the schedule.
         fusion: a policy of ``borders``.
         prices: gives the price of the collectives of these buckets.
+        portions: into how many portions a collective of a bucket can be broken.
         contention: between messages and updates.
         compute: from nominal seconds to those on each rank.
         noise: how many times as long a layer takes, see ``VirtualUse``.
@@ -100,6 +102,7 @@ def predict(
         rest_s=model.rest_s,
         ranks=ranks,
         slowdown=None if contention.is_free else contention.at,
+        portions=portions,
     )
     rules, kept = Rules(name, buckets, schedule, route=route, judged=judged), KEPT if traced else 1
     trainer = VirtualTrainer(schedule, rules, costs, compute=compute, noise=noise, kept=kept)

@@ -19,6 +19,7 @@ from dear_mpi.simulate.prices.replayed import Replayed
 from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, predict
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.exact import COUNT
+from dear_mpi.training.fabric.foresight import portions_of
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.fusion.by_time import check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders
@@ -94,6 +95,7 @@ class Scenario:
             iterations=settings.counted,
             loss_s=self.loss_s,
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
+            portions=self.portions,
             contention=self.contention,
             compute=self.pace,
             noise=Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed),
@@ -124,6 +126,13 @@ class Scenario:
             return table[leg][bucket.count]
 
         return price
+
+    def portions(self, collective: str, bucket: Bucket) -> int:
+        """Into how many portions a collective can be broken."""
+        legs = collectives_of(self.settings.route, collective)
+        if len(legs) != 1 or legs[0].op != "sum":
+            return 1
+        return portions_of(self.nbytes(legs[0], bucket.count), self.prices.ranks, self.prices.segment_bytes)
 
     def nbytes(self, leg: Collective, count: int) -> int:
         """What a collective has of so many elements, in equal shards."""

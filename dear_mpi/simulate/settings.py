@@ -79,7 +79,7 @@ class Settings:
         """
         usual = ("fp32", "fp32") if self.profile is None else (self.profile.dtype, self.profile.wire)
         dtype, wire = usual[0], self.wire or usual[1]
-        halves = dtype == wire and all(map(serve_halves, self.algorithms))
+        halves = dtype == wire and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
         return find_route(route_name(self.update, self.route_name), halves=halves)
 
     @property

@@ -67,7 +67,7 @@ def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dic
         ValueError: something cannot be read, or has no meaning for these schedules.
     """
     settings.check()
-    check_route(settings.route, kinds, judged=settings.judged)
+    check_route(settings.route, kinds, judged=settings.judged, scaled=settings.loss_scale != "none")
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     prices: dict[tuple[int, int], Prices] = {}  # what a collective costs does not depend on the model
     found = {}

@@ -24,7 +24,7 @@ def chosen_route(
     """
     halves = transport.size > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
     route = find_route(route_name(options.update, options.route), halves=halves)
-    proof = check_route(route, schedules, judged=options.judged)
+    proof = check_route(route, schedules, judged=options.judged, scaled=options.loss_scale != "none")
     check_algorithms(schedules, options.algorithm, route, transport)
     return route, proof
 

@@ -86,10 +86,15 @@ class Decisions:
         self.waiting: dict[str, list[Array]] = {}
         for name, schedule in self.session.schedules.items():
             if self.by_time is None and (name, self.session.buckets) in self.orders:
-                order = self.session.trainers[name].schedule.order = self.orders[name, self.session.buckets]
-                self.session.fabric.prepare_turns(order or ())
+                self.session.trainers[name].schedule.order = self.orders[name, self.session.buckets]
+                self.prepare_turns()
             elif schedule.foresees or self.by_time is not None:
                 self.waiting[name] = []
+
+    def prepare_turns(self) -> None:
+        """Collective: make the plans that the orders of all schedules need."""
+        orders = (trainer.schedule.order for trainer in self.session.trainers.values())
+        self.session.fabric.prepare_turns([order for order in orders if order])
 
     def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
         """See that so many iterations are enough for what is to be decided, and that one is left after that.
@@ -142,7 +147,7 @@ class Decisions:
             options: dict[str, Any] = {"parts": session.options.accumulate, "portions": session.fabric.portions}
             costs = Costs(forward_s=forward_s, backward_s=backward_s, price=price, ranks=session.world.size, **options)
             agree(session.world.transport, session.name, lambda: self.order(name, costs))
-            session.fabric.prepare_turns(schedule.order or ())
+            self.prepare_turns()
 
     def order(self, name: str, costs: Costs) -> dict[str, Any]:
         """Let a schedule order its iteration, and rehearse that; what ranks compare. Not collective."""

@@ -42,7 +42,7 @@ def serve_halves(algorithm: str) -> bool:
     return False
 
 
-def check_route(route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool) -> Proof:
+def check_route(route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool, scaled: bool) -> Proof:
     """See that a route trains, and goes with what was asked for beside it.
 
     Raises:
@@ -53,6 +53,9 @@ def check_route(route: Route, schedules: Mapping[str, type[Schedule]], *, judged
     if judged and not proof.summed:
         what = "clip and loss_scale look at the sums of gradients, which must be there before the update"
         raise ValueError(f"{what}: on the route {route.name!r} they are not")
+    if scaled and route.errors:
+        what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
+        raise ValueError(f"loss_scale must be none: {what}")
     for name, schedule in schedules.items():
         if "second all_gather" in schedule.extras and not proof.alike:
             what = "gathers values again, which must be the same on all ranks"

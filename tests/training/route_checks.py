@@ -23,8 +23,8 @@ class OwnThread(Engine):
     def serve(self):
         """Nothing: the thread ends."""
 
-    def submit(self, steps, key, split=None):
-        handle = super().submit(steps, key, split)
+    def submit(self, steps, key, label):
+        handle = super().submit(steps, key, label)
         wait = handle.wait
         handle.wait = lambda: (self.run(), wait())
         return handle
@@ -42,8 +42,8 @@ class OwnThread(Engine):
 class Early(OwnThread):
     """As soon as it is started."""
 
-    def submit(self, steps, key, split=None):
-        handle = super().submit(steps, key, split)
+    def submit(self, steps, key, label):
+        handle = super().submit(steps, key, label)
         self.run()
         return handle
 
@@ -64,7 +64,7 @@ def believed(route):
     """Let a route be found by the name ``MINE``, as if it were proved."""
     ROUTES[MINE] = route
     proved = dear_mpi.training.rehearse.prove
-    dear_mpi.training.rehearse.prove = lambda _: Proof(True, True, "equal", True)
+    dear_mpi.training.rehearse.prove = lambda _: Proof(alike=True, exact=True, state="equal", summed=True)
     try:
         yield
     finally:

@@ -16,8 +16,11 @@ from dear_mpi.training import SGD, Session
 from dear_mpi.training.fabric.order import Order, Turn, turns_of
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.routes import Route, Unpack, Update, all_gather
+from dear_mpi.training.routes.find import ROUTES, SHARDED
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.dear_eager import DearEager
+from tests.rooms import ROOT
 
 SETTINGS = int(os.environ.get("SETTINGS", "20"))
 RS, AG = "reduce_scatter", "all_gather"
@@ -73,6 +76,30 @@ def test_the_bits_are_those_of_sequential(ranks, options, monkeypatch):
     (broken, turns), expected = found[0], run_loopback(ranks, lambda each: trained(each, "sequential", **options))
     assert len(turns) > 8
     assert {digest for digest, _ in found} == {digest for digest, _ in expected}, broken
+
+
+SELDOM = Route("seldom", SHARDED.out, (Update(shard=True), all_gather("values", every=2), Unpack()))
+
+
+@pytest.mark.parametrize("route", ["seldom", *(f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("local", "int8"))])
+def test_rounds_and_codes_under_an_order_of_portions(route, monkeypatch):
+    """What is not due has no turn of its own; averages, and what is one of several, are not broken off."""
+    monkeypatch.setattr("dear_mpi.training.fabric.foresight.PORTION_BYTES", 4096)
+    monkeypatch.setattr(DearEager, "orders", always_broken)
+    monkeypatch.setitem(ROUTES, "seldom", SELDOM)
+
+    def body(transport, schedule):
+        options = {"route": route, "fusion": "25MB", "algorithm": "ring", "segment_bytes": 256}
+        with Session(layers(), SoftmaxCrossEntropy(), transport, schedule=schedule, **options) as session:
+            for iteration in range(8):
+                draw = np.random.default_rng([iteration, transport.rank])
+                session.step(draw.standard_normal((4, 20)), draw.integers(0, 8, 4))
+            session.flush()
+            return session.parameters_sha256()
+
+    found = [run_loopback(3, lambda each, s=schedule: body(each, s)) for schedule in ("dear", "dear-eager")]
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 1
 
 
 def test_neighbours_are_one_turn():

@@ -15,7 +15,7 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training import Session
+from dear_mpi.training import Adam, Session
 from dear_mpi.training.routes import MAIN, WIRE, Pack, Route, Unpack, Update, all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
@@ -24,7 +24,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
 from tests.rooms import ROOT
-from tests.training.route_checks import RANKS, Early, Late, layers, sequential, trained
+from tests.training.route_checks import RANKS, Early, Late, believed, layers, sequential, trained
 from tests.training_checks import settings
 
 NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8")}
@@ -116,6 +116,7 @@ USERS_MUTANTS = [(name, what, mutant) for name, route in USERS.items() for what,
 def test_a_mutant_of_a_users_route_is_refused_or_ranks_end_alike(name, what, mutant):
     found = verdict(mutant)
     if isinstance(found, str):
+        assert found.startswith(f"route '{name}': ")
         assert "line '" in found
         assert " of bucket 0" in found
     else:
@@ -198,8 +199,8 @@ def test_it_goes_on_from_a_checkpoint(route, tmp_path):
         run({**choices, "iterations": 12}, saving=Saving(file, resume=True))["params_sha256"] == whole["params_sha256"]
     )
     other = run({**choices, "iterations": 12}, ranks=2, saving=Saving(tmp_path / "other.npz", resume=True))
-    assert other["loss"][:4] == whole["loss"][:4]
-    assert other["loss"][-1] < other["loss"][0]
+    assert other["loss"][4] == pytest.approx(whole["loss"][4], rel=0.3)
+    assert other["loss"][-1] < other["loss"][4]
 
 
 def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
@@ -226,6 +227,7 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
         ({"clip": 1.0}, "on the route 'local' they are not"),
         ({"schedule": "fsdp"}, "on the route 'local' they differ between rounds"),
         ({"iterations": 6}, "iterations must be divisible by 4, the iterations of a round of the route 'local', not 6"),
+        ({"route": NAMES["int8"], "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
         ({"update": "sharded"}, "update and route both say what buckets go through"),
         ({"route": "mine.py:none"}, "does not exist: write it like path/to/mine.py:my_route"),
     ],
@@ -273,19 +275,96 @@ def test_explain_shows_a_route_and_what_was_found(tmp_path):
     assert "leg 1 (update all on the engine thread), at line 'values' of bucket 0" in wrong.output
 
 
-def test_an_overflow_does_not_stay_in_what_codes_have_lost():
-    """The loss scale is halved, and the iteration skipped; the next ones are as good as any."""
-    found = run({"route": NAMES["int8"], "wire": "fp16", "loss_scale": "dynamic", "iterations": 30, "lr": 0.01})
-    assert found["loss"][-1] < found["loss"][0]
+@pytest.mark.parametrize(
+    ("leg", "said"),
+    [
+        (
+            all_reduce("foo"),
+            "leg 1 (all_reduce foo), at line 'foo' of bucket 0, must be of one of the lines gradients, values",
+        ),
+        (all_reduce("state"), "must be of one of the lines gradients, values"),
+        (all_gather("gradients", every=0), "must have a whole number above 0 in every, not 0"),
+        (all_gather("gradients", every=2.5), "must have a whole number above 0 in every, not 2.5"),
+    ],
+)
+def test_legs_that_cannot_be_are_refused(leg, said):
+    route = replace(FULL, out=(FULL.out[0], leg, *FULL.out[1:]))
+    assert said in verdict(route)
+
+
+def test_codes_need_their_wire_and_are_gathered():
+    codes = USERS["int8"]
+    assert "must be an all_gather: codes do not add up" in verdict(
+        replace(codes, out=(*codes.out[:2], all_reduce("codes"), codes.out[3]))
+    )
+    other = replace(codes.out[3], wire=type(codes.out[3].wire)())
+    assert "must have the wire that encodes this line, the same object" in verdict(
+        replace(codes, out=(*codes.out[:3], other))
+    )
+
+
+def test_a_race_of_the_two_threads_is_refused():
+    """Right where the engine is early, and where it is late; wrong where the update is between its two legs."""
+    out = (Pack(), reduce_scatter("values", op="average"), all_gather("values"))
+    back = (Update(alone=True, on=MAIN), all_reduce("values", op="average"), Unpack())
+    assert "line 'values' of bucket 0" in verdict(Route("race", out, back))
+
+
+def test_buckets_are_cut_anew_on_a_users_route():
+    def body(transport):
+        with Session(layers(), SoftmaxCrossEntropy(), transport, route=NAMES["int8"], fusion="none") as session:
+            for number, fusion in enumerate(["none", "25MB", "cut:256B", "none"]):
+                session.cut(fusion)
+                for part in range(2):
+                    draw = np.random.default_rng([number, part, transport.rank])
+                    session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
+            session.flush()
+            return session.parameters_sha256()
+
+    assert len(set(run_loopback(3, body))) == 1
+
+
+def test_a_round_begins_where_training_goes_on():
+    """Whatever was trained before, by whichever schedules."""
 
     def body(transport):
-        with Session(layers(), SoftmaxCrossEntropy(), transport, route=NAMES["int8"], loss_scale="dynamic") as session:
-            session.loss_scale.scale = 2.0**1020
-            for number in range(3):
-                draw = np.random.default_rng([number, transport.rank])
-                session.step(1e3 * draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
-            return session.loss_scale.skipped, bool(np.isfinite(session.arena.lines["residual"]).all())
+        def step(session, schedule, number):
+            draw = np.random.default_rng([number, transport.rank])
+            session.iterate(schedule, draw.standard_normal((4, 6)), draw.integers(0, 4, 4), 4 * transport.size)
 
-    ((skipped, finite), *_) = run_loopback(2, body)
-    assert finite
-    assert skipped > 0
+        mine = layers()
+        with Session(mine, SoftmaxCrossEntropy(), transport, schedules=["wfbp", "dear"]) as session:
+            for number in range(6):
+                step(session, ("wfbp", "dear")[number % 2], number)
+            state = session.state()
+        with Session(layers(), SoftmaxCrossEntropy(), transport, route=NAMES["local"]) as session:
+            session.load(state)
+            session.check_alike()
+            for number in range(4):
+                step(session, "dear", number)
+            session.check_alike()
+            return session.parameters_sha256()
+
+    assert len(set(run_loopback(3, body))) == 1
+
+
+def test_updates_are_counted_where_values_are_seldom_unpacked():
+    """Adam's steps: the bits of a run without a break."""
+    route = Route("seldom", FULL.out, (*FULL.back[:2], Unpack(every=2)))
+
+    def body(transport, state=None, iterations=8):
+        own = layers()
+        own[0].parameters[0].rebind = True
+        options = {"route": "mine", "optimizer": Adam(0.01)}
+        with Session(own, SoftmaxCrossEntropy(), transport, **options) as session:
+            begin = session.load(state) if state is not None else 0
+            for number in range(begin, begin + iterations):
+                draw = np.random.default_rng([number, transport.rank])
+                session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
+            return session.parameters_sha256(), session.state(begin + iterations)
+
+    with believed(route):
+        whole = run_loopback(2, body)
+        half = run_loopback(2, lambda each: body(each, None, 4))
+        resumed = run_loopback(2, lambda each: body(each, half[0][1], 4))
+    assert whole[0][0] == resumed[0][0]

@@ -102,7 +102,7 @@ def test_plans_of_buckets_that_stay_are_kept():
             assert session.fabric.plans == before
             session.cut("25MB")
             (bucket,) = session.buckets
-            assert {(start, stop) for _, start, stop, _ in session.fabric.plans} == {(bucket.start, bucket.stop)}
+            assert {key.interval for key in session.fabric.plans} == {(bucket.start, bucket.stop)}
             freed = [plan.freed for key, plan in before.items() if key not in session.fabric.plans]
             return all(freed) and len(freed) > 0
 

@@ -103,7 +103,7 @@ def restore(session: Session, arrays: dict[str, Array]) -> Any:
     for name, line in arena.lines.items():
         if f"line.{name}" in about.get("own", []):
             fill_own(session, f"line.{name}", line, arrays, about, share=1 / transport.size)
-    session.fabric.restored(about["updates"], about["iterations"])
+    session.fabric.restored(about["updates"])
     for trainer in session.trainers.values():
         trainer.done = about["iterations"]
     if session.loss_scale is not None and about.get("loss_scale") is not None:

@@ -14,8 +14,6 @@ from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.routes.find import priced
 from dear_mpi.training.routes.route import Route
 
-SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
-
 
 @dataclass(frozen=True)
 class WireCost:

@@ -34,19 +34,18 @@ class Step(NamedTuple):
     call: Callable[[], object]
 
 
-Split: TypeAlias = Callable[[Turn], Sequence[Step]]
+Steps: TypeAlias = Callable[[Turn], Sequence[Step]]
 
 
 class PlanHandle:
     """A plan under way: the buffer is the plan's until ``wait`` has returned.
 
-    ``ready`` is the mark after the work that wrote the buffer, ``done`` the mark after the plan, which is the last of
-    the steps.
+    ``ready`` is the mark after the work that wrote the buffer, ``done`` the mark after the last step.
     """
 
-    def __init__(self, steps: Sequence[Step], key: Key, streams: Streams, split: Split | None = None) -> None:
-        self.steps, self.label, self.key, self.streams = steps, str(steps[-1].what), key, streams
-        self.split = split
+    def __init__(self, steps: Steps, key: Key, label: str, streams: Streams) -> None:
+        self.steps: Steps | None = steps
+        self.key, self.label, self.streams = key, label, streams
         self.ready, self.done = streams.compute.mark(), None
         self.over = threading.Event()
         self.error: CollectiveError | None = None
@@ -67,17 +66,19 @@ class PlanHandle:
 
     def carry_out(self, log: Log, turn: Turn) -> None:
         """Run the steps of a turn, and keep what went wrong for the main thread to raise where it waits."""
-        communication = self.streams.communication
+        communication, what = self.streams.communication, self.label
         try:
+            assert self.steps is not None, "it is not over"
             communication.wait(self.ready)
             self.done = communication.mark()
-            for step in self.steps if (turn.begins and turn.ends) or self.split is None else self.split(turn):
+            for step in self.steps(turn):
+                what = f"update of {step.what}" if step.kind == "update" else str(step.what)
                 begin = self.done
                 step.call()
                 self.done = communication.mark()
                 log.carried(step.kind, step.number, begin, self.done, step.what)
         except BaseException as error:
-            self.error = CollectiveError(f"{self.label} failed: {error}")
+            self.error = CollectiveError(f"{what} failed: {error}")
             self.error.__cause__ = error
 
 
@@ -94,11 +95,11 @@ class Engine:
 
     def start(self, plan: Callable[[], object], label: str, key: Key = ("plan", 0)) -> PlanHandle:
         """Run a plan when its turn has come, which ``key`` says; ``label`` names it in errors."""
-        return self.submit([Step(*key, label, plan)], key)
+        return self.submit(lambda turn: [Step(*key, label, plan)], key, label)
 
-    def submit(self, steps: Sequence[Step], key: Key, split: Split | None = None) -> PlanHandle:
-        """The same with steps, of which the last is named in errors; ``split`` has those of one of several turns."""
-        handle = PlanHandle(steps, key, self.streams, split)
+    def submit(self, steps: Steps, key: Key, label: str) -> PlanHandle:
+        """The same with the steps of each turn."""
+        handle = PlanHandle(steps, key, label, self.streams)
         for item in self.order.submit(key, handle):
             self.queue.put(item)
         return handle
@@ -124,10 +125,10 @@ class Engine:
                 if failure is None:
                     handle.carry_out(self.log, turn)
                     failure = None if handle.error is None else str(handle.error)
-                else:
+                elif handle.error is None:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
                 if turn.ends or failure is not None:
-                    handle.steps, handle.split = (), None  # no cycle: a book keeps handles, and steps know their fabric
+                    handle.steps = None  # no cycle: a book keeps handles, and steps know their fabric
                     handle.over.set()
             if failure is None:  # plans are freed next: no kernel may still read their memory
                 communication = self.streams.communication

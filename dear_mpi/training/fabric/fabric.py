@@ -65,8 +65,8 @@ class Fabric(ABC):
         self.verdict_handle: Handle | None = None
 
     @abstractmethod
-    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket) -> Handle:
-        """Let the engine carry legs out, in their order, when it is their turn."""
+    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> Handle:
+        """Let the engine carry legs out, in their order, when it is their turn; ``back``: those of the way back."""
 
     @abstractmethod
     def launch_verdict(self) -> Handle:
@@ -141,7 +141,8 @@ class Fabric(ABC):
             for leg in self.due(self.route.first[way], bucket):
                 self.do(leg, bucket, 1.0)
         jobs = self.route.carried_out(collective)
-        handle = self.launch((collective, bucket.index), self.due(jobs[0], bucket), bucket)
+        legs, back = self.due(jobs[0], bucket), not reduces(collective)
+        handle = self.launch((collective, bucket.index), legs, bucket, back=back)
         self.rules.started(collective, bucket, handle)
         if len(jobs) > 1:
             self.returning.append(bucket)
@@ -159,13 +160,12 @@ class Fabric(ABC):
         if not (self.judged and self.reduced):
             for each in self.returning:
                 legs = self.due(self.route.ways["back"], each)
-                self.backs[each] = self.launch(("all_gather", each.index), legs, each)
+                self.backs[each] = self.launch(("all_gather", each.index), legs, each, back=True)
             self.returning.clear()
 
     def legs_of(self, turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-        """Those of one turn of a job that is broken off: what comes before its collective is of the first turn, and
-        what comes after it of the last."""
-        at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), 0)
+        """The legs of one turn. The first turn has those before the collective, the last one those after it."""
+        at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
         return [
             leg
             for number, leg in enumerate(legs)

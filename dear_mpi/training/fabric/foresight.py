@@ -18,7 +18,7 @@ from itertools import accumulate
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket
 
-PORTION_BYTES = 2 << 20  # what waits for a portion to end waits a little
+PORTION_BYTES = 2 << 20  # 1.7 ms at 10 Gbit/s, for which something urgent may wait
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Task:
     urgency: int
 
 
-def portions_of(nbytes: int) -> int:
-    """Into how many portions a collective of so many bytes is broken at most.
+def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
+    """Into how many portions a collective of so many bytes is broken at most: each has a segment of every chunk.
 
-    >>> portions_of(PORTION_BYTES), portions_of(PORTION_BYTES + 1)
-    (1, 2)
+    >>> portions_of(PORTION_BYTES, 2, 1024), portions_of(PORTION_BYTES + 1, 2, 1024), portions_of(1 << 24, 64, 1 << 18)
+    (1, 2, 1)
     """
-    return max(1, -(-nbytes // PORTION_BYTES))
+    return max(1, min(-(-nbytes // PORTION_BYTES), -(-nbytes // (ranks * segment_bytes))))
 
 
 def tasks_of(

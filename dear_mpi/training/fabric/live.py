@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,14 @@ from dear_mpi.training.routes.legs import Collective, Leg, Update
 from dear_mpi.training.routes.route import Route
 
 
+class PlanKey(NamedTuple):
+    """A plan is of a collective, from one element of the line to another, and perhaps a portion."""
+
+    leg: Collective
+    interval: tuple[int, int]
+    portion: Portion
+
+
 class LiveFabric(Fabric):
     """Lets buckets go through their route, in place in their memory.
 
@@ -45,7 +53,8 @@ class LiveFabric(Fabric):
         self.options = {"alike": True, **options}
         self.arena, self.world, self.engine = arena, world, engine
         self.compute = engine.streams.compute
-        self.plans: dict[tuple[Collective, int, int, Portion], Plan] = {}  # by leg, interval and portion
+        self.plans: dict[PlanKey, Plan] = {}
+        self.sides: dict[tuple[int, int], dict[str, Array]] = {}  # by interval, and line
         super().__init__(buckets, route, engine.log)
 
     def enter(self, buckets: Cut) -> None:
@@ -54,6 +63,8 @@ class LiveFabric(Fabric):
         flags = [self.finite[bucket.index : bucket.index + 1] for bucket in buckets]
         kind = BoundShard if self.arena.sharded else BoundBucket
         self.bound = {each: kind(each, self.arena, flag) for each, flag in zip(buckets, flags, strict=True)}
+        for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
+            bound.side = self.sides.setdefault((bucket.start, bucket.stop), {})
         self.calls: dict[tuple[Leg, int], Callable[[float], object]] = {}  # by leg and bucket
 
     def cut(self, buckets: Cut) -> None:
@@ -65,8 +76,8 @@ class LiveFabric(Fabric):
         with moved(self.arena, self.buckets, buckets, self.world.transport):
             self.enter(buckets)
         intervals = {(bucket.start, bucket.stop) for bucket in buckets}
-        for key in [key for key in self.plans if key[1:3] not in intervals or key[3] != WHOLE]:
-            self.plans.pop(key).free()
+        self.free_plans(lambda key: key.interval not in intervals or key.portion != WHOLE)
+        self.sides = {interval: side for interval, side in self.sides.items() if interval in intervals}
         self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
         if self.verdict is not None:
             self.verdict.shards = self.owned()
@@ -74,11 +85,11 @@ class LiveFabric(Fabric):
     @property
     def updates(self) -> int:
         """How often all buckets have been updated, asked after a flush."""
-        return max((bound.updates for bound in self.bound.values()), default=0)
+        return max((bound.own_updates for bound in self.bound.values()), default=0)
 
-    def restored(self, updates: int, iterations: int) -> None:
-        """The values and the state have been through so many updates, in so many iterations."""
-        self.arena.updates, self.turn = updates, iterations
+    def restored(self, updates: int) -> None:
+        """The values and the state have been through so many updates; a round begins."""
+        self.arena.updates, self.turn = updates, 0
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()
@@ -96,33 +107,54 @@ class LiveFabric(Fabric):
         for leg, bucket in product(legs, self.buckets):
             self.make(leg, bucket, WHOLE)
 
-    def prepare_turns(self, order: Sequenced) -> None:
-        """Collective: make the plans of portions that are missing. To be called while nothing is under way."""
-        for turn in (Turn(*each) for each in order):
+    def prepare_turns(self, orders: Iterable[Sequenced]) -> None:
+        """Collective: make the plans of portions that are missing, and free others.
+
+        To be called while nothing is under way, with all orders that are followed.
+        """
+        turns = dict.fromkeys(Turn(*each) for order in orders for each in order)
+        due = {(self.interval(turn.bucket), turn.portion) for turn in turns}
+        self.free_plans(lambda key: key.portion != WHOLE and (key.interval, key.portion) not in due)
+        for turn in turns:
             for leg in collectives_of(self.route, turn.collective):
                 self.make(leg, self.buckets[turn.bucket], turn.portion)
 
+    def interval(self, index: int) -> tuple[int, int]:
+        """Where a bucket begins and ends."""
+        return self.buckets[index].start, self.buckets[index].stop
+
+    def free_plans(self, unwanted: Callable[[PlanKey], bool]) -> None:
+        for key in [key for key in self.plans if unwanted(key)]:
+            self.plans.pop(key).free()
+
     def make(self, leg: Collective, bucket: Bucket, portion: Portion) -> None:
         """Collective: make a plan, if it is missing."""
-        key = leg, bucket.start, bucket.stop, portion
+        key = PlanKey(leg, (bucket.start, bucket.stop), portion)
         if key not in self.plans:
             array, options = self.bound[bucket].travels(leg.line, self.route, self.options["slab"]), self.options
             options = options | leg.options | {"portion": portion}
             if portion != WHOLE:  # as the whole was chosen
-                options["algorithm"] = self.plan(leg, bucket).algorithm
+                whole = self.plan(leg, bucket)
+                options |= {"algorithm": whole.algorithm, "segment_bytes": whole.segment_bytes}
             self.plans[key] = make_plan(leg.name, array, self.world.transport, **options)
         self.plans[key].name = f"{leg.label} of {bucket}"
 
     def plan(self, leg: Collective, bucket: Bucket, portion: Portion = WHOLE) -> Plan:
         """A plan that was prepared."""
-        return self.plans[leg, bucket.start, bucket.stop, portion]
+        return self.plans[PlanKey(leg, (bucket.start, bucket.stop), portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
-        """Into how many portions a collective can be broken, alike on all ranks."""
-        plans = self.plans_of(collective, bucket)
-        if len(plans) != 1 or runner_of(plans[0].algorithm) != "messages":
+        """Into how many portions a collective can be broken, alike on all ranks; also of a bucket without plans."""
+        legs = collectives_of(self.route, collective)
+        if len(legs) != 1 or legs[0].op != "sum":
             return 1
-        return portions_of(plans[0].call.x.nbytes)
+        plan = self.plans.get(PlanKey(legs[0], (bucket.start, bucket.stop), WHOLE)) or self.plan(
+            legs[0], self.buckets[0]
+        )
+        if runner_of(plan.algorithm) != "messages":
+            return 1
+        nbytes = self.arena.nbytes_of(legs[0].line, bucket.count, self.route)
+        return portions_of(nbytes, self.world.size, plan.segment_bytes)
 
     def plans_of(self, name: str, bucket: Bucket) -> list[Plan]:
         """The plans that carry out what a schedule calls by this name."""
@@ -138,27 +170,28 @@ class LiveFabric(Fabric):
         self.verdict = Verdict(self.owned(), self.world.transport, slab=slab, clip=clip, loss_scale=loss_scale)
         self.judged = True
 
-    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket) -> PlanHandle:
+    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> PlanHandle:
         """Hand legs to the engine."""
-        nothing = Step(key[0], bucket.index, f"nothing of {bucket}", lambda: None)
 
-        def split(turn: Turn) -> list[Step]:
-            return [self.step(leg, bucket, turn.portion) for leg in self.legs_of(turn, legs)]
+        def steps(turn: Turn) -> list[Step]:
+            due = legs if turn.portion == WHOLE else self.legs_of(turn, legs)
+            nothing = Step(key[0], bucket.index, f"nothing of {bucket}", lambda: None)
+            return [self.step(leg, bucket, turn.portion, back=back) for leg in due] or [nothing]
 
-        return self.engine.submit([self.step(leg, bucket) for leg in legs] or [nothing], key, split)
+        return self.engine.submit(steps, key, f"{key[0]} of {bucket}")
 
-    def step(self, leg: Leg, bucket: Bucket, portion: Portion = WHOLE) -> Step:
+    def step(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Step:
         """A leg, as the engine carries it out."""
         if isinstance(leg, Collective):
             plan = self.plan(leg, bucket, portion)
-            late = self.route.updates_under_way and leg in self.route.ways["back"]
+            late = back and self.route.updates_under_way
             return Step(leg.label, bucket.index, plan.name, partial(self.unless_skipped, plan) if late else plan)
         kind, what = ("update", bucket) if leg.updates else (str(leg), f"{leg}, {bucket}")
-        return Step(kind, bucket.index, what, partial(self.carry_out, leg, bucket))
+        return Step(kind, bucket.index, what, partial(self.carry_out, leg, bucket, back=back))
 
-    def carry_out(self, leg: Leg, bucket: Bucket) -> None:
-        """On the engine's thread; the verdict, if there is one, has been there before."""
-        factor = self.verdict_factor if leg in self.route.back else 1.0
+    def carry_out(self, leg: Leg, bucket: Bucket, *, back: bool) -> None:
+        """On the engine's thread; the verdict, if there is one, has been there before the way back."""
+        factor = self.verdict_factor if back else 1.0
         if factor is not None:
             with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
                 self.call(leg, bucket)(factor)

@@ -89,7 +89,7 @@ class VirtualFabric(Fabric):
     def put_in_order(self, order: Sequenced | None) -> None:
         self.order = self.order.replaced(order)
 
-    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket) -> VirtualHandle:
+    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> VirtualHandle:
         what = Carried(key[0], bucket)
 
         def parts(turn: Turn) -> Parts:
@@ -127,6 +127,7 @@ class VirtualFabric(Fabric):
         handle = VirtualHandle(key, what, self.clock_s, parts)
         for turn, each in self.order.submit(key, handle):
             begin_s = max(self.wire_free_s, last(each.submitted_s))
+            self.moving = [event for event in self.moving if event.end > begin_s]
             for part, seconds in each.parts(turn):
                 event = self.log.carried(part.collective, part.number, begin_s, begin_s + seconds, part)
                 begin_s += seconds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
-from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.array import Array
 from dear_mpi.training.routes.legs import Leg, Place
 from dear_mpi.training.routes.memory import Memory
 
@@ -14,7 +14,8 @@ from dear_mpi.training.routes.memory import Memory
 class Wire(Protocol):
     """A form in which elements travel that does not add up: codes.
 
-    ``out`` and ``codes`` are bytes, ``nbytes`` of them; ``x`` is a part of a line.
+    ``out`` and ``codes`` are bytes, ``nbytes`` of them; ``x`` is a part of a line. Where x has what is infinite or no
+    number, so must what is decoded: otherwise nobody hears of it.
     """
 
     def nbytes(self, count: int) -> int: ...
@@ -57,7 +58,6 @@ class Encode(Leg):
         gradients, row = place.line("gradients"), place.rows(self.codes)[place.rank]
         if self.error is None:
             return lambda factor: self.wire.encode(gradients, row)
-        xp: Any = array_module(gradients)
         error, again = place.line(self.error), gradients.copy()
 
         def encode(factor: float) -> None:
@@ -65,7 +65,6 @@ class Encode(Leg):
             self.wire.encode(error, row)
             self.wire.decode(row, again)
             error[...] -= again
-            error[~xp.isfinite(error)] = 0  # what overflows is found in the sum, and must not stay here
 
         return encode
 

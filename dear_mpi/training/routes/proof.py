@@ -1,8 +1,8 @@
 """Does a route train? Its legs are carried out in symbols, on three ranks, for two periods.
 
 At the end of each period all ranks must have the same values, in which each gradient of each rank counts once, and
-nothing that is partial or was never written. It must be so where the engine is early and where it is late: the main
-thread knows nothing of the engine's legs until the schedule has waited for the last of them.
+nothing that is partial or was never written. It must be so in each order in which the two threads may carry legs out:
+the main thread knows nothing of the engine's legs until the schedule has waited for the last of them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NoReturn, TypeAlias
 
+from dear_mpi.training.routes.codes import Decode, Encode
 from dear_mpi.training.routes.legs import MAIN, WIRE, Collective, Leg, Update
 from dear_mpi.training.routes.memory import Memory
 from dear_mpi.training.routes.route import Route, said
@@ -19,6 +20,7 @@ from dear_mpi.training.routes.route import Route, said
 SIZE = 3  # ranks: with two, a neighbour is all others
 PERIODS = 2
 MOST_TURNS = 64  # in a period
+FIXED = ("layers", "gradients", "values", "state", "readiness")  # lines
 
 
 class RouteError(ValueError):
@@ -52,8 +54,10 @@ def prove(route: Route, *, bucket: object = "bucket 0") -> Proof:
     if route.period > MOST_TURNS:
         said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_TURNS}"
         raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
-    found = [proof_of(route, route.order(late=late), bucket) for late in (False, True)]
-    return found[0]
+    found = [proof_of(route, legs, bucket) for legs in route.orders()]
+    alike, exact, summed = (all(getattr(each, name) for each in found) for name in ("alike", "exact", "summed"))
+    states = {each.state for each in found}
+    return Proof(alike, exact, states.pop() if len(states) == 1 else "own", summed)
 
 
 def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> Proof:
@@ -80,8 +84,26 @@ def check_form(route: Route, bucket: object) -> None:
     for leg in route.legs:
         if leg.on not in (MAIN, WIRE):
             refuse(route, leg, leg.reads[0], bucket, f"must be on {MAIN!r} or {WIRE!r}, not {leg.on!r}")
-        if isinstance(leg, Collective) and leg.on == MAIN:
-            refuse(route, leg, leg.line, bucket, f"must be on {WIRE!r}: the engine carries collectives out")
+        if type(leg.every) is not int or leg.every < 1:
+            refuse(route, leg, leg.reads[0], bucket, f"must have a whole number above 0 in every, not {leg.every!r}")
+        if isinstance(leg, Collective):
+            check_collective(route, leg, bucket)
+        if isinstance(leg, Encode | Decode) and leg.wire is not route.codes.get(leg.codes):
+            refuse(route, leg, leg.codes, bucket, "must have the wire that encodes this line, the same object")
+    for line in (*route.errors, *route.codes):
+        if line in FIXED or (line in route.errors and line in route.codes):
+            raise RouteError(f"route {route.name!r}: line {line!r} of {bucket} must have a name of its own")
+
+
+def check_collective(route: Route, leg: Collective, bucket: object) -> None:
+    """See that there is what it sends, and that the engine carries it out."""
+    allowed = ("gradients", "values", *route.codes, *route.errors)
+    if leg.on == MAIN:
+        refuse(route, leg, leg.line, bucket, f"must be on {WIRE!r}: the engine carries collectives out")
+    if leg.line not in allowed:
+        refuse(route, leg, leg.line, bucket, f"must be of one of the lines {', '.join(allowed)}")
+    if leg.line in route.codes and leg.name != "all_gather":
+        refuse(route, leg, leg.line, bucket, "must be an all_gather: codes do not add up")
 
 
 def refuse(route: Route, leg: Leg, line: str, bucket: object, what: str) -> NoReturn:

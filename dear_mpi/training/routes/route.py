@@ -10,10 +10,10 @@ those at the end of the way back when the schedule lets the fabric update. The e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import combinations, takewhile
 from math import lcm
 
 from dear_mpi.training.routes.codes import Encode, Wire
@@ -63,11 +63,16 @@ class Route:
             way: tuple(leg for leg in legs if leg.on != MAIN) for way, legs in (("out", self.out), ("back", self.back))
         }
 
-    def order(self, *, late: bool) -> tuple[Leg, ...]:
-        """All legs as they are carried out, where the engine is as late, or as early, as it can be."""
-        first, ways = self.first, self.ways
-        way_out = (*first["back"], *ways["out"]) if late else (*ways["out"], *first["back"])
-        return (*first["out"], *way_out, *ways["back"], *self.last)
+    def orders(self) -> Iterator[tuple[Leg, ...]]:
+        """All legs, in each order in which both threads may carry them out.
+
+        The main thread may begin the way back before the engine has been through the way out, or meanwhile.
+        """
+        own, engine = self.first["back"], self.ways["out"]
+        for places in combinations(range(len(own) + len(engine)), len(own)):
+            mine, others = iter(own), iter(engine)
+            between = [next(mine if at in places else others) for at in range(len(own) + len(engine))]
+            yield (*self.first["out"], *between, *self.ways["back"], *self.last)
 
     @property
     def update(self) -> Update:

@@ -113,6 +113,7 @@ class Contestant:
                 verdict_s=self.loss_s,
                 rest_s=figures.rest_s,
                 ranks=job.world.size,
+                portions=job.fabric.portions,
             ),
         )
         return run.seconds(self.policy)

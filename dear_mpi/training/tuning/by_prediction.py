@@ -93,5 +93,6 @@ class ByPrediction(Tuning):
                 update_s=profile.update_s_per_element,
                 rest_s=profile.rest_s,
                 ranks=session.world.size,
+                portions=session.fabric.portions,
             ),
         )

@@ -46,9 +46,7 @@ class VirtualRun:
         """
         buckets, schedule = self.buckets(fusion), self.schedule
         rules = Rules(schedule.__name__, buckets, schedule, judged=self.judged, route=self.route)
-        trainer = VirtualTrainer(schedule, rules, self.costs)
-        trainer.warm_up()
-        return trainer.one().iteration_s
+        return VirtualTrainer(schedule, rules, self.costs).mean_s()
 
     def buckets(self, fusion: str) -> Cut:
         """The buckets of a policy."""
