@@ -64,7 +64,7 @@ class LiveFabric(Fabric):
         kind = BoundShard if self.arena.sharded else BoundBucket
         self.bound = {each: kind(each, self.arena, flag) for each, flag in zip(buckets, flags, strict=True)}
         for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
-            bound.side = self.sides.setdefault((bucket.start, bucket.stop), {})
+            bound.side = self.sides.setdefault(bucket.interval, {})
         self.calls: dict[tuple[Leg, int], Callable[[float], object]] = {}  # by leg and bucket
 
     def cut(self, buckets: Cut) -> None:
@@ -75,7 +75,7 @@ class LiveFabric(Fabric):
         self.arena.updates = self.updates
         with moved(self.arena, self.buckets, buckets, self.world.transport):
             self.enter(buckets)
-        intervals = {(bucket.start, bucket.stop) for bucket in buckets}
+        intervals = {bucket.interval for bucket in buckets}
         self.free_plans(lambda key: key.interval not in intervals or key.portion != WHOLE)
         self.sides = {interval: side for interval, side in self.sides.items() if interval in intervals}
         self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
@@ -99,29 +99,19 @@ class LiveFabric(Fabric):
         return [self.arena.wire[self.arena.ranks.of(bucket)] for bucket in self.buckets]
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Collective: make the plans that are missing, of collectives and extras that a schedule starts.
-
-        To be called while nothing is under way.
-        """
+        """Collective: make the plans of what a schedule starts, if they are missing; nothing is under way."""
         legs = dict.fromkeys(leg for name in names for leg in collectives_of(self.route, name))
         for leg, bucket in product(legs, self.buckets):
             self.make(leg, bucket, WHOLE)
 
     def prepare_turns(self, orders: Iterable[Sequenced]) -> None:
-        """Collective: make the plans of portions that are missing, and free others.
-
-        To be called while nothing is under way, with all orders that are followed.
-        """
+        """Collective: make the plans of portions that these orders need, and free others; nothing is under way."""
         turns = dict.fromkeys(Turn(*each) for order in orders for each in order)
-        due = {(self.interval(turn.bucket), turn.portion) for turn in turns}
+        due = {(self.buckets[turn.bucket].interval, turn.portion) for turn in turns}
         self.free_plans(lambda key: key.portion != WHOLE and (key.interval, key.portion) not in due)
         for turn in turns:
             for leg in collectives_of(self.route, turn.collective):
                 self.make(leg, self.buckets[turn.bucket], turn.portion)
-
-    def interval(self, index: int) -> tuple[int, int]:
-        """Where a bucket begins and ends."""
-        return self.buckets[index].start, self.buckets[index].stop
 
     def free_plans(self, unwanted: Callable[[PlanKey], bool]) -> None:
         for key in [key for key in self.plans if unwanted(key)]:
@@ -129,7 +119,7 @@ class LiveFabric(Fabric):
 
     def make(self, leg: Collective, bucket: Bucket, portion: Portion) -> None:
         """Collective: make a plan, if it is missing."""
-        key = PlanKey(leg, (bucket.start, bucket.stop), portion)
+        key = PlanKey(leg, bucket.interval, portion)
         if key not in self.plans:
             array, options = self.bound[bucket].travels(leg.line, self.route, self.options["slab"]), self.options
             options = options | leg.options | {"portion": portion}
@@ -141,20 +131,17 @@ class LiveFabric(Fabric):
 
     def plan(self, leg: Collective, bucket: Bucket, portion: Portion = WHOLE) -> Plan:
         """A plan that was prepared."""
-        return self.plans[PlanKey(leg, (bucket.start, bucket.stop), portion)]
+        return self.plans[PlanKey(leg, bucket.interval, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken, alike on all ranks; also of a bucket without plans."""
-        legs = collectives_of(self.route, collective)
-        if len(legs) != 1 or legs[0].op != "sum":
+        leg, *others = collectives_of(self.route, collective) or [None]
+        if leg is None or others or leg.op != "sum":
             return 1
-        plan = self.plans.get(PlanKey(legs[0], (bucket.start, bucket.stop), WHOLE)) or self.plan(
-            legs[0], self.buckets[0]
-        )
-        if runner_of(plan.algorithm) != "messages":
-            return 1
-        nbytes = self.arena.nbytes_of(legs[0].line, bucket.count, self.route)
-        return portions_of(nbytes, self.world.size, plan.segment_bytes)
+        plan = self.plans.get(PlanKey(leg, bucket.interval, WHOLE)) or self.plan(leg, self.buckets[0])
+        nbytes = self.arena.nbytes_of(leg.line, bucket.count, self.route)
+        whole = runner_of(plan.algorithm) != "messages"
+        return 1 if whole else portions_of(nbytes, self.world.size, plan.segment_bytes)
 
     def plans_of(self, name: str, bucket: Bucket) -> list[Plan]:
         """The plans that carry out what a schedule calls by this name."""

@@ -47,6 +47,11 @@ class Bucket:
         """Its elements."""
         return self.stop - self.start
 
+    @property
+    def interval(self) -> tuple[int, int]:
+        """Where it begins and ends."""
+        return self.start, self.stop
+
     def __str__(self) -> str:
         return f"bucket {self.index} (layers {self.uses[0]}..{self.uses[-1]}, {self.nbytes} bytes)"
 
