@@ -22,6 +22,7 @@ from tests.simulate.validation_runs import (
     LINKS,
     PEERS,
     RANKS,
+    SHARDED,
     USUAL,
     Compared,
     Link,
@@ -33,6 +34,10 @@ from tests.stolen import ATTEMPTS, QUIET
 WIDTH = 120  # of a line
 PAGE = "docs/benchmarks/predictions.md"
 PEERS_LINKS, PEERS_RANKS, PEERS_MODEL = ("hosts:1gbit", "emulated:1gbit"), 4, "resnet50"
+SAID = {
+    PEERS: "Peers, each with the buckets of its source: ",
+    SHARDED: "Sharded updates, each with the buckets of its source: ",
+}
 BOUNDS = {"hosts": 0.05, "emulated": 0.03}
 TITLES = {
     "hosts": "Hosts of network namespaces, links of {} (TCP in frames of 1514 bytes)",
@@ -146,8 +151,7 @@ def page(found: Sequence[Compared], lost: str) -> Iterator[str]:
     yield lost
     for (contest, kind, rate), same in groupby(found, lambda each: (each.contest, each.kind, each.rate)):
         rows = list(same)
-        peers = "Peers, each with the buckets of its source: " if contest == PEERS else ""
-        yield f"## {peers}{TITLES[kind].format(rate)}\n"
+        yield f"## {SAID.get(contest, '')}{TITLES[kind].format(rate)}\n"
         for _, each in groupby(rows, lambda row: row.measured["ranks"]):
             yield fitted(next(each).predicted)
         yield ""
@@ -179,6 +183,7 @@ def main() -> None:
         found = [each for link in links for each in compared(link, models, USUAL)]
         with_peers = [link for link in links if f"{link.kind}:{link.rate}" in PEERS_LINKS and link.ranks == PEERS_RANKS]
         if PEERS_MODEL in models:
+            found += [each for link in links for each in compared(link, [PEERS_MODEL], SHARDED)]
             found += [each for link in with_peers for each in compared(link, [PEERS_MODEL], PEERS)]
         records = [chosen(attempts(folder, each)) for each in sorted(used)]
         lines = list(page(found, losses(folder, used)))

@@ -39,14 +39,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Contest:
-    """Schedules, and where their buckets are cut."""
+    """Schedules, where their buckets are cut, and further flags of ``compare`` and ``simulate``."""
 
     name: str
     schedules: str
     fusion: str
+    flags: tuple[str, ...] = ()
 
 
 USUAL = Contest("", "wfbp,sequential,dear", "25MB")
+SHARDED = Contest("sharded", "dear,dear-eager", "own", ("--update", "sharded"))
 PEERS = Contest("peers", "ddp,mg-wfbp,horovod,bytescheduler,zero,fsdp,dear-eager", "own")
 
 
@@ -135,7 +137,7 @@ def measured(link: Link, models: list[str], contest: Contest) -> tuple[Path, dic
     with link.up():
         rows = benchmarked(link)
         for name in models:
-            flags = [*compute_of(name, contest.fusion), "--schedules", contest.schedules]
+            flags = [*compute_of(name, contest.fusion), "--schedules", contest.schedules, *contest.flags]
             what = "-".join(part for part in (name, contest.name) if part)
             runs[name] = link.run("compare", *flags, "--iterations", str(ITERATIONS[name]), what=what)
     return rows, runs
@@ -144,7 +146,8 @@ def measured(link: Link, models: list[str], contest: Contest) -> tuple[Path, dic
 def predicted(link: Link, rows: Path, name: str, contest: Contest, *more: str) -> dict[str, Row]:
     """What simulate says about a model on this link, by schedule."""
     flags = ["--network", str(rows), "--profile", str(profile_of(link, name))]
-    flags += ["--ranks", str(link.ranks), "--schedules", contest.schedules, "--fusion", contest.fusion, *more]
+    flags += ["--ranks", str(link.ranks), "--schedules", contest.schedules, "--fusion", contest.fusion]
+    flags += [*contest.flags, *more]
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
         file = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "dear_mpi", "simulate", *flags, "--json", str(file)]
