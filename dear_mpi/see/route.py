@@ -8,7 +8,7 @@ from rich.table import Table
 
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.routes.find import find_route
-from dear_mpi.training.routes.legs import WIRE, Leg
+from dear_mpi.training.routes.legs import Leg
 from dear_mpi.training.routes.proof import SIZE, Proof, prove
 from dear_mpi.training.routes.route import Route
 
@@ -43,7 +43,7 @@ def legs_of(route: Route) -> Table:
     table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
     for way, legs in (("out", route.out), ("back", route.back)):
         for leg in legs:
-            thread, lines = "engine" if leg.on == WIRE else "main", (", ".join(leg.reads), ", ".join(leg.writes))
+            thread, lines = leg.on, (", ".join(leg.reads), ", ".join(leg.writes))
             table.add_row(way, with_period(leg), thread, *lines)
     return table
 

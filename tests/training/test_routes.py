@@ -16,7 +16,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Adam, Session
-from dear_mpi.training.routes import MAIN, WIRE, Pack, Route, Unpack, Update, all_gather, all_reduce, reduce_scatter
+from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.runs.compare import compare
@@ -69,7 +69,7 @@ def mutants(route):
                 f"{leg} of another line",
                 with_legs(route, (*before, replace(leg, line=OTHER_LINE[line]), *after), border),
             )
-        other = replace(leg, on=MAIN if leg.on == WIRE else WIRE)
+        other = replace(leg, on=MAIN if leg.on == ENGINE else ENGINE)
         yield f"{leg} on another thread", with_legs(route, (*before, other, *after), border)
 
 
@@ -126,7 +126,7 @@ def test_a_mutant_of_a_users_route_is_refused_or_ranks_end_alike(name, what, mut
 
 
 def legs_to_draw():
-    for on in (MAIN, WIRE):
+    for on in (MAIN, ENGINE):
         yield from (Pack(on=on), Unpack(on=on), Update(on=on), Update(on=on, shard=True))
     for line in ("gradients", "values"):
         yield from (reduce_scatter(line), all_gather(line), all_reduce(line))

@@ -50,7 +50,7 @@ class Checkpointed:
         """Flush, and see that all ranks have the same parameters; MismatchError with the name of one that differs."""
         session = cast("Session", self)
         session.flush()
-        done, period = session.fabric.turn % session.route.period, session.route.period
+        done, period = session.fabric.iteration % session.route.period, session.route.period
         if done:
             said = (
                 f"{done} of the {period} iterations of a round are done, and until its end ranks have different values"

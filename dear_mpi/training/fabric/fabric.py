@@ -45,20 +45,20 @@ class Fabric(ABC):
 
     Attributes:
         rules: the book of the schedule that runs now.
-        turn: how many iterations have sent all their gradients.
+        iteration: how many have sent all their gradients.
     """
 
     rules: Rules | NoRules = NoRules()
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
         self.route, self.log, self.judged = route, log, judged
-        self.turn = 0
+        self.iteration = 0
         self.enter(buckets)
 
     def enter(self, buckets: Cut) -> None:
         """Go on with these buckets; nothing is under way."""
         self.buckets = buckets
-        self.turns = dict.fromkeys(buckets, self.turn)  # in which the gradients of each were sent last
+        self.sent_in = dict.fromkeys(buckets, self.iteration)  # in which the gradients of each were sent last
         self.reduced = 0  # buckets of this iteration
         self.returning: list[Bucket] = []  # whose way back comes by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
@@ -136,7 +136,7 @@ class Fabric(ABC):
         """
         self.rules.start(collective, bucket)
         if reduces(collective):
-            self.turns[bucket] = self.turn
+            self.sent_in[bucket] = self.iteration
         for way in WAYS[collective]:
             for leg in self.due(self.route.first[way], bucket):
                 self.do(leg, bucket, 1.0)
@@ -154,7 +154,7 @@ class Fabric(ABC):
         """One more bucket is on its way out. After the last comes the verdict, and what had to wait for it."""
         self.reduced += 1
         if self.reduced == len(self.buckets):
-            self.reduced, self.turn = 0, self.turn + 1
+            self.reduced, self.iteration = 0, self.iteration + 1
             if self.judged:
                 self.verdict_handle = self.launch_verdict()
         if not (self.judged and self.reduced):
@@ -174,7 +174,7 @@ class Fabric(ABC):
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> list[Leg]:
         """Those of the iteration in which the bucket's gradients were sent."""
-        return [leg for leg in legs if leg.is_due(self.turns[bucket])]
+        return [leg for leg in legs if leg.is_due(self.sent_in[bucket])]
 
     def negotiate(self, bucket: Bucket) -> None:
         """Let the wire carry what ranks exchange to see that a bucket is ready on all of them: a byte for each tensor.

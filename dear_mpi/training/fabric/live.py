@@ -89,7 +89,7 @@ class LiveFabric(Fabric):
 
     def restored(self, updates: int) -> None:
         """The values and the state have been through so many updates; a round begins."""
-        self.arena.updates, self.turn = updates, 0
+        self.arena.updates, self.iteration = updates, 0
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()

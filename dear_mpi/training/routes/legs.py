@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.routes.memory import Memory
 
-MAIN, WIRE = "main", "wire"  # the main thread, and the engine's
+MAIN, ENGINE = "main", "engine"  # the main thread, and the engine's
 
 
 class Place(Protocol):
@@ -40,12 +40,12 @@ class Leg(ABC):
     """An act.
 
     Attributes:
-        on: the thread, ``main`` or ``wire``.
+        on: the thread, ``main`` or ``engine``.
         every: it is done in every so many-th iteration.
         reads, writes: names of lines.
     """
 
-    on: str = WIRE
+    on: str = ENGINE
     every: int = 1
     updates: ClassVar[bool] = False
 
@@ -65,9 +65,9 @@ class Leg(ABC):
     def bind(self, place: Place) -> Callable[[float], object]:
         """What does it to a bucket's memory; it is called with the factor of the gradients."""
 
-    def is_due(self, turn: int) -> bool:
+    def is_due(self, iteration: int) -> bool:
         """Whether it is done in an iteration, counted from 0."""
-        return (turn + 1) % self.every == 0
+        return (iteration + 1) % self.every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Pack(Leg):
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:
-            memory.write("gradients", rank, shard, memory.symbol("gradient", memory.turn, rank, shard))
+            memory.write("gradients", rank, shard, memory.symbol("gradient", memory.iteration, rank, shard))
 
     def bind(self, place: Place) -> Callable[[float], object]:
         return lambda factor: place.pack()
@@ -194,16 +194,16 @@ class Collective(Leg):
         return f"{self.name} {self.line}{' (average)' * (self.op == 'average')}"
 
 
-def reduce_scatter(line: str, *, op: str = "sum", every: int = 1, on: str = WIRE) -> Collective:
+def reduce_scatter(line: str, *, op: str = "sum", every: int = 1, on: str = ENGINE) -> Collective:
     """Each rank gets the sum over ranks of its shard; its other shards are partial then."""
     return Collective(name="reduce_scatter", line=line, op=op, every=every, on=on)
 
 
-def all_gather(line: str, *, every: int = 1, on: str = WIRE) -> Collective:
+def all_gather(line: str, *, every: int = 1, on: str = ENGINE) -> Collective:
     """All ranks get each rank's shard."""
     return Collective(name="all_gather", line=line, every=every, on=on)
 
 
-def all_reduce(line: str, *, op: str = "sum", every: int = 1, on: str = WIRE) -> Collective:
+def all_reduce(line: str, *, op: str = "sum", every: int = 1, on: str = ENGINE) -> Collective:
     """All ranks get the sum over ranks."""
     return Collective(name="all_reduce", line=line, op=op, every=every, on=on)

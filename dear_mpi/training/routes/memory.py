@@ -25,14 +25,14 @@ UNKNOWN = (-1, -1)  # in weights
 
 
 class Memory:
-    """Symbols by line, rank and shard; ``turn`` counts iterations, and ``zeros`` are lines that are zero at first.
+    """Symbols by line, rank and shard; ``iteration`` counts iterations, and ``zeros`` are lines that are zero at first.
 
     Attributes:
         misread: where what is partial was read: line, rank and shard.
     """
 
     def __init__(self, size: int, zeros: Iterable[str] = ()) -> None:
-        self.size, self.turn, self.places_lost = size, 0, 0
+        self.size, self.iteration, self.places_lost = size, 0, 0
         self.misread: list[tuple[str, int, int]] = []
         self.table: dict[tuple[object, ...], Symbol] = {}
         self.keys: list[tuple[str, tuple[int, ...]]] = []  # of each symbol
@@ -61,8 +61,8 @@ class Memory:
     def weights(self, kind: str, *parts: int) -> Weights:
         """How often each gradient counts in it."""
         if kind == "gradient":
-            turn, rank, _ = parts
-            return {(turn, rank): Fraction(1)}
+            iteration, rank, _ = parts
+            return {(iteration, rank): Fraction(1)}
         if kind == "partial":
             return {UNKNOWN: Fraction(1)}
         scales: dict[Symbol, Fraction] = dict.fromkeys(parts, Fraction(0))

@@ -13,13 +13,13 @@ from itertools import product
 from typing import NoReturn, TypeAlias
 
 from dear_mpi.training.routes.codes import Decode, Encode
-from dear_mpi.training.routes.legs import MAIN, WIRE, Collective, Leg, Update
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update
 from dear_mpi.training.routes.memory import Memory
 from dear_mpi.training.routes.route import Route, said
 
 SIZE = 3  # ranks: with two, a neighbour is all others
 PERIODS = 2
-MOST_TURNS = 64  # in a period
+MOST_PERIOD = 64  # iterations
 FIXED = ("layers", "gradients", "values", "state", "readiness")  # lines
 
 
@@ -51,8 +51,8 @@ def prove(route: Route, *, bucket: object = "bucket 0") -> Proof:
         RouteError: it does not; the message names the leg, the line and the bucket.
     """
     check_form(route, bucket)
-    if route.period > MOST_TURNS:
-        said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_TURNS}"
+    if route.period > MOST_PERIOD:
+        said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_PERIOD}"
         raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
     found = [proof_of(route, legs, bucket) for legs in route.orders()]
     alike, exact, summed = (all(getattr(each, name) for each in found) for name in ("alike", "exact", "summed"))
@@ -63,11 +63,11 @@ def prove(route: Route, *, bucket: object = "bucket 0") -> Proof:
 def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> Proof:
     """The same for an order in which legs may be carried out."""
     memory, alike = Memory(SIZE, route.errors), True
-    for turn in range(PERIODS * route.period):
-        memory.turn = turn
+    for iteration in range(PERIODS * route.period):
+        memory.iteration = iteration
         suspects = carry_out(legs, memory)
         alike &= kind_of(memory, "values") == "equal"
-        if (turn + 1) % route.period == 0:
+        if (iteration + 1) % route.period == 0:
             check_values(route, legs, memory, suspects, bucket)
     exact = all(memory.held["values", rank, shard] == synchronous(memory, shard) for rank, shard in memory.places)
     state = "shard" if route.update.shard else kind_of(memory, "state")
@@ -82,8 +82,8 @@ def check_form(route: Route, bucket: object) -> None:
     for again in updates[1:]:
         refuse(route, again, "values", bucket, "updates a second time")
     for leg in route.legs:
-        if leg.on not in (MAIN, WIRE):
-            refuse(route, leg, leg.reads[0], bucket, f"must be on {MAIN!r} or {WIRE!r}, not {leg.on!r}")
+        if leg.on not in (MAIN, ENGINE):
+            refuse(route, leg, leg.reads[0], bucket, f"must be on {MAIN!r} or {ENGINE!r}, not {leg.on!r}")
         if type(leg.every) is not int or leg.every < 1:
             refuse(route, leg, leg.reads[0], bucket, f"must have a whole number above 0 in every, not {leg.every!r}")
         if isinstance(leg, Collective):
@@ -99,7 +99,7 @@ def check_collective(route: Route, leg: Collective, bucket: object) -> None:
     """See that there is what it sends, and that the engine carries it out."""
     allowed = ("gradients", "values", *route.codes, *route.errors)
     if leg.on == MAIN:
-        refuse(route, leg, leg.line, bucket, f"must be on {WIRE!r}: the engine carries collectives out")
+        refuse(route, leg, leg.line, bucket, f"must be on {ENGINE!r}: the engine carries collectives out")
     if leg.line not in allowed:
         refuse(route, leg, leg.line, bucket, f"must be of one of the lines {', '.join(allowed)}")
     if leg.line in route.codes and leg.name != "all_gather":
@@ -122,7 +122,7 @@ def carry_out(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
     """One iteration; which legs have read what is partial. That is no fault yet: nobody may make use of it."""
     suspects = []
     for leg in legs:
-        if leg.is_due(memory.turn):
+        if leg.is_due(memory.iteration):
             memory.misread.clear()
             leg.prove(memory)
             for line, rank, shard in memory.misread[:1]:
@@ -135,7 +135,7 @@ def check_values(
 ) -> None:
     """The end of a period. What is wrong is the fault of the first leg that read what is partial, or of the last that
     wrote."""
-    due = {(turn, rank): 1 for turn in range(memory.turn + 1) for rank in range(memory.size)}
+    due = {(iteration, rank): 1 for iteration in range(memory.iteration + 1) for rank in range(memory.size)}
     for line, (rank, shard) in product(("values", "layers"), memory.places):
         found = memory.held[line, rank, shard]
         counts = memory.weighed[found]
@@ -147,8 +147,8 @@ def check_values(
         *_, leg = [leg for leg in legs if line in leg.writes] or legs
         if not wrong:
             refuse(route, leg, line, bucket, f"leaves rank {rank} with other values than those of rank 0")
-        turn, of = min(wrong)
-        times = f"{counts.get((turn, of), 0)} times, instead of once"
+        iteration, of = min(wrong)
+        times = f"{counts.get((iteration, of), 0)} times, instead of once"
         refuse(route, leg, line, bucket, f"leaves values with the gradient of rank {of} {times}")
 
 
@@ -156,8 +156,8 @@ def synchronous(memory: Memory, shard: int) -> object:
     """The values of ``full``."""
     symbol = memory.symbol
     value, state = symbol("value", shard), symbol("state", shard)
-    for turn in range(memory.turn + 1):
-        gradients = [symbol("gradient", turn, rank, shard) for rank in range(memory.size)]
+    for iteration in range(memory.iteration + 1):
+        gradients = [symbol("gradient", iteration, rank, shard) for rank in range(memory.size)]
         by = symbol("sum", *gradients), value, state
         value, state = symbol("new", 1, *by), symbol("kept", 1, *by)
     return value

@@ -17,7 +17,7 @@ from itertools import combinations, takewhile
 from math import lcm
 
 from dear_mpi.training.routes.codes import Encode, Wire
-from dear_mpi.training.routes.legs import MAIN, WIRE, Collective, Leg, Update
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
 
@@ -145,6 +145,6 @@ def joined(legs: Sequence[Leg]) -> tuple[Leg, ...]:
 
 def said(leg: Leg) -> str:
     """A leg with what is unusual about it."""
-    usual = WIRE if isinstance(leg, Collective) else MAIN
-    thread = f" on the {'engine' if leg.on == WIRE else 'main'} thread" * (leg.on != usual)
+    usual = ENGINE if isinstance(leg, Collective) else MAIN
+    thread = f" on the {'engine' if leg.on == ENGINE else 'main'} thread" * (leg.on != usual)
     return f"{leg}{thread}{f' every {leg.every} iterations' * (leg.every > 1)}"
