@@ -69,7 +69,7 @@ class Route:
         The main thread may begin the way back before the engine has been through the way out, or meanwhile.
         """
         own, engine = self.first["back"], self.ways["out"]
-        for places in combinations(range(len(own) + len(engine)), len(own)):
+        for places in reversed([*combinations(range(len(own) + len(engine)), len(own))]):  # the engine early, first
             mine, others = iter(own), iter(engine)
             between = [next(mine if at in places else others) for at in range(len(own) + len(engine))]
             yield (*self.first["out"], *between, *self.ways["back"], *self.last)
