@@ -99,6 +99,14 @@ def test_messages_that_outlast_an_update_are_delayed_by_its_share():
     assert (handle.event.end, fabric.wire_free_s, fabric.now()) == (108.0, 108.0, 6.0)
 
 
+def test_an_update_delays_all_that_is_in_the_queue():
+    fabric = virtual_fabric(price_s=10.0, update_s=4.0, beside=(1.0, 1.0), count=3)
+    first, second, third = (fabric.start("all_reduce", Bucket(i, 4 * i, 4 * i + 4, (i,), 16)) for i in range(3))
+    fabric.update(Bucket(0, 0, 4, (0,), 16))
+    spans = [(handle.event.begin, handle.event.end) for handle in (first, second, third)]
+    assert spans == [(0.0, 14.0), (14.0, 24.0), (24.0, 34.0)]
+
+
 def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own_time():
     ranks = {"compute": lambda seconds: seconds * np.array([1.0, 3.0])}
     bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=100.0, update_s=4.0, beside=(0.5, 1.5), **ranks)
@@ -107,8 +115,8 @@ def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own
     assert fabric.now().tolist() == [6.0, 18.0]
 
 
-def virtual_fabric(*, price_s, update_s, beside, **options):
-    rules = SimpleNamespace(buckets=[None], route=FULL, judged=False, update=lambda _: None)
+def virtual_fabric(*, price_s, update_s, beside, count=1, **options):
+    rules = SimpleNamespace(buckets=range(count), route=FULL, judged=False, update=lambda _: None)
     rules.start = rules.started = lambda *_: None
     options |= {"price": lambda *_: price_s, "update_s": lambda _: update_s, "slowdown": lambda _: Slowdown(*beside)}
     return VirtualFabric(rules, **options)

@@ -173,8 +173,8 @@ class LiveFabric(Fabric):
             plan = self.plan(leg, bucket, portion)
             late = back and self.route.updates_under_way
             return Step(leg.label, bucket.index, plan.name, partial(self.unless_skipped, plan) if late else plan)
-        kind, what = ("update", bucket) if leg.updates else (str(leg), f"{leg}, {bucket}")
-        return Step(kind, bucket.index, what, partial(self.carry_out, leg, bucket, back=back))
+        what = bucket if leg.updates else f"{leg}, {bucket}"
+        return Step(leg.label, bucket.index, what, partial(self.carry_out, leg, bucket, back=back))
 
     def carry_out(self, leg: Leg, bucket: Bucket, *, back: bool) -> None:
         """On the engine's thread; the verdict, if there is one, has been there before the way back."""

@@ -95,7 +95,7 @@ class VirtualFabric(Fabric):
         def parts(turn: Turn) -> Parts:
             due = legs if turn.begins and turn.ends else self.legs_of(turn, legs)
             part = portion_of(bucket, turn.portion)
-            return [(Carried(self.kind(leg), bucket), self.price_of(leg, bucket, part)) for leg in due] or [(what, 0.0)]
+            return [(Carried(leg.label, bucket), self.price_of(leg, bucket, part)) for leg in due] or [(what, 0.0)]
 
         return self.submit(key, what, parts)
 
@@ -107,10 +107,6 @@ class VirtualFabric(Fabric):
     def launch_verdict(self) -> VirtualHandle:
         what = Carried("norm of the gradients", None)
         return self.submit(VERDICT, what, lambda turn: [(what, self.verdict_s)])
-
-    def kind(self, leg: Leg) -> str:
-        """What the log calls a leg on the wire."""
-        return leg.label if isinstance(leg, Collective) else "update" if leg.updates else str(leg)
 
     def price_of(self, leg: Leg, bucket: Bucket, part: Bucket) -> float:
         """Seconds of a leg on the engine's thread; what neither communicates nor updates costs nothing."""
@@ -125,9 +121,9 @@ class VirtualFabric(Fabric):
     def submit(self, key: Key, what: Carried, parts: Callable[[Turn], Parts]) -> VirtualHandle:
         """Let it go onto the wire, when its turn has come."""
         handle = VirtualHandle(key, what, self.clock_s, parts)
+        self.forget_what_is_over()
         for turn, each in self.order.submit(key, handle):
             begin_s = max(self.wire_free_s, last(each.submitted_s))
-            self.moving = [event for event in self.moving if event.end > begin_s]
             for part, seconds in each.parts(turn):
                 event = self.log.carried(part.collective, part.number, begin_s, begin_s + seconds, part)
                 begin_s += seconds
@@ -168,12 +164,16 @@ class VirtualFabric(Fabric):
 
     def hold_up(self, delay_s: float) -> None:
         """What is on the wire takes longer there; what queues for it begins later, too."""
-        now_s = last(self.clock_s)
-        self.moving = [each for each in self.moving if each.end > now_s]
+        self.forget_what_is_over()
         for each in self.moving:
-            each.begin += delay_s * (each.begin > now_s)
+            each.begin += delay_s * (each.begin > last(self.clock_s))
             each.end += delay_s
         self.wire_free_s += delay_s
+
+    def forget_what_is_over(self) -> None:
+        """From now on nothing can hold it up."""
+        now_s = last(self.clock_s)
+        self.moving = [each for each in self.moving if each.end > now_s]
 
     def spend(self, seconds: Any) -> None:
         """Let time pass: something is computed."""

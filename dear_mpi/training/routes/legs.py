@@ -57,6 +57,11 @@ class Leg(ABC):
     @abstractmethod
     def writes(self) -> tuple[str, ...]: ...
 
+    @property
+    def label(self) -> str:
+        """What the log calls it."""
+        return "update" if self.updates else str(self)
+
     @abstractmethod
     def prove(self, memory: Memory) -> None:
         """Do it to the symbols in the memory of all ranks."""

@@ -55,13 +55,13 @@ def prove(route: Route, *, bucket: object = "bucket 0") -> Proof:
         said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_PERIOD}"
         raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
     found = [proof_of(route, legs, bucket) for legs in route.orders()]
-    alike, exact, summed = (all(getattr(each, name) for each in found) for name in ("alike", "exact", "summed"))
-    states = {each.state for each in found}
-    return Proof(alike, exact, states.pop() if len(states) == 1 else "own", summed)
+    alike, exact = (all(each[place] for each in found) for place in range(2))
+    states = {state for *_, state in found}
+    return Proof(alike, exact, states.pop() if len(states) == 1 else "own", is_summed(route))
 
 
-def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> Proof:
-    """The same for an order in which legs may be carried out."""
+def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> tuple[bool, bool, str]:
+    """For one order in which legs may be carried out: ``alike``, ``exact`` and ``state`` of its proof."""
     memory, alike = Memory(SIZE, route.errors), True
     for iteration in range(PERIODS * route.period):
         memory.iteration = iteration
@@ -71,7 +71,7 @@ def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> Proof:
             check_values(route, legs, memory, suspects, bucket)
     exact = all(memory.held["values", rank, shard] == synchronous(memory, shard) for rank, shard in memory.places)
     state = "shard" if route.update.shard else kind_of(memory, "state")
-    return Proof(alike, exact, state, is_summed(route))
+    return alike, exact, state
 
 
 def check_form(route: Route, bucket: object) -> None:
