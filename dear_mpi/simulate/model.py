@@ -24,7 +24,7 @@ class Model:
         forward_s, backward_s: seconds of each use of a layer, in the order of the forward pass; of each part, where
             the batch passes in several.
         wire: the type of gradients on their way.
-        itemsize, value_size: bytes of an element of it, and of a parameter.
+        value_size: bytes of an element of a parameter.
         names: of the layers.
         parts: of a batch; gradients are sent after the last.
         update_s: seconds of the optimiser for each element.
@@ -36,7 +36,6 @@ class Model:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     wire: str
-    itemsize: int
     names: tuple[str, ...]
     value_size: int = VALUE_SIZE
     parts: int = 1
@@ -76,7 +75,6 @@ def synthetic_model(
     >>> len(model.names), model.layout.count
     (107, 25559040)
     """
-    itemsize = lookup("wire", wire, DTYPES).itemsize
     uses = [
         [(f"{number}.{place}", (count,)) for place, count in enumerate(module.counts)]
         for number, module in enumerate(modules)
@@ -84,24 +82,26 @@ def synthetic_model(
     ahead, back = shares_of(modules)
     return Model(
         name=name,
-        layout=layout_of(name, uses, itemsize=min(itemsize, VALUE_SIZE), ranks=ranks),
+        layout=layout_of(name, uses, wire=wire, value_size=VALUE_SIZE, ranks=ranks),
         forward_s=tuple(share * forward_s for share in ahead),
         backward_s=tuple(share * backward_s for share in back),
         wire=wire,
-        itemsize=itemsize,
         value_size=VALUE_SIZE,
         names=tuple(module.name for module in modules),
         parts=parts,
     )
 
 
-def layout_of(name: str, uses: Iterable[Sequence[tuple[Hashable, Shape]]], *, itemsize: int, ranks: int) -> Layout:
+def layout_of(
+    name: str, uses: Iterable[Sequence[tuple[Hashable, Shape]]], *, wire: str, value_size: int, ranks: int
+) -> Layout:
     """The line of a model, for ``Layout.of``.
 
     Raises:
-        ValueError: it would have too many elements.
+        ValueError: there is no such type, or it would have too many elements.
     """
-    layout = Layout.of(uses, itemsize=itemsize, ranks=ranks)
+    itemsize = lookup("wire", wire, DTYPES).itemsize
+    layout = Layout.of(uses, itemsize=itemsize, ranks=ranks, value_size=value_size)
     if sum(layout.owned) > MOST_ELEMENTS:
         raise ValueError(f"model {name!r} has {sum(layout.owned)} parameters: simulate takes at most {MOST_ELEMENTS}")
     return layout
@@ -116,16 +116,14 @@ def measured_model(profile: Profile, *, ranks: int, wire: str, parts: int | None
     Raises:
         ValueError: there is no such type, or there are too many elements.
     """
-    itemsize = lookup("wire", wire, DTYPES).itemsize
     parts, value_size = parts or profile.accumulate, DTYPES[profile.dtype].itemsize
     uses = [[(tensor.key, tensor.shape) for tensor in use.tensors] for use in profile.uses]
     return Model(
         name=profile.model,
-        layout=layout_of(profile.model, uses, itemsize=min(itemsize, value_size), ranks=ranks),
+        layout=layout_of(profile.model, uses, wire=wire, value_size=value_size, ranks=ranks),
         forward_s=tuple(use.forward_s / parts for use in profile.uses),
         backward_s=tuple(use.backward_s / parts for use in profile.uses),
         wire=wire,
-        itemsize=itemsize,
         value_size=value_size,
         names=tuple(use.name for use in profile.uses),
         parts=parts,

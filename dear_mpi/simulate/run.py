@@ -169,11 +169,11 @@ def buckets_of(
     Raises:
         ValueError: the policy cannot be read.
     """
-    layout, itemsize, policy = model.layout, model.itemsize, own_fusion(fusion, schedule)
+    layout, policy = model.layout, own_fusion(fusion, schedule)
     if is_by_time(policy):
-        cost = whole_cost(schedule.collectives, route, layout, itemsize, prices)
-        policy = by_time(policy, layout, itemsize, PassTimes(model.forward_s, model.backward_s), cost)
-    return fused(policy, layout, itemsize)
+        cost = whole_cost(schedule.collectives, route, layout, prices)
+        policy = by_time(policy, layout, PassTimes(model.forward_s, model.backward_s), cost)
+    return fused(policy, layout)
 
 
 def check_finite(what: str, figures: Mapping[str, object]) -> None:

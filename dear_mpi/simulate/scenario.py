@@ -56,7 +56,7 @@ class Scenario:
             model = replace(model, update_s=check_seconds("update_s", settings.update_s))
         hosts = wires.network.hosts or tuple(range(ranks))
         kind = Prices if wires.topology is None else partial(Replayed, topology=wires.topology)
-        prices = kind(wires.network, ranks, default_segment(hosts), model.itemsize)
+        prices = kind(wires.network, ranks, default_segment(hosts), model.layout.itemsize)
         straggler = None if settings.straggler is None else parse_straggler(settings.straggler, ranks)
         return cls(settings, algorithm, source, model, wires, prices, Pace(ranks, straggler=straggler))
 
@@ -76,7 +76,7 @@ class Scenario:
         policy = own_fusion(fusion, schedule)
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time
-            borders(policy, self.model.layout, self.model.itemsize)
+            borders(policy, self.model.layout)
         how: dict[str, Any] = {"route": self.settings.route, "judged": self.settings.judged}
         check_schedule(self.model, name, schedule, fusion, lambda buckets: self.priced(schedule, buckets), **how)
 
@@ -136,9 +136,9 @@ class Scenario:
 
     def nbytes(self, leg: Collective, count: int) -> int:
         """What a collective has of so many elements, in equal shards."""
-        model, ranks = self.model, self.prices.ranks
-        nbytes = self.settings.route.nbytes(leg.line, count, wire=model.itemsize, values=model.value_size, ranks=ranks)
-        return round_up(nbytes, ranks * model.itemsize)
+        model, ranks, itemsize = self.model, self.prices.ranks, self.model.layout.itemsize
+        nbytes = self.settings.route.nbytes(leg.line, count, wire=itemsize, values=model.value_size, ranks=ranks)
+        return round_up(nbytes, ranks * itemsize)
 
     @property
     def loss_s(self) -> float:
@@ -147,7 +147,7 @@ class Scenario:
 
     def few_s(self, nbytes: int) -> float:
         """Of an all-reduce of a few bytes."""
-        size = round_up(nbytes, self.prices.ranks * self.model.itemsize)
+        size = round_up(nbytes, self.prices.ranks * self.model.layout.itemsize)
         return float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [size])[0])
 
     def row(self, prediction: Prediction, base_s: float) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dic
     wires = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
         scenario = Scenario.of(settings, algorithm, name, wires[ranks], ranks)
-        shared = prices.setdefault((ranks, scenario.model.itemsize), scenario.prices)
+        shared = prices.setdefault((ranks, scenario.model.layout.itemsize), scenario.prices)
         shared.check_algorithm(algorithm, collectives)
         found[name, ranks, algorithm] = scenario = replace(scenario, prices=shared)
         for fusion, (schedule, kind) in product(settings.fusions, kinds.items()):

@@ -65,13 +65,13 @@ class Decisions:
         self.by_time: str | None = None
         self.tuning = Tuning(session.options.fusion)
 
-    def start_of(self, fusion: str, itemsize: int) -> Start:
-        """What a fusion starts with; an element has ``itemsize`` bytes on the wire. Not collective.
+    def start_of(self, fusion: str) -> Start:
+        """What a fusion starts with; not collective.
 
         Raises:
             ValueError: each of several schedules would have its own, or what is to be tuned cannot be.
         """
-        tuning = tuning_of(self.session, fusion, itemsize, before=1 + TIMED)
+        tuning = tuning_of(self.session, fusion, before=1 + TIMED)
         if tuning is not None:
             return Start(tuning.fusion, tuning=tuning)
         if fusion == "own" and len(self.session.schedules) > 1:
@@ -129,13 +129,13 @@ class Decisions:
         session.flush()
         forward_s, backward_s = np.mean(session.world.transport.gather_values(own_s), axis=0).tolist()
         if self.by_time is not None:
-            layout, itemsize, wanted = session.layout, session.arena.wire.itemsize, session.schedules[name].collectives
+            layout, wanted = session.layout, session.schedules[name].collectives
             prices = session.prices.of(wanted)
-            cost = whole_cost(wanted, session.route, layout, itemsize, lambda probe: prices)
+            cost = whole_cost(wanted, session.route, layout, lambda probe: prices)
             found: list[str] = []
 
             def choose() -> dict[str, Any]:  # a user's function may fail on one rank alone
-                found.append(by_time(self.by_time or "", layout, itemsize, PassTimes(forward_s, backward_s), cost))
+                found.append(by_time(self.by_time or "", layout, PassTimes(forward_s, backward_s), cost))
                 return {"fusion": found[0]}
 
             agree(session.world.transport, session.name, choose)

@@ -121,7 +121,7 @@ class Session(Checkpointed):
         wire = DTYPES.get(options.wire or self.route.wire or "", dtype)
         self.layout = layout_of(layers, wire, world.size)
         self.decisions = Decisions(self)
-        start, self.buckets = self.plan_cut(options.fusion, wire.itemsize)
+        start, self.buckets = self.plan_cut(options.fusion)
         self.decisions.begin(start)
         with self.streams.compute.use():
             here = self.streams.put(np.zeros(1))
@@ -134,10 +134,10 @@ class Session(Checkpointed):
         self.uses = layer_uses(layers, self.arena)
         return facts
 
-    def plan_cut(self, fusion: str, itemsize: int) -> tuple[Start, Cut]:
+    def plan_cut(self, fusion: str) -> tuple[Start, Cut]:
         """What a fusion starts with, and its buckets, with which all schedules were rehearsed; not collective."""
-        start = self.decisions.start_of(fusion, itemsize)
-        buckets = fused(start.fusion, self.layout, itemsize)
+        start = self.decisions.start_of(fusion)
+        buckets = fused(start.fusion, self.layout)
         for name, schedule in self.schedules.items():
             rehearse(schedule, self.rules(name, buckets), len(self.layout.uses), accumulate=self.options.accumulate)
         return start, buckets
@@ -211,7 +211,7 @@ class Session(Checkpointed):
         found: list[tuple[Start, Cut]] = []
 
         def plan() -> dict[str, Any]:
-            found.append(self.plan_cut(fusion, self.arena.wire.itemsize))
+            found.append(self.plan_cut(fusion))
             return {"fusion": fusion}
 
         agree(self.world.transport, self.name, plan)

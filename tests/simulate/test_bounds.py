@@ -42,7 +42,6 @@ def random_model(rng):
         forward_s=seconds(1.0),
         backward_s=seconds(rng.choice((0.0, 0.1, 1.0, 2.0))),
         wire="fp32",
-        itemsize=4,
         names=tuple(map(str, range(count))),
         parts=rng.choice((1, 1, 3)),
         update_s=rng.choice((0.0, 1e-5)),

@@ -187,8 +187,8 @@ def test_good_rows_of_a_benchmark(tmp_path):
 def test_cuts_finer_than_the_grid_are_those_of_the_grid():
     layout = synthetic_model("m", load_modules("resnet50"), ranks=64, forward_s=1.0, backward_s=1.0).layout
     every = list(range(0, layout.count, layout.grid))
-    assert borders("cut:1B", layout, 4) == borders("cut:100B", layout, 4) == every
-    assert cut(layout, borders("cut:100B", layout, 4), 4) == cut(layout, range(0, layout.count, 25), 4)
+    assert borders("cut:1B", layout) == borders("cut:100B", layout) == every
+    assert cut(layout, borders("cut:100B", layout)) == cut(layout, range(0, layout.count, 25))
 
 
 def test_a_row_that_is_there_twice_is_refused_from_python_too():

@@ -24,7 +24,6 @@ ONE_LAYER = Model(
     forward_s=(1.0,),
     backward_s=(2.0,),
     wire="fp32",
-    itemsize=4,
     names=("dense",),
 )
 QUICK = {"models": ("synthetic:resnet50",), "ranks": (8,), "network": "10gbit,50us", "forward_s": 0.05}

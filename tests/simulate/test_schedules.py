@@ -38,7 +38,7 @@ def model_of(name, ranks=4):
 
 def iteration(model, schedule, fusion, all_reduce_s, alpha_s=0.0):
     """Seconds on a wire that carries the whole model's all-reduce in this time, and each half in half of it."""
-    beta = all_reduce_s / (model.layout.count * model.itemsize)
+    beta = all_reduce_s / (model.layout.count * model.layout.itemsize)
     halves = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "second all_gather": 0.5, "negotiation": 0.0}
 
     def prices(buckets):
@@ -121,7 +121,7 @@ def test_horovod_sends_what_is_ready_in_buffers_that_have_a_limit():
 def test_fusion_by_time_is_a_list_of_borders_of_layers(policy):
     model = model_of("densenet201")
     text = by_time(
-        policy, model.layout, 4, PassTimes(model.forward_s, model.backward_s), lambda nbytes: 1e-3 + 1e-9 * nbytes
+        policy, model.layout, PassTimes(model.forward_s, model.backward_s), lambda nbytes: 1e-3 + 1e-9 * nbytes
     )
     begins = set(map(str, model.layout.begins.values()))
     assert set(text.removeprefix("at:").split(",")) <= begins

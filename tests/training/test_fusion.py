@@ -160,10 +160,10 @@ ERRORS = {
 
 def test_tensors_have_a_bucket_each_unless_the_grid_is_coarser():
     layout = Layout.of([[("a", (64,)), ("b", (64,))], [("c", (8,)), ("d", (128,))]], itemsize=4, ranks=1)
-    buckets = cut(layout, borders("tensors", layout, 4), 4)
+    buckets = cut(layout, borders("tensors", layout))
     assert [(bucket.start, bucket.stop) for bucket in buckets] == [(0, 64), (64, 128), (128, 160), (160, 288)]
     coarse = replace(layout, grid=128)
-    assert [bucket.stop for bucket in cut(coarse, borders("tensors", coarse, 4), 4)] == [128, 256, 384]
+    assert [bucket.stop for bucket in cut(coarse, borders("tensors", coarse))] == [128, 256, 384]
 
 
 @pytest.mark.parametrize("policy", ERRORS)
@@ -180,7 +180,7 @@ TIMES = PassTimes((1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0))
 def of_file(tmp_path, body):
     file = tmp_path / "mine.py"
     file.write_text(f"import numpy as np\n\ndef cut(layout, times, network):\n    {body}\n")
-    return by_time(f"{file}:cut", LAYOUT, 4, TIMES, lambda nbytes: 1.0 + nbytes)
+    return by_time(f"{file}:cut", LAYOUT, TIMES, lambda nbytes: 1.0 + nbytes)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dear_mpi.training.trainer import Trainer
 
 USES = 5
 LAYOUT = Layout.of([[(use, (40,))] for use in range(USES)], itemsize=4, ranks=2)
-BUCKETS = cut(LAYOUT, LAYOUT.offsets, 4)
+BUCKETS = cut(LAYOUT, LAYOUT.offsets)
 HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward", "end_backward")
 
 

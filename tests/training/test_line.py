@@ -37,7 +37,7 @@ def test_every_element_is_on_the_line_once_and_in_one_bucket(uses, itemsize, ran
     assert sum(layout.owned) == sum(math.prod(shape) for _, shape in in_order_of_first_use)
 
     borders = data.draw(st.lists(st.integers(0, layout.count), max_size=5))
-    buckets = cut(layout, borders, itemsize)
+    buckets = cut(layout, borders)
     covered = [element for bucket in buckets for element in range(bucket.start, bucket.stop)]
     assert covered == list(range(layout.count))
     for bucket in buckets:
@@ -53,6 +53,11 @@ def test_every_element_is_on_the_line_once_and_in_one_bucket(uses, itemsize, ran
         assert set(buckets.needed_by(use)) == {bucket for bucket in buckets if use in bucket.uses}, tensors
     completed = [bucket for use in reversed(range(len(uses))) for bucket in buckets.completed_by(use)]
     assert sorted(completed, key=lambda bucket: bucket.index) == list(buckets), "each once"
+
+
+def test_an_empty_tensor_is_in_no_bucket():
+    (bucket,) = cut(Layout.of([[("scale", ())], [("empty", (0,))]], itemsize=4, ranks=1), [])
+    assert bucket.uses == (0,)
 
 
 def digest(threads, **choices):
@@ -197,7 +202,7 @@ def test_parameters_that_stay_in_their_memory_are_updated_there(wire):
             for layer in layers:
                 for parameter in layer.parameters:
                     parameter.grad[...] = grads.setdefault(parameter.name, rng.standard_normal(parameter.grad.shape))
-            for bucket in cut(arena.layout, range(0, 900, 100), arena.wire.itemsize):
+            for bucket in cut(arena.layout, range(0, 900, 100)):
                 bound = BoundBucket(bucket, arena, np.ones(1, np.bool_))
                 bound.pack()
                 bound.update_own(1.0)

@@ -105,13 +105,13 @@ def test_a_start_must_be_a_size_and_a_best_needs_a_trial():
 def test_no_two_sizes_cut_alike_and_none_is_left_out(layers, low, octaves, ranks):
     layout = Layout.of([[(number, (count,))] for number, count in enumerate(layers)], itemsize=4, ranks=ranks)
     asked = Asked(low=low, high=low << octaves)
-    sizes = distinct_sizes(lambda size: cut_by(layout, 4, size), asked.low, asked.high, start=asked.start)
-    cuts = [cut_by(layout, 4, size) for size in sizes]
+    sizes = distinct_sizes(lambda size: cut_by(layout, size), asked.low, asked.high, start=asked.start)
+    cuts = [cut_by(layout, size) for size in sizes]
     assert len(set(cuts)) == len(cuts)
     assert sizes == sorted(sizes)
     assert asked.start in sizes
     assert asked.low <= sizes[0] <= sizes[-1] <= asked.high
-    assert {cut_by(layout, 4, size) for size in (asked.low, asked.high)} <= set(cuts)
+    assert {cut_by(layout, size) for size in (asked.low, asked.high)} <= set(cuts)
 
 
 @given(nbytes=st.integers(1, 1 << 34))

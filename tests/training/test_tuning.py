@@ -201,6 +201,6 @@ def test_bad_input_is_one_line(flags, said):
 
 def test_auto_looks_at_no_more_buckets_of_a_huge_line_than_it_has_time_for():
     layout = Layout.of([[(number, (75_000, 10_000))] for number in range(10)], itemsize=4, ranks=4)
-    found = candidates(layout, 4)
+    found = candidates(layout)
     assert "cut:32MB" in found
-    assert max(len(borders(policy, layout, 4)) for policy in found) <= 10_000
+    assert max(len(borders(policy, layout)) for policy in found) <= 10_000

@@ -50,11 +50,11 @@ class Problem:
             return prices.found[key] if key in prices.found else float(prices.seconds(*key[:2], key[2:])[0])
 
         costs = Costs(forward_s=model.forward_s, backward_s=model.backward_s, price=price)
-        return VirtualRun(layout=model.layout, itemsize=4, schedule=SCHEDULES[self.schedule], costs=costs)
+        return VirtualRun(layout=model.layout, schedule=SCHEDULES[self.schedule], costs=costs)
 
     def sizes(self, **how):
         layout = self.run.layout
-        return distinct_sizes(lambda size: cut_by(layout, 4, size), ASKED.low, ASKED.high, start=ASKED.start, **how)
+        return distinct_sizes(lambda size: cut_by(layout, size), ASKED.low, ASKED.high, start=ASKED.start, **how)
 
     @cached_property
     def known(self):
@@ -62,7 +62,7 @@ class Problem:
 
     def seconds(self, size):
         """Those of an iteration; computed once for each cut."""
-        cut = cut_by(self.run.layout, 4, size)
+        cut = cut_by(self.run.layout, size)
         if cut not in self.known:
             self.known[cut] = self.run.seconds(size_text(size))
         return self.known[cut]
@@ -94,7 +94,7 @@ def main():
     for problem in PROBLEMS:
         missed = {kind: [problem.missed(problem.search(kind, seed)) for seed in SEEDS] for kind in TUNERS}
         cells = [f"{median(each).value:.1%} ({max(each):.1%})" for each in missed.values()]
-        auto = problem.run.choice(problem.run.tried(candidates(problem.run.layout, 4)))
+        auto = problem.run.choice(problem.run.tried(candidates(problem.run.layout)))
         first = f"{problem.seconds(ASKED.start) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
         last = f"{problem.run.seconds(auto) / problem.best_s - 1:.1%}: {auto}"
         print(f"| {problem.model}, {problem.network} | {first} | {' | '.join(cells)} | {last} |")

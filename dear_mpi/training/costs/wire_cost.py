@@ -41,16 +41,13 @@ class WireCost:
         return self.alpha + self.beta * nbytes
 
 
-def whole_cost(
-    collectives: Sequence[str], route: Route, layout: Layout, itemsize: int, prices: Callable[[Cut], Price]
-) -> WireCost:
+def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
     """What all these collectives cost together on a route, of a bucket: the line through a small one and a large one.
 
     Args:
-        itemsize: bytes of an element on the wire.
         prices: gives the price of the collectives of these buckets.
     """
-    probe = cut(layout, [layout.grid], itemsize)
+    probe = cut(layout, [layout.grid])
     price = priced(route, prices(probe))
     small, large = ((each.nbytes, sum(price(name, each) for name in collectives)) for each in (probe[0], probe[-1]))
     return WireCost.through(small, large)

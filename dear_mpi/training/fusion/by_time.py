@@ -53,19 +53,18 @@ def check_file(policy: str) -> None:
         load(source_of(policy, "fusion", "cut"))
 
 
-def by_time(policy: str, layout: Layout, itemsize: int, times: PassTimes, cost: Cost) -> str:
+def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
     """What a policy by time makes of measured times: ``at:`` and elements of the line, as ``borders`` reads it. It is
     a text, so that ranks can compare it, and a user can give it again.
 
     Args:
-        itemsize: bytes of an element on the wire.
 
     Raises:
         ValueError: a user's function fails, or returns no elements of the line.
     """
     if is_in_file(policy):
         return "at:" + ",".join(map(str, begins_of(policy, layout, times, cost)))
-    nbytes = [owned * itemsize for owned in layout.owned]
+    nbytes = layout.owned_bytes
     ready_s = list(accumulate(reversed(times.backward_s)))[::-1]
     groups = BY_TIME[policy](nbytes, ready_s, cost)
     return "at:" + ",".join(str(layout.begin(group[0])) for group in groups)

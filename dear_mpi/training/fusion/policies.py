@@ -18,17 +18,13 @@ MOST_BUCKETS = 100_000
 DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
 
 
-def fused(policy: str, layout: Layout, itemsize: int) -> Cut:
-    """The buckets of a policy; an element has ``itemsize`` bytes on the wire.
-
-    Raises:
-        ValueError: as ``borders``.
-    """
-    return cut(layout, borders(policy, layout, itemsize), itemsize)
+def fused(policy: str, layout: Layout) -> Cut:
+    """The buckets of a policy; ValueError as ``borders``."""
+    return cut(layout, borders(policy, layout))
 
 
-def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
-    """Where a policy cuts the line, in elements; an element has ``itemsize`` bytes on the wire.
+def borders(policy: str, layout: Layout) -> list[int]:
+    """Where a policy cuts the line, in elements.
 
     Args:
         policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
@@ -39,7 +35,7 @@ def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
         ValueError: the policy cannot be read, or asks for more buckets than there are layers, or than a run can handle.
 
     >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
-    >>> borders("layers:2", layout, 4), borders("cut:384B", layout, 4)
+    >>> borders("layers:2", layout), borders("cut:384B", layout)
     ([0, 128], [0, 96])
     """
     kind, _, argument = policy.partition(":")
@@ -47,26 +43,26 @@ def borders(policy: str, layout: Layout, itemsize: int) -> list[int]:
     if policy == "tensors":
         found = layout.offsets
     elif kind == "cut":  # the grid is as fine as it gets
-        found = range(0, layout.count, max(layout.grid, size_of(policy, argument) // itemsize))
+        found = range(0, layout.count, max(layout.grid, size_of(policy, argument) // layout.itemsize))
     elif policy == "ddp":
-        found = ddp_borders(layout, itemsize)
+        found = ddp_borders(layout)
     elif kind == "at":
         found = elements(policy, argument, layout)
     else:
-        found = [layout.begin(group[0]) for group in fuse(policy, [owned * itemsize for owned in layout.owned])]
+        found = [layout.begin(group[0]) for group in fuse(policy, layout.owned_bytes)]
     if len(found) > MOST_BUCKETS:
         raise ValueError(f"fusion {policy!r:.80} makes {len(found)} buckets: more than {MOST_BUCKETS} take too long")
     return list(found)
 
 
-def ddp_borders(layout: Layout, itemsize: int) -> list[int]:
+def ddp_borders(layout: Layout) -> list[int]:
     """As PyTorch's DistributedDataParallel does: from the end of the line, a bucket is closed when it is large enough.
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
     """
     found, filled, limit = list[int](), 0, DDP_FIRST_BYTES
     for tensor in reversed(range(len(layout.shapes))):
-        filled += layout.size(tensor) * itemsize
+        filled += layout.size(tensor) * layout.itemsize
         if filled >= limit:
             found.append(layout.offsets[tensor])
             filled, limit = 0, DDP_BYTES

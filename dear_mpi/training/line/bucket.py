@@ -96,21 +96,20 @@ class Cut:
         }
 
 
-def cut(layout: Layout, borders: Iterable[int], itemsize: int) -> Cut:
+def cut(layout: Layout, borders: Iterable[int]) -> Cut:
     """The buckets between borders, of which each is rounded up to the grid.
 
     Args:
         borders: elements of the line, in any order; its beginning and its end are borders anyway.
-        itemsize: bytes of an element on the wire.
 
     >>> layout = Layout.of([[("a", (9,))], [("b", (100,))]], itemsize=4, ranks=2)
-    >>> [str(bucket) for bucket in cut(layout, [layout.begin(1)], 4)]
+    >>> [str(bucket) for bucket in cut(layout, [layout.begin(1)])]
     ['bucket 0 (layers 0..1, 256 bytes)', 'bucket 1 (layers 1..1, 256 bytes)']
     """
     points = sorted({0, layout.count, *(min(round_up(border, layout.grid), layout.count) for border in borders)})
     return Cut(
         tuple(
-            Bucket(index, start, stop, uses_of(layout, start, stop), (stop - start) * itemsize)
+            Bucket(index, start, stop, uses_of(layout, start, stop), (stop - start) * layout.itemsize)
             for index, (start, stop) in enumerate(pairwise(points))
         )
     )

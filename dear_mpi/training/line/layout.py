@@ -30,22 +30,32 @@ class Layout:
         shapes, offsets: of each tensor, in the order of the line.
         uses: the numbers of the tensors that each use touches, in the order of the forward pass.
         grid: where buckets may begin and end.
+        itemsize: bytes of an element of the gradients that travel.
     """
 
     shapes: tuple[Shape, ...]
     offsets: tuple[int, ...]
     uses: tuple[tuple[int, ...], ...]
     grid: int
+    itemsize: int
 
     @classmethod
-    def of(cls, uses: Iterable[Sequence[tuple[Hashable, Shape]]], *, itemsize: int, ranks: int) -> Layout:
+    def of(
+        cls,
+        uses: Iterable[Sequence[tuple[Hashable, Shape]]],
+        *,
+        itemsize: int,
+        ranks: int,
+        value_size: int | None = None,
+    ) -> Layout:
         """Put the tensors of all uses on a line.
 
         Args:
             uses: for each use the tensors that it touches: a key, equal for tensors that are one and the same, and a
                 shape.
-            itemsize: bytes of an element, in the smallest type that any flat array of the line has.
+            itemsize: bytes of an element of the gradients that travel.
             ranks: the number of ranks.
+            value_size: bytes of an element of a value, if it has others.
 
         >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
         >>> layout.offsets, layout.uses, layout.grid, layout.count
@@ -59,12 +69,14 @@ class Layout:
                 if numbers.setdefault(key, len(numbers)) == len(shapes):
                     shapes.append(tuple(shape))
             touched.append(tuple(numbers[key] for key, _ in tensors))
-        aligned = max(1, TENSOR_BYTES // itemsize)
+        narrowest = min(itemsize, value_size or itemsize)
+        aligned = max(1, TENSOR_BYTES // narrowest)
         offsets, end = [], 0
         for shape in shapes:
             offsets.append(end)
             end += round_up(math.prod(shape), aligned)
-        return cls(tuple(shapes), tuple(offsets), tuple(touched), ranks * (CHUNK_BYTES // itemsize))
+        grid = ranks * (CHUNK_BYTES // narrowest)
+        return cls(tuple(shapes), tuple(offsets), tuple(touched), grid, itemsize)
 
     @property
     def count(self) -> int:
@@ -105,6 +117,11 @@ class Layout:
             counts[use] += self.size(tensor)
         return tuple(counts)
 
+    @property
+    def owned_bytes(self) -> list[int]:
+        """The same in bytes on the wire."""
+        return [owned * self.itemsize for owned in self.owned]
+
     def begin(self, use: int) -> int:
         """Where the tensors that a use owns begin on the line."""
         return self.begins[use]
@@ -114,6 +131,7 @@ class Layout:
         """Where the tensors of each owning use begin: its first tensor is entered last, and stays."""
         return dict(zip(reversed(self.first_uses), reversed(self.offsets), strict=True))
 
-    def tensors(self, start: int, stop: int) -> range:
-        """The tensors that lie, at least in part, between two elements."""
-        return range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
+    def tensors(self, start: int, stop: int) -> list[int]:
+        """The tensors of which an element lies between two elements of the line."""
+        found = range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
+        return [tensor for tensor in found if self.size(tensor)]

@@ -54,7 +54,7 @@ def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int) -> Layout:
     """
     check_overlaps(uses)
     keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
-    return Layout.of(keys, itemsize=min(wire.itemsize, line_dtype(uses).itemsize), ranks=ranks)
+    return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=line_dtype(uses).itemsize)
 
 
 def key_of(parameter: Parameter) -> tuple[int, int, str]:

@@ -100,7 +100,6 @@ class Contestant:
         forward_s, backward_s = max(ranks, key=np.sum).tolist()
         run = VirtualRun(
             layout=job.layout,
-            itemsize=job.arena.wire.itemsize,
             schedule=self.schedule,
             route=job.route,
             judged=job.options.judged,

@@ -19,15 +19,14 @@ __all__ = ["TUNERS", "TUNINGS", "Trial", "Tried", "Tuner", "Tuning", "tuning_of"
 TUNINGS: Mapping[str, type[ByTrials] | type[ByPrediction]] = {BY_TRIALS: ByTrials, AUTO: ByPrediction}
 
 
-def tuning_of(session: Session, policy: str, itemsize: int, *, before: int) -> Tuning | None:
+def tuning_of(session: Session, policy: str, *, before: int) -> Tuning | None:
     """What a fusion asks for, or None if it is not one that is tuned; not collective.
 
     Args:
-        itemsize: bytes of an element on the wire.
         before: iterations from a cut on until schedules have decided their order, if they foresee one.
 
     Raises:
         ValueError: it cannot be read, or does not suit the model.
     """
     kind = TUNINGS.get(policy.partition(":")[0])
-    return None if kind is None else kind(session, policy, itemsize, before=before)
+    return None if kind is None else kind(session, policy, before=before)

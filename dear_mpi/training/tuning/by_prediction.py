@@ -31,18 +31,17 @@ class ByPrediction(Tuning):
     """Cuts once, as the prediction says. A session that its user cuts is tuned no more.
 
     Args:
-        itemsize: bytes of an element on the wire.
         before: as for ``ByTrials``.
 
     Raises:
         ValueError: the policy is more than ``auto``.
     """
 
-    def __init__(self, session: Session, policy: str, itemsize: int, *, before: int) -> None:
+    def __init__(self, session: Session, policy: str, *, before: int) -> None:
         if policy != AUTO:
             raise ValueError(f"fusion {policy!r}: auto takes nothing after a colon")
         super().__init__(size_text(START))
-        self.session, self.itemsize, self.over = session, itemsize, False
+        self.session, self.over = session, False
         foresees = any(schedule.foresees for schedule in session.schedules.values())
         self.needs = 1 + WARM + TIMED + 2 * before * foresees  # an order for the first buckets, and one for the last
         self.profiler: Profiler | None = None
@@ -64,7 +63,7 @@ class ByPrediction(Tuning):
         session = self.session
         session.flush()
         run, transport = self.run_of(profiler, schedule), session.world.transport
-        fusions = candidates(session.layout, self.itemsize)
+        fusions = candidates(session.layout)
         self.trials = said_by_rank_0(transport, "tuning", lambda: run.tried(fusions))
         self.fusion, self.over = said_by_rank_0(transport, "tuning", lambda: run.choice(self.trials)), True
         session.cut(self.fusion)
@@ -79,7 +78,6 @@ class ByPrediction(Tuning):
         loss_s = plan_s(session.fabric, session.meter.plan, timed=True)
         return VirtualRun(
             layout=session.layout,
-            itemsize=self.itemsize,
             schedule=schedule,
             route=session.route,
             judged=session.options.judged,

@@ -37,20 +37,19 @@ class ByTrials(Tuning):
 
     Args:
         policy: as ``Asked`` reads it.
-        itemsize: bytes of an element on the wire.
         before: iterations from a cut on until the schedule has decided its order, if it foresees one.
 
     Raises:
         ValueError: the policy cannot be read, its sizes all cut this model alike, or (on rank 0) a package is missing.
     """
 
-    def __init__(self, session: Session, policy: str, itemsize: int, *, before: int) -> None:
+    def __init__(self, session: Session, policy: str, *, before: int) -> None:
         self.session, self.policy, layout, asked = session, policy, session.layout, Asked.of(policy)
-        sizes = distinct_sizes(lambda size: cut_by(layout, itemsize, size), asked.low, asked.high, start=asked.start)
+        sizes = distinct_sizes(lambda size: cut_by(layout, size), asked.low, asked.high, start=asked.start)
         if len(sizes) < 2:
-            alike = plural(len(set(cut_by(layout, itemsize, asked.start))), "bucket")
+            alike = plural(len(set(cut_by(layout, asked.start))), "bucket")
             said = f"{size_text(asked.low)} to {size_text(asked.high)} cut this model into the same {alike}"
-            whole = size_text(readable(layout.count * itemsize))
+            whole = size_text(readable(layout.count * layout.itemsize))
             raise ValueError(f"fusion {policy!r}: all sizes from {said}; its parameters have {whole}")
         self.tuner: Tuner | None = asked.tuner(sizes, start=asked.start) if session.world.rank == 0 else None
         super().__init__(size_text(asked.start))

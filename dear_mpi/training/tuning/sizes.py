@@ -43,9 +43,9 @@ def distinct_sizes(
     return [start if start in group else group[(len(group) - 1) // 2] for group in groups]
 
 
-def cut_by(layout: Layout, itemsize: int, size: int) -> tuple[int, ...]:
-    """Where buckets of this size begin, in elements of the line; ``itemsize``: bytes of an element on the wire."""
-    return tuple(round_up(border, layout.grid) for border in borders(size_text(size), layout, itemsize))
+def cut_by(layout: Layout, size: int) -> tuple[int, ...]:
+    """Where buckets of this size begin, in elements of the line."""
+    return tuple(round_up(border, layout.grid) for border in borders(size_text(size), layout))
 
 
 def readable(nbytes: int) -> int:

@@ -27,12 +27,10 @@ class VirtualRun:
     """A model with its schedule.
 
     Attributes:
-        itemsize: bytes of an element on the wire.
         judged: whether all gradients are looked at before any of them is used.
     """
 
     layout: Layout
-    itemsize: int
     schedule: type[Schedule]
     costs: Costs
     route: Route = FULL
@@ -50,7 +48,7 @@ class VirtualRun:
 
     def buckets(self, fusion: str) -> Cut:
         """The buckets of a policy."""
-        return fused(fusion, self.layout, self.itemsize)
+        return fused(fusion, self.layout)
 
     def choice(self, trials: Sequence[Tried]) -> str:
         """The policy with the fewest buckets among those that cannot be told from the best one: what a collective costs
@@ -64,16 +62,16 @@ class VirtualRun:
         return [Tried(fusion, self.seconds(fusion)) for fusion in fusions]
 
 
-def candidates(layout: Layout, itemsize: int) -> list[str]:
+def candidates(layout: Layout) -> list[str]:
     """Policies that are worth a look: 25 MB first, sizes that cut this model differently, and ``cut:SIZE``.
 
     >>> layout = Layout.of([[("a", (1 << 20,))], [("b", (1 << 20,))]], itemsize=4, ranks=2)
-    >>> candidates(layout, 4)[:4]
+    >>> candidates(layout)[:4]
     ['25MB', '995KB', 'cut:256KB', 'cut:362KB']
     """
-    whole = layout.count * itemsize
+    whole = layout.count * layout.itemsize
     low, high = readable(max(1, min(LOW, whole // PARTS))), max(START, min(HIGH, whole))
-    sizes = distinct_sizes(lambda size: cut_by(layout, itemsize, size), low, high, start=START, per_octave=PER_OCTAVE)
+    sizes = distinct_sizes(lambda size: cut_by(layout, size), low, high, start=START, per_octave=PER_OCTAVE)
     octaves = (MOST_CUT // LEAST_CUT).bit_length() - 1
     cuts = [readable(round(LEAST_CUT * 2 ** (step / CUTS_PER_OCTAVE))) for step in range(octaves * CUTS_PER_OCTAVE + 1)]
     texts = [size_text(START), *(size_text(size) for size in sizes if size != START)]
