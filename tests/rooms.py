@@ -35,22 +35,11 @@ ROOMS = {
 }
 LAYERS = list(ROOMS)
 
-# Folders and modules of training, lowest first: each may import itself and those before it. What takes a session as an
-# argument names its type (below `if TYPE_CHECKING`), and that is no import.
+# Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
-    *("learning_rate", "facts", "routes", "line", "log", "fusion", "fabric", "costs", "schedules", "profiles"),
-    *(
-        "trainer",
-        "virtual_trainer",
-        "options",
-        "in_time",
-        "rehearse",
-        "chosen_route",
-        "tuning",
-        "decisions",
-        "checkpoints",
-    ),
-    *("layer_use", "session", "hooked", "torch_session", "recording", "runs"),
+    *("learning_rate", "facts", "routes", "line", "log", "fusion", "fabric", "costs", "schedules"),
+    *("trainer", "virtual_trainer", "options", "in_time", "rehearse", "chosen_route", "layer_use", "group"),
+    *("profiles", "tuning", "decisions", "checkpoints", "session", "hooked", "torch_session", "recording", "runs"),
 )
 
 

@@ -33,7 +33,6 @@ IMPORTLIB_FILES = {
     "dear_mpi.kernels.array",
     "dear_mpi.kernels.dispatch",
 }
-TYPES = "TYPE_CHECKING"
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
 
 
@@ -118,16 +117,9 @@ def test_training_is_in_the_table():
     assert parts - {"__init__"} == set(TRAINING), "see TRAINING in tests/rooms.py"
 
 
-def without_types(source):
-    """A source without what is imported for annotations alone."""
-    tree = ast.parse(source)
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == TYPES)]
-    return ast.unparse(tree)
-
-
 @pytest.mark.parametrize("module", IN_TRAINING)
 def test_imports_of_training_point_down(module):
-    names = imported_names(without_types(SOURCES[module].read_text(encoding="utf-8")))
+    names = imported_names(SOURCES[module].read_text(encoding="utf-8"))
     ours = [name for _, name in names if within(name, "dear_mpi.training")]
     assert [name for name in ours if not may_import_in_training(module, name)] == [], "see TRAINING in tests/rooms.py"
 
@@ -146,12 +138,6 @@ def test_imports_of_training_point_down(module):
 )
 def test_order_of_training(module, name, allowed):
     assert may_import_in_training(f"dear_mpi.training.{module}", f"dear_mpi.training.{name}") == allowed
-
-
-def test_what_is_imported_for_types_alone_is_no_import():
-    for_types = "if TYPE_CHECKING:\n    from dear_mpi.training.session import Session\n"
-    assert not [*imported_names(without_types(for_types))]
-    assert [*imported_names(without_types(for_types.replace("TYPE_CHECKING", "True")))]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Loss:
         self.clock, self.seconds_of, self.session = clock, seconds_of, None
 
     def forward(self, outputs, targets):
-        self.clock.spend(self.seconds_of(len(self.session.buckets)))
+        self.clock.spend(self.seconds_of(len(self.session.group.buckets)))
         return 0.0
 
     def backward(self, scale):
@@ -68,13 +68,13 @@ def tuned(comm, rank, size, *, iterations, fusion=f"bo:{RANGE}", layer_s=1e-3, s
     layers = [Spends(clock, number, layer_s * (1 + rank)) for number in range(LAYERS)]
     with Session(layers, loss, comm, fusion=fusion, **options) as session:
         loss.session = session
-        session.streams.compute.mark = lambda: clock.now
+        session.group.streams.compute.mark = lambda: clock.now
         for _ in range(iterations):
             session.step(np.zeros((2, 1)), np.zeros((2, 1)))
         session.flush()
         tuning = session.decisions.tuning
         trials = [(tried.fusion, tried.seconds) for tried in tuning.trials]
-        return trials, session.options.fusion, len(session.buckets), session.parameters_sha256(), tuning.over
+        return trials, session.decisions.fusion, len(session.group.buckets), session.parameters_sha256(), tuning.over
 
 
 def check_trials(answers, size):

@@ -39,10 +39,11 @@ def recorded(session: Session, name: str, *, kept: int = KEPT) -> Run:
         ValueError: there was no iteration.
     """
     session.flush()
-    log, layers = session.fabric.log, [layer_name(use.layer, number) for number, use in enumerate(session.uses)]
+    group, log = session.group, session.group.fabric.log
+    layers = [layer_name(use.layer, number) for number, use in enumerate(group.uses)]
     if log.last.end is None:
         raise ValueError(f"no iteration of {name!r} was recorded")
-    transport, streams = session.world.transport, session.streams
+    transport, streams = group.world.transport, group.streams
     compute = streams.compute
     compute.seconds(compute.mark(), compute.mark())  # a GPU does all that was launched
     zero = compute.mark()

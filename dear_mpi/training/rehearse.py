@@ -8,6 +8,7 @@ from contextlib import suppress
 from numbers import Real
 
 from dear_mpi.collectives.plans.proof import serves
+from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time
 from dear_mpi.training.routes.find import EXTRAS
@@ -63,24 +64,29 @@ def check_route(route: Route, schedules: Mapping[str, type[Schedule]], *, judged
     return proof
 
 
-def rehearse(schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: int = 1) -> None:
+def rehearse(
+    schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: int = 1, order: Sequenced | None = None
+) -> None:
     """Run a few iterations, and flushes between them, where nothing takes time.
 
     Args:
         rules: a new book, with the buckets.
         uses: how many uses of layers a forward pass has.
         accumulate: how many forward passes an iteration has.
+        order: of the collectives on the wire, if one was decided.
 
     Raises:
         ScheduleError: it breaks a rule of ``fabric/rules.py``, would wait for ever, never ends, or fails.
     """
-    in_time(rules, lambda: iterate(schedule, rules, uses, accumulate))
+    in_time(rules, lambda: iterate(schedule, rules, uses, accumulate, order))
 
 
-def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int) -> None:
+def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int, order: Sequenced | None) -> None:
     """The iterations; then the schedule's bound."""
     free = Costs(forward_s=[0.0] * uses, backward_s=[0.0] * uses, parts=accumulate)
     trainer = VirtualTrainer(schedule, rules, free, foreseen=False)
+    if order is not None:
+        trainer.schedule.order = order
     for flushes in FLUSHES:
         trainer.one()
         for _ in range(flushes):

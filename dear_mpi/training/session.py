@@ -10,49 +10,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError, MismatchError
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import THREADS, patient
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dtypes import DTYPES, name_of
-from dear_mpi.models.layer import Layer, Loss, in_order
-from dear_mpi.ranks.streams import open_streams
+from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.world import World
-from dear_mpi.training.checkpoints.checkpointed import Checkpointed
-from dear_mpi.training.chosen_route import chosen_route
-from dear_mpi.training.costs.wire_prices import WirePrices
-from dear_mpi.training.decisions import Decisions, Start
+from dear_mpi.training.checkpoints.checkpoint import restore, resume, save, snapshot
+from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.fabric.loss_meter import LossMeter
-from dear_mpi.training.fabric.loss_scale import LossScale
-from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.slab import make_slab
-from dear_mpi.training.facts import model_of
-from dear_mpi.training.fusion.policies import fused
-from dear_mpi.training.layer_use import layer_uses
-from dear_mpi.training.line.arena import Arena
-from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.parameters import layout_of, line_dtype
-from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.facts import checksum, model_of, sha256
+from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.times import Times
 from dear_mpi.training.options import Options
-from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Trainer
 
 S = TypeVar("S", bound="Session")
 PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # said where ranks differ
+DIFFER = "the ranks no longer train one model, as where forward changes a parameter in place"
 
 
-class Session(Checkpointed):
+class Session:
     """Trains a model on all ranks. Constructing is collective, and so is every method unless it says that it is not.
 
     A context manager: leaving it flushes, ends the engine, and gives all plans back. After an error of this rank alone
@@ -67,6 +54,10 @@ class Session(Checkpointed):
         schedules: all that take turns on the model, if it is not one alone.
         facts: more that must be equal on all ranks, by name.
         options: see ``Options``.
+
+    Attributes:
+        group: what was made for these ranks: buckets, the fabric, trainers.
+        decisions: how buckets are cut, and in which order they travel.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one.
@@ -89,7 +80,7 @@ class Session(Checkpointed):
         **options: Any,
     ) -> None:
         self.world = comm if isinstance(comm, World) else World(transport_of(comm))
-        self.layers, self.loss, self.name, self.plans = tuple(layers), loss, name, ExitStack()
+        self.layers, self.loss, self.name = tuple(layers), loss, name
 
         def build() -> dict[str, Any]:
             self.options = Options.of(options)
@@ -103,71 +94,26 @@ class Session(Checkpointed):
             agree(self.world.transport, name, build)
             transport = patient(self.world.transport, self.threads, runner_of(self.options.algorithm))
             self.world = replace(self.world, transport=transport)
-            stack.enter_context(self.streams.compute.use())
+            stack.enter_context(self.group.streams.compute.use())
             stack.push(self.free)
-            self.engine = stack.enter_context(Engine(self.streams))  # which ends before its plans are freed
+            self.engine = stack.enter_context(Engine(self.group.streams))  # which ends before its plans are freed
             self.open(self.engine)
             self.stack, self.closed = stack.pop_all(), False
 
     def build(self, uses: Sequence[int] | None) -> dict[str, Any]:
         """Make all that needs no communication; return what must be equal on all ranks."""
-        options, world = self.options, self.world
-        self.streams = open_streams(options.device)
         layers = in_order(self.layers, uses)
-        facts = options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
+        facts = self.options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
-        dtype = line_dtype(layers)
-        self.route, self.proof = chosen_route(options, name_of(dtype), self.schedules, world.transport)
-        wire = DTYPES.get(options.wire or self.route.wire or "", dtype)
-        self.layout = layout_of(layers, wire, world.size)
-        self.decisions = Decisions(self)
-        start, self.buckets = self.plan_cut(options.fusion)
-        self.decisions.begin(start)
-        with self.streams.compute.use():
-            here = self.streams.put(np.zeros(1))
-            nbytes = Arena.nbytes(self.layout, dtype, wire)
-            self.slab = make_slab(nbytes, here, options.algorithm, world.transport)
-            update: dict[str, Any] = {"optimizer": options.optimizer, "learning_rate": options.learning_rate}
-            update |= {"ranks": Shards(world.rank, world.size), "sharded": self.route.update.shard}
-            update["further"] = self.route.errors
-            self.arena = Arena(layers, self.layout, wire=wire, slab=self.slab, put=self.streams.put, **update)
-        self.uses = layer_uses(layers, self.arena)
+        self.group = WorkerGroup(layers, self.world, self.options, self.schedules)
+        self.decisions = Decisions(self.group, self.name)
+        self.group.allocate(self.decisions.first_cut(self.options.fusion))
         return facts
-
-    def plan_cut(self, fusion: str) -> tuple[Start, Cut]:
-        """What a fusion starts with, and its buckets, with which all schedules were rehearsed; not collective."""
-        start = self.decisions.start_of(fusion)
-        buckets = fused(start.fusion, self.layout)
-        for name, schedule in self.schedules.items():
-            rehearse(schedule, self.rules(name, buckets), len(self.layout.uses), accumulate=self.options.accumulate)
-        return start, buckets
 
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
-        options = self.options
-        how: dict[str, Any] = {**options.plans, "slab": self.slab}
-        self.fabric = LiveFabric(self.buckets, self.route, self.arena, self.world, engine, **how)
-        self.plans.callback(self.fabric.free)
-        self.prices = WirePrices(self.fabric)
-        self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
-        if options.judged:
-            self.fabric.judge(options.clip, self.loss_scale)
-        self.meter = LossMeter(self.fabric, self.slab)
-        self.plans.callback(self.meter.free)
-        self.trainers = {name: self.trainer(name) for name in self.schedules}
+        self.group.open(self.world, engine, self.loss, self.trainer_kind)
         self.turn = next(iter(self.schedules))  # whose iteration was the last
-
-    def trainer(self, name: str) -> Trainer:
-        """A trainer with this schedule."""
-        schedule, options = self.schedules[name](self.fabric), self.options
-        self.fabric.prepare((*schedule.collectives, *schedule.extras))
-        rules = self.rules(name, self.buckets)
-        how: dict[str, Any] = {"accumulate": options.accumulate, "debug": options.debug}
-        return self.trainer_kind(self.uses, self.loss, self.meter, schedule, rules, **how)
-
-    def rules(self, name: str, buckets: Cut) -> Rules:
-        """A new book for a schedule; not collective."""
-        return Rules(name, buckets, self.schedules[name], judged=self.options.judged, route=self.route)
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
         """One iteration with the first schedule.
@@ -191,37 +137,58 @@ class Session(Checkpointed):
         if schedule != self.turn:
             self.flush()
             self.turn = schedule
-        x, targets = (self.streams.put(np.asarray(array)) for array in (x, targets))
+        x, targets = (self.group.streams.put(np.asarray(array)) for array in (x, targets))
         with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
-            found = self.trainers[schedule].iteration(x, targets, total)
+            found = self.group.trainers[schedule].iteration(x, targets, total)
         self.decisions.look(schedule)
         return found
 
     def flush(self) -> None:
         """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""
-        for trainer in self.trainers.values():
-            with np.errstate(all="ignore"):
-                trainer.flush()
-                trainer.check()
+        self.group.flush()
 
     def cut(self, fusion: str) -> None:
         """Go on with other buckets, while all memory stays where it is; ArgumentError if the policy is not allowed."""
         self.check_open()
+        self.decisions.cut(fusion)
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The parameters of all layers, in order; not collective."""
+        return [parameter for layer in self.layers for parameter in layer.parameters]
+
+    def parameters_sha256(self) -> str:
+        """The SHA-256 of the bytes of this rank's parameters; not collective."""
+        return sha256(parameter.value for parameter in self.parameters)
+
+    def state(self, notes: Any = None) -> dict[str, Array]:
+        """All that ``load`` needs, as arrays of the host, with anything that JSON can hold; ends with a flush."""
+        self.check_alike()
+        return snapshot(self.group, self.parameters, notes).packed()
+
+    def load(self, state: dict[str, Array]) -> Any:
+        """Go on from a state that rank 0 has; the notes in it. Raises ArgumentError if it is another model's."""
+        return restore(self.group, self.parameters, state)
+
+    def save(self, path: str | Path, notes: Any = None) -> None:
+        """Write the state to a file of rank 0, which replaces an older one; ArgumentError if it cannot be written."""
+        self.check_alike()
+        save(self.group, self.parameters, Path(path), notes)
+
+    def resume(self, path: str | Path) -> Any:
+        """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
+        return resume(self.group, self.parameters, Path(path))
+
+    def check_alike(self) -> None:
+        """Flush, and see that all ranks have the same parameters; MismatchError with the name of one that differs."""
         self.flush()
-        found: list[tuple[Start, Cut]] = []
-
-        def plan() -> dict[str, Any]:
-            found.append(self.plan_cut(fusion))
-            return {"fusion": fusion}
-
-        agree(self.world.transport, self.name, plan)
-        self.options = replace(self.options, fusion=fusion)
-        ((start, self.buckets),) = found
-        self.fabric.cut(self.buckets)
-        for name, trainer in self.trainers.items():
-            trainer.schedule, trainer.rules = self.schedules[name](self.fabric), self.rules(name, self.buckets)
-            self.fabric.prepare((*trainer.schedule.collectives, *trainer.schedule.extras))
-        self.decisions.begin(start)
+        route = self.group.route
+        done = self.group.fabric.iteration % route.period
+        if done:
+            said = f"{done} of the {route.period} iterations of a round are done"
+            raise MismatchError(f"route {route.name!r}: {said}, and until its end ranks have different values")
+        named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
+        agree(self.world.transport, DIFFER, lambda: {name: f"checksum {checksum(each.value)}" for name, each in named})
 
     def check_open(self) -> None:
         if self.closed:
@@ -239,10 +206,10 @@ class Session(Checkpointed):
 
     def leave(self) -> None:
         """Let other sessions train the layers from now on."""
-        if "arena" in vars(self):
-            self.arena.over = True
+        if "group" in vars(self):
+            self.group.leave()
 
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""
         if (error is None or isinstance(error, AgreedError)) and not self.engine.thread.is_alive():
-            self.plans.close()
+            self.group.plans.close()

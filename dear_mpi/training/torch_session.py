@@ -69,7 +69,7 @@ class TorchSession(Session):
 
         def measured(transport: Transport) -> Profile:
             with cls(trained, loss, transport, example=x, **options) as session:
-                profiler = Profiler(session)
+                profiler = Profiler(session.group)
                 for _ in range(iterations):
                     session.step(x, targets)
                     profiler.note()
@@ -102,7 +102,7 @@ class TorchSession(Session):
 
     def open(self, engine: Engine) -> None:
         self.model.attach()
-        self.plans.callback(self.model.detach)
+        self.group.plans.callback(self.model.detach)
         super().open(engine)
 
 

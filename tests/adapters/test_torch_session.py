@@ -113,7 +113,7 @@ def test_parameters_and_gradients_are_views_of_the_line():
         with whole(module, transport, schedule="sequential") as session:
             session.step(*batch(0, transport.rank))
             for each in module.parameters():
-                for tensor, line in ((each.data, session.arena.values), (each.grad, session.arena.grads)):
+                for tensor, line in ((each.data, session.group.arena.values), (each.grad, session.group.arena.grads)):
                     assert 0 <= tensor.data_ptr() - line.ctypes.data < line.nbytes
         return True
 
@@ -125,11 +125,11 @@ def test_reductions_start_while_autograd_still_runs():
         module, events = new("branches"), []
         with whole(module, transport, schedule="wfbp", fusion="none") as session:
             session.step(*batch(0, transport.rank))
-            start = session.fabric.start
-            session.fabric.start = lambda *asked: (events.append("start"), start(*asked))[1]
+            start = session.group.fabric.start
+            session.group.fabric.start = lambda *asked: (events.append("start"), start(*asked))[1]
             module.stem.weight.register_hook(lambda gradient: events.append("stem"))
             session.step(*batch(1, transport.rank))
-            assert len(events) == len(session.buckets) + 1
+            assert len(events) == len(session.group.buckets) + 1
         return events
 
     (events,) = on_all(body, 1)
@@ -336,7 +336,7 @@ def test_bf16_and_mixed_types_are_trained(last, line):
         module, inputs = Half(last), torch.from_numpy(np.random.default_rng(0).standard_normal((8, 6))).bfloat16()
         with TorchSession(module, LOSS, transport, example=inputs, schedule=schedule, optimizer=SGD(0.1)) as session:
             losses = [session.step(inputs, np.arange(8) % 4) for _ in range(30)]
-            assert session.arena.values.dtype.name == line
+            assert session.group.arena.values.dtype.name == line
             return losses[-1] < 0.9 * losses[0]
 
     assert [on_all(lambda transport, s=schedule: body(transport, s), 1) for schedule in ("wfbp", "dear")] == [

@@ -12,7 +12,7 @@ from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.files import named
 from dear_mpi.training import Session
-from dear_mpi.training.checkpoints import checkpointed
+from dear_mpi.training import session as front_door
 from dear_mpi.training.facts import checksum
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
@@ -212,10 +212,14 @@ def about(state, **changes):
 
 WRONG_ABOUT = [
     ({"updates": 0}, "it must have more than 0 updates, because its optimiser state is not zero"),
-    ({"iterations": 10**30}, "it must have notes and numbers of iterations and updates, not {"),
-    ({"loss_scale": {"scale": "high"}}, "its loss scale is no good: ValueError: a loss scale must be a finite number"),
-    ({"loss_scale": {"scale": 8.0, "best": 1}}, "its loss scale is no good: TypeError: "),
-    ({"loss_scale": "high"}, "its loss scale is no good: TypeError: "),
+    (
+        {"iterations": 10**30},
+        "what it says of itself is no good: Expected `int` <= 9007199254740991 - at `$.iterations`",
+    ),
+    ({"ranks": 0}, "what it says of itself is no good: Expected `int` >= 1 - at `$.ranks`"),
+    ({"loss_scale": {"scale": 0.5}}, "a loss scale must be a finite number of at least 1.0, with counts, not"),
+    ({"loss_scale": {"scale": "high"}}, "Expected `float`, got `str` - at `$.loss_scale.scale`"),
+    ({"loss_scale": "high"}, "Expected `object | null`, got `str` - at `$.loss_scale`"),
 ]
 
 
@@ -277,7 +281,7 @@ def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
 def test_ranks_are_compared_once_after_an_iteration(tmp_path, monkeypatch):
     """Not again for the outcome of a run, and when its session is left."""
     seen = []
-    monkeypatch.setattr(checkpointed, "checksum", lambda value: seen.append(value) or checksum(value))
+    monkeypatch.setattr(front_door, "checksum", lambda value: seen.append(value) or checksum(value))
     run(1, 2, Saving(tmp_path / "run.npz", every=1))
     assert len(seen) == 2 * len({id(value) for value in seen})
 

@@ -44,9 +44,9 @@ def trained(transport, iterations=6, **options):
         for iteration in range(iterations):
             session.step(*batch(iteration, transport.rank))
         session.flush()
-        (trainer,) = session.trainers.values()
+        (trainer,) = session.group.trainers.values()
         order = None if trainer.schedule.order is None else tuple(trainer.schedule.order)
-        return session.parameters_sha256(), order, session.options.fusion, bool(session.decisions.waiting)
+        return session.parameters_sha256(), order, session.decisions.fusion, bool(session.decisions.waiting)
 
 
 @pytest.mark.parametrize("schedule", FORESEEING)
@@ -86,7 +86,7 @@ def test_what_was_decided_is_known_when_buckets_are_cut_like_that_again():
                 while session.decisions.waiting or not steps:
                     session.step(*batch(steps, transport.rank))
                     steps += 1
-                orders.append((tuple(session.trainers["dear-eager"].schedule.order), steps))
+                orders.append((tuple(session.group.trainers["dear-eager"].schedule.order), steps))
             return orders
 
     first, second, again, once_more = run_loopback(2, body)[0]
@@ -121,10 +121,10 @@ def test_gathers_come_last_where_all_gradients_are_looked_at():
 
 def eager_order(transport, nominal):
     with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="none") as session:
-        session.buckets = session.fabric.buckets
-        uses = len(session.uses)
+        session.group.buckets = session.group.fabric.buckets
+        uses = len(session.group.uses)
         full = Nominal([1.0] * uses, [2.0] * uses, nominal.price, judged=nominal.judged)
-        return list(DearEager(session.fabric).ordered(full))
+        return list(DearEager(session.group.fabric).ordered(full))
 
 
 def test_the_wire_never_idles_while_anything_is_ready_and_takes_the_most_urgent():
@@ -144,8 +144,8 @@ def test_costs_of_the_wire_are_those_of_the_emulated_link():
 
     def body(world):
         with Job(Config.of(settings()), world, ["wfbp", "dear"]) as job:
-            job.prices.of(["all_reduce", "reduce_scatter"])
-            return {leg.name: cost for leg, cost in job.prices.costs.items()}
+            job.group.prices.of(["all_reduce", "reduce_scatter"])
+            return {leg.name: cost for leg, cost in job.group.prices.costs.items()}
 
     found = run_world(body, link=parse_link("8gbit,1ms"), threads=4)
     assert found["all_reduce"].alpha == pytest.approx(6e-3)
@@ -162,20 +162,20 @@ def test_a_collective_is_priced_by_what_carries_it_out_and_what_travels(update):
         options = {"schedules": ["wfbp", "fsdp", "horovod"], "wire": "fp32", "update": update, "fusion": "none"}
         with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
             prices, bucket = (
-                session.prices.of(["all_reduce", "reduce_scatter", "all_gather", *EXTRAS]),
-                session.buckets[1],
+                session.group.prices.of(["all_reduce", "reduce_scatter", "all_gather", *EXTRAS]),
+                session.group.buckets[1],
             )
-            price = priced(session.route, prices)
-            costs = {leg.label: cost for leg, cost in session.prices.costs.items()}
+            price = priced(session.group.route, prices)
+            costs = {leg.label: cost for leg, cost in session.group.prices.costs.items()}
             wire, values = bucket.count * 4, bucket.count * 8
-            assert session.arena.values.itemsize == 8
+            assert session.group.arena.values.itemsize == 8
             assert price("reduce_scatter", bucket) == costs["reduce_scatter"](wire)
             gathered = costs["all_gather"](values if update == "sharded" else wire)
             assert price("all_gather", bucket) == gathered
             assert price("second all_gather", bucket) == costs["second all_gather"](values)
             halves = price("reduce_scatter", bucket) + gathered
             assert price("all_reduce", bucket) == (halves if update == "sharded" else costs["all_reduce"](wire))
-            assert price("negotiation", bucket) == price("negotiation", session.buckets[0]) > 0
+            assert price("negotiation", bucket) == price("negotiation", session.group.buckets[0]) > 0
             return True
 
     assert run_loopback(2, body) == [True, True]
@@ -243,8 +243,8 @@ def test_ranks_that_decide_apart_are_told(monkeypatch):
                 return [reduces + gathers[:: -1 if transport.rank else 1]]
 
         with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="none") as session:
-            hooks = Apart(session.fabric)
-            session.trainers["dear-eager"].schedule = hooks
+            hooks = Apart(session.group.fabric)
+            session.group.trainers["dear-eager"].schedule = hooks
             session.schedules["dear-eager"] = Apart
             for iteration in range(2):
                 session.step(*batch(iteration, transport.rank))
@@ -262,6 +262,6 @@ def test_fusion_by_time_is_decided_where_the_first_buckets_are_known():
                 if iteration == 5:
                     session.cut("mgwfbp")
                 session.step(*batch(iteration, transport.rank))
-            return session.options.fusion
+            return session.decisions.fusion
 
     assert all(fusion.startswith("at:") for fusion in run_loopback(2, body))

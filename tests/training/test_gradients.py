@@ -56,8 +56,8 @@ def parameters(threads, iterations=8, **choices):
     def body(world):
         with Job(Config.of(settings(dtype="fp64", **choices)), world, ["dear"]) as job:
             for iteration in range(iterations):
-                job.trainers["dear"].iteration(*job.batch(iteration))
-            job.trainers["dear"].schedule.flush()
+                job.group.trainers["dear"].iteration(*job.batch(iteration))
+            job.group.trainers["dear"].schedule.flush()
         return np.concatenate([parameter.value.ravel() for parameter in job.parameters])
 
     return run_world(body, threads=threads)
@@ -115,7 +115,7 @@ def test_a_scaled_gradient_that_overflows_costs_an_iteration(schedule):
     def body(world):
         config = Config.of(settings(loss_scale="dynamic", wire="fp16", iterations=40, schedule=schedule))
         with Job(config, world, [schedule]) as job:
-            loss_scale = job.fabric.verdict.loss_scale
+            loss_scale = job.group.fabric.verdict.loss_scale
             loss_scale.scale = 2.0**22
             begin, losses = job.parameters_sha256(), []
             for iteration in range(40):
@@ -124,7 +124,7 @@ def test_a_scaled_gradient_that_overflows_costs_an_iteration(schedule):
                     job.flush()
                     assert job.parameters_sha256() == begin, "two are skipped, and change nothing"
             job.flush()
-            updates = {bound.updates for bound in job.fabric.bound.values()}
+            updates = {bound.updates for bound in job.group.fabric.bound.values()}
             assert updates == {40 - loss_scale.skipped}
             scales.append((loss_scale.scale, loss_scale.skipped))
             outcome = job.outcome()

@@ -138,7 +138,7 @@ def trained(transport, choices, *, iterations=5):
     config = Config.of(settings(**choices | {"iterations": iterations}))
     with Job(config, World(transport), [config.schedule]) as job:
         times = [job.iterate(config.schedule, *job.batch(number))[1] for number in range(iterations)]
-        return recorded(job, "mine"), times, len(job.buckets)
+        return recorded(job, "mine"), times, len(job.group.buckets)
 
 
 @pytest.mark.parametrize("choices", LIVE, ids=str)
@@ -212,7 +212,7 @@ def test_clocks_that_began_at_different_times_agree():
             clock[0] = 1000.0 * transport.rank + 15
 
         with Session([Spends(clock)], NoLoss(), transport, schedule="wfbp") as session:
-            for stream in (session.streams.compute, session.streams.communication):
+            for stream in (session.group.streams.compute, session.group.streams.communication):
                 stream.mark = lambda: clock[0]
             for _ in range(4):
                 session.step(np.zeros((2, 1)), np.zeros((2, 1)))

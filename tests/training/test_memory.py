@@ -19,7 +19,7 @@ from tests.training_checks import settings
 def built(**choices):
     def body(world):
         with Job(Config.of(settings(**choices)), world, ["dear"]) as job:
-            return len(job.buckets)
+            return len(job.group.buckets)
 
     return run_world(body, threads=3)
 

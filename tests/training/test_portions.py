@@ -46,7 +46,7 @@ def trained(transport, schedule, **options):
         for iteration in range(9):
             draw = np.random.default_rng([iteration, transport.rank])
             session.step(draw.standard_normal((4, 20)), draw.integers(0, 8, 4))
-            turns += [turn for turn in session.trainers[schedule].schedule.order or () if len(turn) == 3]
+            turns += [turn for turn in session.group.trainers[schedule].schedule.order or () if len(turn) == 3]
             if iteration == 4:
                 session.cut("layers:3")
         session.flush()

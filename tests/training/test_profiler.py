@@ -86,10 +86,10 @@ def profiled(transport, *, lengths=(1.0,), factors=(1.0, 1.0), **options):
         Spends(clock, "block.scale.gain", 8.0, np.ones(3)),
     ]
     with Session(layers, SpendsLoss(clock), transport, fusion="none", schedule="wfbp", **options) as session:
-        session.streams.compute.mark = lambda: clock.now
-        for bound in session.fabric.bound.values():
+        session.group.streams.compute.mark = lambda: clock.now
+        for bound in session.group.fabric.bound.values():
             timed(bound, clock)
-        profiler = Profiler(session)
+        profiler = Profiler(session.group)
         for length in lengths:
             clock.factor = length * factors[transport.rank]
             session.step(np.zeros((2, 1)), np.zeros((2, 1)))
@@ -138,7 +138,7 @@ def test_sharded_updates_are_timed_on_their_own_thread():
     def body(transport):
         layers = [Spends(Clock(), "weight", 0.0, np.ones(64))]
         with Session(layers, SpendsLoss(Clock()), transport, update="sharded") as session:
-            profiler = Profiler(session)
+            profiler = Profiler(session.group)
             for _ in range(4):
                 session.step(np.zeros((2, 1)), np.zeros((2, 1)))
                 profiler.note()
@@ -151,7 +151,7 @@ def test_sharded_updates_are_timed_on_their_own_thread():
 def test_a_profile_needs_an_iteration():
     def body(transport):
         with Session([Spends(Clock(), "weight", 1.0, np.ones(3))], SpendsLoss(Clock()), transport) as session:
-            return Profiler(session).profile("mine")
+            return Profiler(session.group).profile("mine")
 
     with pytest.raises(ValueError, match=r"a profile needs an iteration, and note\(\) after it"):
         run_loopback(1, body)
@@ -173,7 +173,7 @@ def test_train_writes_one_and_it_has_the_layout_of_the_run(choices, tmp_path):
 
     def body(transport):
         with Job(config, World(transport), [config.schedule]) as job:
-            layout = job.layout
+            layout = job.group.layout
         report = train(config, World(transport), profile=file)
         return layout, report
 

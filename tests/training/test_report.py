@@ -152,6 +152,6 @@ def test_presets_have_several_buckets(model):
 
     def buckets(world):
         with Job(Config.of({"model": model} | data), world, ["dear"]) as job:
-            return len(job.buckets)
+            return len(job.group.buckets)
 
     assert run_world(buckets, threads=1) > 2

@@ -212,7 +212,7 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
                 draw = np.random.default_rng(transport.rank)
                 session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
             kept = session.state()
-            return kept, session.arena.lines["residual"].copy()
+            return kept, session.group.arena.lines["residual"].copy()
 
     before = run_loopback(3, body)
     after = run_loopback(2, lambda transport: body(transport, before[0][0]))

@@ -57,7 +57,7 @@ def test_the_loss_takes_few_messages_one_after_the_other(size):
 
     def algorithm(world):
         with Job(Config.of(settings()), world, ["dear"]) as job:
-            return job.meter.plan.algorithm
+            return job.group.meter.plan.algorithm
 
     written = programs(run_world(algorithm, threads=size), "all_reduce", size)
     most = size.bit_length() - 1 + (0 if size.bit_count() == 1 else 2)  # doublings, and two where ranks are left over
@@ -70,8 +70,8 @@ def test_a_bound_needs_what_its_schedule_starts_and_no_more():
 
     def prepared(world, schedule):
         with Job(Config.of(settings()), world, [schedule]) as job:
-            network = communication(job.fabric, SCHEDULES[schedule].collectives)
-            return set(network), {leg.label for leg, *_ in job.fabric.plans}
+            network = communication(job.group.fabric, SCHEDULES[schedule].collectives)
+            return set(network), {leg.label for leg, *_ in job.group.fabric.plans}
 
     for name, schedule in SCHEDULES.items():
         wanted = set(schedule.collectives)
@@ -94,8 +94,8 @@ def test_the_number_of_ranks_does_not_change_what_is_computed(threads, model, sc
     def parameters(world):
         with Job(Config.of(settings(model=model, dtype="fp64", batch=10)), world, [schedule]) as job:
             for iteration in range(30):
-                job.trainers[schedule].iteration(*job.batch(iteration))
-            job.trainers[schedule].schedule.flush()
+                job.group.trainers[schedule].iteration(*job.batch(iteration))
+            job.group.trainers[schedule].schedule.flush()
         return np.concatenate([parameter.value.ravel() for parameter in job.parameters])
 
     alone, together = (run_world(parameters, threads=number) for number in (1, threads))

@@ -43,7 +43,7 @@ def test_buckets_may_be_cut_anew_at_any_time(ranks):
             for iteration in range(12):
                 if iteration % 3 == 2:
                     session.cut(policies[iteration % len(policies)])
-                plans.append(set(map(id, session.fabric.plans.values())))
+                plans.append(set(map(id, session.group.fabric.plans.values())))
                 session.step(*batch(iteration, transport.rank))
             session.flush()
             assert policies == ["25MB"] or plans[0] != plans[-1]
@@ -65,7 +65,7 @@ def test_the_memory_of_a_session_that_is_over_goes_with_its_layers(algorithm, fu
         with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
             for iteration in range(5):
                 session.step(*batch(iteration, transport.rank))
-            return weakref.ref(session.arena.values.base)
+            return weakref.ref(session.group.arena.values.base)
 
     gc.collect()
     gc.disable()
@@ -97,13 +97,13 @@ def test_schedules_must_be_names(schedules):
 def test_plans_of_buckets_that_stay_are_kept():
     def body(transport):
         with Session(layers(), SoftmaxCrossEntropy(), transport, fusion="none") as session:
-            before = dict(session.fabric.plans)
+            before = dict(session.group.fabric.plans)
             session.cut("none")
-            assert session.fabric.plans == before
+            assert session.group.fabric.plans == before
             session.cut("25MB")
-            (bucket,) = session.buckets
-            assert {key.interval for key in session.fabric.plans} == {(bucket.start, bucket.stop)}
-            freed = [plan.freed for key, plan in before.items() if key not in session.fabric.plans]
+            (bucket,) = session.group.buckets
+            assert {key.interval for key in session.group.fabric.plans} == {(bucket.start, bucket.stop)}
+            freed = [plan.freed for key, plan in before.items() if key not in session.group.fabric.plans]
             return all(freed) and len(freed) > 0
 
     assert on_all(body) == [True] * 3
@@ -166,7 +166,7 @@ def test_unequal_parts_need_a_total():
 def test_a_layer_of_the_session_runs_where_the_order_says():
     def body(transport, order):
         with Session(layers(), SoftmaxCrossEntropy(), transport, uses=order) as session:
-            return session.layout.uses
+            return session.group.layout.uses
 
     assert on_all(lambda transport: body(transport, [0, 1, 2]), 1) == [((0, 1), (), (2, 3))]
 
@@ -174,7 +174,7 @@ def test_a_layer_of_the_session_runs_where_the_order_says():
         turned = [Dense("b", np.eye(6)), Dense("a", np.eye(6))]
         with Session(turned, SoftmaxCrossEntropy(), transport, uses=[1, 0, 1], fusion="none") as session:
             loss = [session.step(np.ones((2, 6)), np.zeros(2, int)) for _ in range(20)]
-            return session.layout.uses, loss[-1] < loss[0]
+            return session.group.layout.uses, loss[-1] < loss[0]
 
     assert on_all(other, 2) == [(((0, 1), (2, 3), (0, 1)), True)] * 2
 
@@ -236,7 +236,7 @@ def test_an_overflow_of_the_first_loss_scale_skips_an_iteration_of_half_floats()
                 for _ in range(3):
                     session.step(rng.standard_normal((4, 6)).astype(np.float16), np.zeros(4, int))
                 session.flush()
-            return session.loss_scale.skipped > 0
+            return session.group.loss_scale.skipped > 0
 
     assert on_all(body) == [True] * 3
 

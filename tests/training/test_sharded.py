@@ -49,7 +49,7 @@ def trained(transport, schedule, update, *, recut=False, **options):
                 session.cut(["25MB", "cut:128B", "none"][iteration // 3])
             session.step(*batch(iteration, transport.rank))
         session.flush()
-        return session.parameters_sha256(), sum(array.nbytes for array in session.arena.state)
+        return session.parameters_sha256(), sum(array.nbytes for array in session.group.arena.state)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
@@ -267,7 +267,7 @@ def test_a_parameter_in_its_own_memory_has_the_values_of_all_shards():
                 rng = np.random.default_rng([iteration, transport.rank])
                 session.step(rng.standard_normal((4, 40)), rng.integers(0, 4, 4))
             session.flush()
-            assert (session.arena.view(session.arena.values, 0) == mine.weight.value).all()
+            assert (session.group.arena.view(session.group.arena.values, 0) == mine.weight.value).all()
             return session.parameters_sha256()
 
     assert len(set(run_loopback(3, body))) == 1

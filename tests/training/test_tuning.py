@@ -90,13 +90,13 @@ def cut_by_hand(transport, look):
     layers = [Spends(clock, number, 1e-3) for number in range(LAYERS)]
     with Session(layers, loss, transport, fusion=f"bo:{RANGE}") as session:
         loss.session = session
-        session.streams.compute.mark = lambda: clock.now
+        session.group.streams.compute.mark = lambda: clock.now
         for iteration in range(4 * TRIAL):
             session.step(np.zeros((2, 1)), np.zeros((2, 1)))
             if iteration == TRIAL + 1:
                 look(session)
         tuning = session.decisions.tuning
-        return len(tuning.trials), session.options.fusion, tuning.over
+        return len(tuning.trials), session.decisions.fusion, tuning.over
 
 
 def test_auto_takes_the_fewest_buckets_that_are_as_good_as_the_best_prediction(monkeypatch):

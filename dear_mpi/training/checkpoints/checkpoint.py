@@ -1,184 +1,153 @@
-"""Checkpoints: all that a session needs to go on, in one file, which is there as a whole or not at all.
+"""From a group of workers to a state of training, and back: in memory, and in a file that is there as a whole or not.
 
-    value.0, value.1, ...      of each tensor of the line, in its shape
-    state.0.0, state.0.1, ...  what the optimiser keeps for it
-    state.0@2.1, ...           where ranks differ: of rank 2
-    line.residual@2.1, ...     what a route has each rank keep, too
-    about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
-
-A checkpoint knows no buckets and schedules, so a run can go on with others, and on another number of ranks. The file is
-one of NumPy (npz): its parts have checksums, so one that was damaged is found. The checkpoint before the last stays as
-FILE.old.
+What each rank has for itself is shared out on another number of ranks: of what codes have lost the sum stays the same,
+of the optimiser's state the mean. The file is one of NumPy (npz): its arrays have checksums, so one that was damaged is
+found. The checkpoint before the last stays as FILE.old.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
-from itertools import product
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
+import msgspec
 
-from dear_mpi.collectives.program.user_file import telling
+from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.models.layer import Parameter
 from dear_mpi.training.checkpoints.file import read, stored, write
-from dear_mpi.training.checkpoints.lines import VALUE, fill, fill_own, flat_arrays, own_names
-from dear_mpi.training.fabric.loss_scale import LossScale
-from dear_mpi.training.fabric.state import state_line
-from dear_mpi.training.facts import sha256
-from dear_mpi.training.line.arena import Arena
-
-if TYPE_CHECKING:
-    from dear_mpi.training.session import Session
-
-FORMAT = 1
-MOST = 2**53  # iterations and updates, of which optimisers make float64
+from dear_mpi.training.checkpoints.state import VALUE, About, TrainingState, frozen_sha256
+from dear_mpi.training.fabric.state import state_line, whole_state
+from dear_mpi.training.group import WorkerGroup
 
 
-def snapshot(session: Session, notes: Any = None, *, keep: bool = True) -> dict[str, Array]:
-    """Collective: the state of a session after a flush, as arrays of the host, or nothing if not to ``keep``.
+def snapshot(
+    group: WorkerGroup, parameters: Sequence[Parameter], notes: Any = None, *, keep: bool = True
+) -> TrainingState:
+    """Collective: the state of training, after a flush; without arrays if not to ``keep``.
 
     Raises:
         ArgumentError: the notes are something that JSON cannot hold.
-        MismatchError: the ranks' parameters differ.
     """
-    agree(session.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
-    session.check_alike()
-    arena, trainer = session.arena, next(iter(session.trainers.values()))
+    agree(group.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
+    arena = group.arena
     arena.read()
-    about = {
-        "format": FORMAT,
-        "names": names_of(arena),
-        "dtype": arena.values.dtype.name,
-        "optimizer": type(arena.optimizer).__name__,
-        "iterations": trainer.done,
-        "updates": session.fabric.updates,
-        "frozen": frozen_sha256(session),
-        "ranks": session.world.size,
-        "own": own_names(session),
-        "loss_scale": None if session.loss_scale is None else asdict(session.loss_scale),
-        "notes": notes,
-    }
-    arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
-    for name, flat in flat_arrays(session):
+    about = About(
+        names=arena.names,
+        dtype=arena.values.dtype.name,
+        optimizer=type(arena.optimizer).__name__,
+        iterations=next(iter(group.trainers.values())).done,
+        updates=group.fabric.updates,
+        frozen=frozen_sha256(parameters),
+        ranks=group.world.size,
+        own=tuple(own_names(group)),
+        loss_scale=group.loss_scale,
+        notes=notes,
+    )
+    arrays = {}
+    for name, line in lines_of(group):
         for tensor in range(len(arena.layout.shapes) if keep else 0):
-            array = to_host(arena.view(flat, tensor)).copy()
+            array = to_host(arena.view(line, tensor)).copy()
             arrays[f"{name}.{tensor}"] = array.view(stored(array.dtype))
-    return arrays
+    return TrainingState(about, arrays)
 
 
-def frozen_sha256(session: Session) -> str:
-    """The SHA-256 of the parameters that are not trained: no checkpoint has them, and they must be the same again."""
-    return sha256(parameter.value for parameter in session.parameters if not parameter.trained)
-
-
-def names_of(arena: Arena) -> list[str]:
-    """The name of each tensor of the line in its first use."""
-    found: dict[int, str] = {}
-    for places, tensors in zip(arena.places, arena.layout.uses, strict=True):
-        for place, tensor in zip(places, tensors, strict=True):
-            found.setdefault(tensor, place.parameter.name)
-    return [found[tensor] for tensor in range(len(found))]
-
-
-def restore(session: Session, arrays: dict[str, Array]) -> Any:
-    """Collective: go on from a snapshot that rank 0 has, whatever the others have; returns its notes.
+def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array]) -> Any:
+    """Collective: go on from a packed state that rank 0 has, whatever the others have; returns its notes.
 
     Raises:
         ArgumentError: it belongs to another model or optimiser.
     """
-    session.flush()
-    transport, arena = session.world.transport, session.arena
-    about: dict[str, Any] = {}
-    by_rank_0(transport, "checkpoint", lambda: about.update(check(session, arrays)))
-    about = json.loads(transport.gather_values(json.dumps(about))[0])  # each rank its own
-    fill(session, VALUE, arena.values, arrays)
+    group.flush()
+    transport, arena = group.world.transport, group.arena
+    found: list[TrainingState] = []
+
+    def check() -> None:
+        found.append(TrainingState.of(arrays))
+        found[0].check(arena, parameters)
+
+    by_rank_0(transport, "checkpoint", check)
+    said = transport.gather_values(msgspec.json.encode(found[0].about) if found else b"")[0]
+    about = msgspec.json.decode(said, type=About)  # each rank its own
+    state = TrainingState(about, found[0].arrays if found else {})
+    fill(group, VALUE, arena.values, state)
     for number in range(len(arena.state)):
-        with state_line(arena, session.buckets, number) as line:
-            fill_own(session, f"state.{number}", line, arrays, about, share=1 / about.get("ranks", 1))
+        with state_line(arena, group.buckets, number) as line:
+            fill_own(group, f"state.{number}", line, state, share=1 / about.ranks)
     for name, line in arena.lines.items():
-        if f"line.{name}" in about.get("own", []):
-            fill_own(session, f"line.{name}", line, arrays, about, share=1 / transport.size)
-    session.fabric.restored(about["updates"])
-    for trainer in session.trainers.values():
-        trainer.done = about["iterations"]
-    if session.loss_scale is not None and about.get("loss_scale") is not None:
-        vars(session.loss_scale).update(about["loss_scale"])
-    return about["notes"]
+        if f"line.{name}" in about.own:
+            fill_own(group, f"line.{name}", line, state, share=1 / transport.size)
+    group.restored(about.iterations, about.updates, about.loss_scale)
+    return about.notes
 
 
-def check(session: Session, arrays: dict[str, Array]) -> dict[str, Any]:
-    """See that a snapshot is one of this session's model.
-
-    Raises:
-        ValueError: it is not; the message names what differs.
-    """
-    if not isinstance(arrays, Mapping):
-        raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")
-    about: dict[str, Any] = json.loads(bytes(arrays["about"])) if "about" in arrays else {}
-    if about.get("format") != FORMAT:
-        raise ValueError(f"it must be of format {FORMAT}, not {about.get('format')}")
-    counts = [about.get(name) for name in ("iterations", "updates")]
-    if not all(type(count) is int and 0 <= count < MOST for count in counts) or "notes" not in about:
-        raise ValueError(f"it must have notes and numbers of iterations and updates, not {about!r:.200}")
-    arena = session.arena
-    here = {"dtype": arena.values.dtype.name, "optimizer": type(arena.optimizer).__name__}
-    here["frozen"] = frozen_sha256(session)
-    for what, due in here.items():
-        if about.get(what) != due:
-            raise ValueError(f"it has the {named(what)} {about.get(what)}, and this run has {due}")
-    names = about.get("names", [])
-    theirs = [(name, tuple(getattr(arrays.get(f"{VALUE}.{number}"), "shape", ()))) for number, name in enumerate(names)]
-    mine = list(zip(names_of(arena), arena.layout.shapes, strict=True))
-    for number, (there, due_here) in enumerate(zip(theirs, mine, strict=False)):
-        if there != due_here:
-            raise ValueError(f"it is of another model: its parameter {number} is {there}, and here it is {due_here}")
-    if len(theirs) != len(mine):
-        raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(mine)}")
-    ranks, own = about.get("ranks", 1), about.get("own", [])
-    if type(ranks) is not int or ranks < 1 or not isinstance(own, list):
-        raise ValueError(f"it must say on how many ranks it was written, and what each had for itself: {about!r:.200}")
-    named_here = [*(f"state.{number}" for number in range(arena.optimizer.state_arrays)), *own]
-    rows = {name: [f"{name}@{rank}" for rank in range(ranks)] for name in own}
-    kept = [VALUE, *(each for name in dict.fromkeys(named_here) for each in rows.get(name, [name]))]
-    for name, (number, shape) in product(kept, enumerate(arena.layout.shapes)):
-        array, like = f"{name}.{number}", arena.state[0] if name.startswith("state") else arena.values
-        found = arrays.get(array)
-        if found is None or (found.shape, found.dtype) != (shape, stored(like.dtype)):
-            raise ValueError(f"it must have the array {array!r} of {like.dtype}{list(shape)} for {arena.optimizer}")
-    begun = any(arrays[f"{name}.{number}"].any() for name, number in product(kept[1:], range(len(mine))))
-    if begun and about["updates"] == 0:
-        raise ValueError("it must have more than 0 updates, because its optimiser state is not zero")
-    if about.get("loss_scale") is not None:
-        with telling("its loss scale is no good"):
-            LossScale(**about["loss_scale"])
-    return about
-
-
-def save(session: Session, path: Path, notes: Any = None) -> None:
+def save(group: WorkerGroup, parameters: Sequence[Parameter], path: Path, notes: Any = None) -> None:
     """Collective: write a snapshot to a file of rank 0.
 
     Raises:
         ArgumentError: it cannot be written.
     """
-    arrays = snapshot(session, notes, keep=session.world.rank == 0)
-    by_rank_0(session.world.transport, "save", lambda: write(path, arrays))
+    state = snapshot(group, parameters, notes, keep=group.world.rank == 0)
+    by_rank_0(group.world.transport, "save", lambda: write(path, state.packed()))
 
 
-def resume(session: Session, path: Path) -> Any:
+def resume(group: WorkerGroup, parameters: Sequence[Parameter], path: Path) -> Any:
     """Collective: go on from a file of rank 0; returns the notes in it.
 
     Raises:
         ArgumentError: there is none, it is damaged, or it belongs to another model or optimiser.
     """
     arrays: dict[str, Array] = {}
-    by_rank_0(session.world.transport, "resume", lambda: arrays.update(read(path)))
-    return restore(session, arrays)
+    by_rank_0(group.world.transport, "resume", lambda: arrays.update(read(path)))
+    return restore(group, parameters, arrays)
 
 
-def named(what: str) -> str:
-    return "checksum of frozen parameters" if what == "frozen" else what
+def own_names(group: WorkerGroup) -> list[str]:
+    """The arrays that each rank has for itself."""
+    states = [f"state.{number}" for number in range(len(group.arena.state))]
+    return [*(states if group.proof.state == "own" else []), *(f"line.{name}" for name in group.arena.lines)]
+
+
+def lines_of(group: WorkerGroup) -> Iterator[tuple[str, Array]]:
+    """Collective: what is kept of the arena, each array as long as the line."""
+    arena, transport, own = group.arena, group.world.transport, own_names(group)
+    yield VALUE, arena.values
+    named = {f"state.{number}": line for number, line in enumerate(whole_state(arena, group.buckets, transport))}
+    for name, line in (named | {f"line.{name}": line for name, line in arena.lines.items()}).items():
+        if name not in own:
+            yield name, line
+            continue
+        for rank in range(transport.size):
+            row = line.copy()
+            with make_plan("broadcast", row, transport, algorithm="binomial", root=rank) as plan:
+                plan()
+            yield f"{name}@{rank}", row
+
+
+def fill(group: WorkerGroup, name: str, line: Array, state: TrainingState) -> None:
+    """Collective: bring the tensors of a state, which rank 0 has, into an array as long as the line."""
+    arena, transport = group.arena, group.world.transport
+    for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
+        arena.view(line, tensor)[...] = group.streams.put(state.arrays[f"{name}.{tensor}"].view(line.dtype))
+    with make_plan("broadcast", line, transport, algorithm="binomial") as plan:
+        plan()
+
+
+def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *, share: float) -> None:
+    """Collective: the same for an array that each rank may have had for itself: its own on as many ranks as before, or
+    else a share of all ranks' sum, as where ranks are to have the same now."""
+    if name not in state.about.own:
+        fill(group, name, line, state)
+        return
+    alike = state.about.ranks == group.world.size and name in own_names(group)
+    row = line.copy()
+    line[...] = 0
+    for rank, each in enumerate(state.rows(name)):
+        fill(group, each, row, state)
+        if not alike:
+            line += (share * row).astype(line.dtype)
+        elif rank == group.world.rank:
+            line[...] = row

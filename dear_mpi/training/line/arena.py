@@ -183,6 +183,15 @@ class Arena:
         layout = self.layout
         return array[layout.offsets[tensor] : layout.end(tensor)].reshape(layout.shapes[tensor])
 
+    @property
+    def names(self) -> list[str]:
+        """The name of each tensor of the line in its first use."""
+        found: dict[int, str] = {}
+        for places, tensors in zip(self.places, self.layout.uses, strict=True):
+            for place, tensor in zip(places, tensors, strict=True):
+                found.setdefault(tensor, place.parameter.name)
+        return [found[tensor] for tensor in range(len(found))]
+
     def optimizer_at(self, update: int) -> Optimizer:
         """The optimiser for an update, counted from 0."""
         rate = self.learning_rate

@@ -1,6 +1,6 @@
 """Measure a profile of a session while it trains:
 
-    profiler = Profiler(session)
+    profiler = Profiler(session.group)
     for x, targets in batches:
         session.step(x, targets)
         profiler.note()
@@ -16,19 +16,16 @@ times until a sleep is worth it, so the medians of most are 0.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.models.layer import layer_name
+from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.times import uses_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
-
-if TYPE_CHECKING:
-    from dear_mpi.training.session import Session
 
 __all__ = ["Profiler"]
 
@@ -43,19 +40,19 @@ class Profiler:
         schedule: the name of the schedule that is measured; the first of the session if it is not given.
     """
 
-    def __init__(self, session: Session, schedule: str | None = None) -> None:
-        self.session, self.schedule = session, schedule or next(iter(session.schedules))
+    def __init__(self, group: WorkerGroup, schedule: str | None = None) -> None:
+        self.group, self.schedule = group, schedule or next(iter(group.schedules))
         self.samples = deque[Array](maxlen=MOST)
         self.noted = 0
 
     def note(self) -> None:
         """Keep what the last iteration took."""
-        trainer, fabric = self.session.trainers[self.schedule], self.session.fabric
+        trainer, fabric = self.group.trainers[self.schedule], self.group.fabric
         passes = (uses_s(fabric.log.last.within, kind, fabric.seconds) for kind in ("forward", "backward"))
         forward_s, backward_s = (np.reshape(each, (trainer.accumulate, -1)).sum(axis=0) for each in passes)
         times = trainer.times
         rest_s = times.iteration_s - times.forward_s - times.backward_s - times.exposed_s
-        if not self.session.route.updates_under_way:  # else they are on another thread
+        if not self.group.route.updates_under_way:  # else they are on another thread
             rest_s -= sum(uses_s(fabric.log.last.within, "update", fabric.seconds))
         length_s = times.iteration_s - times.exposed_s
         last = [self.update_s_per_element(), max(0.0, rest_s), length_s]
@@ -67,12 +64,12 @@ class Profiler:
 
     def update_s_per_element(self) -> float:
         """Of the last two iterations, because updates of the last one may be still to come on the engine's thread."""
-        session, (*_, before, last) = self.session, self.session.fabric.log.records
-        engine, streams = session.route.updates_under_way, session.streams
+        group, (*_, before, last) = self.group, self.group.fabric.log.records
+        engine, streams = group.route.updates_under_way, group.streams
         stream = streams.communication if engine else streams.compute
         events = [*before.wire, *last.wire] if engine else [*before.after, *last.within, *last.after]
         found = [event for event in events if isinstance(event.what, Bucket)]
-        elements: int = sum(event.what.count // session.arena.shards.ranks for event in found)
+        elements: int = sum(event.what.count // group.arena.shards.ranks for event in found)
         update_s = float(sum(stream.seconds(event.begin, event.end) for event in found))
         return update_s / max(1, elements)
 
@@ -88,21 +85,21 @@ class Profiler:
         """
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() after it")
-        session, uses = self.session, len(self.session.uses)
+        group, uses = self.group, len(self.group.uses)
         own: list[float] = middle_half(np.array(self.samples)).mean(axis=0).tolist()
-        ranks: list[list[float]] = session.world.transport.gather_values(own)
+        ranks: list[list[float]] = group.world.transport.gather_values(own)
         lengths = [seconds[-1] for seconds in ranks]
         rank = lengths.index(max(lengths))
         *layers_s, update_s, rest_s, _ = ranks[rank]
         return Profile(
             model=model,
-            device=session.options.device,
-            ranks=session.world.size,
+            device=group.options.device,
+            ranks=group.world.size,
             rank=rank,
             batch=batch,
-            accumulate=session.options.accumulate,
-            dtype=name_of(session.arena.values.dtype),
-            wire=name_of(session.arena.wire.dtype),
+            accumulate=group.options.accumulate,
+            dtype=name_of(group.arena.values.dtype),
+            wire=name_of(group.arena.wire.dtype),
             schedule=self.schedule,
             iterations=len(self.samples),
             update_s_per_element=update_s,
@@ -112,7 +109,7 @@ class Profiler:
 
     def use(self, number: int, forward_s: float, backward_s: float) -> Use:
         """A use of a layer, with its place on the line."""
-        layout, layer = self.session.layout, self.session.uses[number].layer
+        layout, layer = self.group.layout, self.group.uses[number].layer
         tensors = tuple(Tensor(tensor, layout.shapes[tensor]) for tensor in layout.uses[number])
         return Use(layer_name(layer, number), tensors, forward_s, backward_s)
 

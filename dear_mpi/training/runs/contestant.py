@@ -50,27 +50,27 @@ class Contestant:
         while self.name in self.job.decisions.waiting or not self.job.decisions.tuning.over:
             self.iterate(1)
         self.job.flush()
-        self.policy = self.job.options.fusion
-        fabric, started = self.job.fabric, (*self.schedule.collectives, *self.schedule.extras)
+        self.policy = self.job.decisions.fusion
+        fabric, started = self.job.group.fabric, (*self.schedule.collectives, *self.schedule.extras)
         self.network: Mapping[str, float] = communication(fabric, started)
         self.chosen = fabric.chosen(self.schedule.collectives)
         self.traffic = traffic(fabric, started)
-        self.loss_s = plan_s(fabric, self.job.meter.plan)
-        self.price = self.job.prices.of(started)
+        self.loss_s = plan_s(fabric, self.job.group.meter.plan)
+        self.price = self.job.group.prices.of(started)
 
     def enter(self) -> None:
         """Cut the buckets as this one needs them."""
-        if self.job.options.fusion != self.policy:
+        if self.job.decisions.fusion != self.policy:
             self.job.cut(self.policy)
 
     def iterate(self, count: int) -> list[tuple[float, Times]]:
         """So many iterations: the loss and the times of each."""
-        trainer, fabric = self.job.trainers[self.name], self.job.fabric
+        trainer, fabric = self.job.group.trainers[self.name], self.job.group.fabric
         found = []
         for _ in range(count):
             found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
             self.waits_s.append(waits_s(fabric.log.last, fabric.seconds))
-            self.pass_s.append(pass_s(fabric.log.last, fabric.seconds, len(self.job.uses)))
+            self.pass_s.append(pass_s(fabric.log.last, fabric.seconds, len(self.job.group.uses)))
         return found
 
     def turn(self, count: int) -> None:
@@ -80,7 +80,7 @@ class Contestant:
             self.waits_s, self.pass_s = [], []  # without the first iterations
         done = self.iterate(1 + count)
         del self.waits_s[-1 - count], self.pass_s[-1 - count]
-        self.job.trainers[self.name].flush()
+        self.job.group.trainers[self.name].flush()
         self.losses += [loss for loss, _ in done[1:]]
         self.blocks.append([times for _, times in done])
 
@@ -99,9 +99,9 @@ class Contestant:
         ranks: list[Array] = job.world.transport.gather_values(np.mean(self.pass_s, axis=0))
         forward_s, backward_s = max(ranks, key=np.sum).tolist()
         run = VirtualRun(
-            layout=job.layout,
+            layout=job.group.layout,
             schedule=self.schedule,
-            route=job.route,
+            route=job.group.route,
             judged=job.options.judged,
             costs=Costs(
                 forward_s=forward_s,
@@ -112,7 +112,7 @@ class Contestant:
                 verdict_s=self.loss_s,
                 rest_s=figures.rest_s,
                 ranks=job.world.size,
-                portions=job.fabric.portions,
+                portions=job.group.fabric.portions,
             ),
         )
         return run.seconds(self.policy)

@@ -61,7 +61,7 @@ class Job(Session):
 
     def check_alike(self) -> None:
         """Once after an iteration: between them nothing changes the parameters of a job."""
-        done = [trainer.done for trainer in self.trainers.values()]
+        done = [trainer.done for trainer in self.group.trainers.values()]
         if self.alike != done:
             super().check_alike()
             self.alike = done
@@ -95,8 +95,8 @@ class Job(Session):
         numbers = np.arange(*chunk_bounds(len(tests), self.world.size, self.world.rank))
         right = total = 0
         for start in range(0, len(numbers), 256):
-            x, targets = map(self.streams.put, tests.take(numbers[start : start + 256]))
-            for step in self.uses:
+            x, targets = map(self.group.streams.put, tests.take(numbers[start : start + 256]))
+            for step in self.group.uses:
                 x = step.layer.forward(x)
             right += int((x.argmax(-1) == targets).sum())
             total += targets.size

@@ -76,13 +76,13 @@ def train(
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
     with Job(config, world, [config.schedule]) as job:
         schedule, tuning = job.schedules[config.schedule], job.decisions.tuning
-        network = communication(job.fabric, schedule.collectives)
+        network = communication(job.group.fabric, schedule.collectives)
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         room = config.iterations - len(losses)
         agree(world.transport, "train", lambda: job.decisions.check_room(room, profiled=profile is not None))
-        agree(world.transport, "train", lambda: check_rounds(job.route, config, saving))
+        agree(world.transport, "train", lambda: check_rounds(job.group.route, config, saving))
 
         def behind(iterations: int) -> None:
             if progress is not None:
@@ -91,13 +91,13 @@ def train(
                 job.save(saving.path, {"loss": losses, **order_of(config), **settings_of(job)})
 
         done = iterated(job, losses, behind, profiled=profile is not None)
-        job.trainers[config.schedule].flush()
+        job.group.trainers[config.schedule].flush()
         runs = [] if timeline is None else [recorded(job, config.schedule)]
         if profile is not None and done.profiler is not None:
             write_profile(job, done.profiler, profile)
-        fusion = own_fusion(job.options.fusion, schedule)
+        fusion = own_fusion(job.decisions.fusion, schedule)
         if fusion != config.fusion:
-            network = communication(job.fabric, schedule.collectives)
+            network = communication(job.group.fabric, schedule.collectives)
         figures = timing(world.transport, schedule, [done.times], network, fill=done.fill, parts=config.accumulate)
         report = describe(job, config.schedule, figures) | tuning.report(config.fusion)
         if not tuning.trials:
@@ -139,7 +139,7 @@ def iterated(job: Job, losses: list[float], behind: Callable[[int], None], *, pr
     for iteration in range(len(losses), job.config.iterations):
         settled = decisions.settled
         if profiled and settled and done.profiler is None:
-            done.profiler = Profiler(job)
+            done.profiler = Profiler(job.group)
         loss, spent = job.iterate(name, *job.batch(iteration))
         losses.append(loss)
         done.times.append(spent)
@@ -188,7 +188,7 @@ def gone_on(job: Job, path: Path) -> list[float]:
     for name, value in order.items():
         if notes[name] != value:
             raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {value}")
-    done = job.trainers[job.config.schedule].done
+    done = job.group.trainers[job.config.schedule].done
     if not isinstance(notes["loss"], list) or len(notes["loss"]) != done:
         raise TrainingError(f"the checkpoint must have the losses of its {done} iterations, not {notes['loss']!r:.99}")
     tell_changes(job.world, notes, settings["settings"])

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.tuning.asked import BY_TRIALS, TUNERS
 from dear_mpi.training.tuning.by_prediction import AUTO, ByPrediction
 from dear_mpi.training.tuning.by_trials import ByTrials
 from dear_mpi.training.tuning.tuner import Trial, Tuner
 from dear_mpi.training.tuning.tuning import Tried, Tuning
 
-if TYPE_CHECKING:
-    from dear_mpi.training.session import Session
-
 __all__ = ["TUNERS", "TUNINGS", "Trial", "Tried", "Tuner", "Tuning", "tuning_of"]
 
 TUNINGS: Mapping[str, type[ByTrials] | type[ByPrediction]] = {BY_TRIALS: ByTrials, AUTO: ByPrediction}
 
 
-def tuning_of(session: Session, policy: str, *, before: int) -> Tuning | None:
+def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> Tuning | None:
     """What a fusion asks for, or None if it is not one that is tuned; not collective.
 
     Args:
@@ -29,4 +26,4 @@ def tuning_of(session: Session, policy: str, *, before: int) -> Tuning | None:
         ValueError: it cannot be read, or does not suit the model.
     """
     kind = TUNINGS.get(policy.partition(":")[0])
-    return None if kind is None else kind(session, policy, before=before)
+    return None if kind is None else kind(group, policy, before=before)

@@ -9,19 +9,15 @@ communication that slow each other down, and the verdict on gradients (``--clip`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.wire_prices import WirePrices
+from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.tuning.sizes import START, size_text
 from dear_mpi.training.tuning.tuning import Tuning, said_by_rank_0
 from dear_mpi.training.tuning.virtual_run import VirtualRun, candidates
 from dear_mpi.training.virtual_trainer import Costs
-
-if TYPE_CHECKING:
-    from dear_mpi.training.session import Session
 
 AUTO = "auto"
 TIMED = 3  # iterations
@@ -37,50 +33,50 @@ class ByPrediction(Tuning):
         ValueError: the policy is more than ``auto``.
     """
 
-    def __init__(self, session: Session, policy: str, *, before: int) -> None:
+    def __init__(self, group: WorkerGroup, policy: str, *, before: int) -> None:
         if policy != AUTO:
             raise ValueError(f"fusion {policy!r}: auto takes nothing after a colon")
         super().__init__(size_text(START))
-        self.session, self.over = session, False
-        foresees = any(schedule.foresees for schedule in session.schedules.values())
+        self.group, self.over = group, False
+        foresees = any(schedule.foresees for schedule in group.schedules.values())
         self.needs = 1 + WARM + TIMED + 2 * before * foresees  # an order for the first buckets, and one for the last
         self.profiler: Profiler | None = None
 
-    def note(self, name: str) -> None:
+    def note(self, name: str, fusion: str) -> str | None:
         if not self.is_for(name):
-            return
-        if self.session.options.fusion != AUTO:
+            return None
+        if fusion != AUTO:
             self.over = True
         elif self.profiler is None:
-            self.profiler = Profiler(self.session, name)
+            self.profiler = Profiler(self.group, name)
         else:
             self.profiler.note()
             if self.profiler.noted == WARM + TIMED:
-                self.decide(self.profiler, self.session.schedules[name])
+                return self.decided(self.profiler, self.group.schedules[name])
+        return None
 
-    def decide(self, profiler: Profiler, schedule: type[Schedule]) -> None:
-        """Predict on rank 0, and cut."""
-        session = self.session
-        session.flush()
-        run, transport = self.run_of(profiler, schedule), session.world.transport
-        fusions = candidates(session.layout)
+    def decided(self, profiler: Profiler, schedule: type[Schedule]) -> str:
+        """What rank 0 predicts to be best."""
+        self.group.flush()
+        run, transport = self.run_of(profiler, schedule), self.group.world.transport
+        fusions = candidates(self.group.layout)
         self.trials = said_by_rank_0(transport, "tuning", lambda: run.tried(fusions))
         self.fusion, self.over = said_by_rank_0(transport, "tuning", lambda: run.choice(self.trials)), True
-        session.cut(self.fusion)
+        return self.fusion
 
     def run_of(self, profiler: Profiler, schedule: type[Schedule]) -> VirtualRun:
         """Collective: what was measured."""
-        session, profile = self.session, profiler.profile("auto")
-        prices = WirePrices(session.fabric, timed=True)  # with what hosts add to a link
-        price, parts = prices.of((*schedule.collectives, *schedule.extras)), session.options.accumulate
+        group, profile = self.group, profiler.profile("auto")
+        prices = WirePrices(group.fabric, timed=True)  # with what hosts add to a link
+        price, parts = prices.of((*schedule.collectives, *schedule.extras)), group.options.accumulate
         forward_s = [use.forward_s / parts for use in profile.uses]
         backward_s = [use.backward_s / parts for use in profile.uses]
-        loss_s = plan_s(session.fabric, session.meter.plan, timed=True)
+        loss_s = plan_s(group.fabric, group.meter.plan, timed=True)
         return VirtualRun(
-            layout=session.layout,
+            layout=group.layout,
             schedule=schedule,
-            route=session.route,
-            judged=session.options.judged,
+            route=group.route,
+            judged=group.options.judged,
             costs=Costs(
                 forward_s=forward_s,
                 backward_s=backward_s,
@@ -90,7 +86,7 @@ class ByPrediction(Tuning):
                 verdict_s=loss_s,
                 update_s=profile.update_s_per_element,
                 rest_s=profile.rest_s,
-                ranks=session.world.size,
-                portions=session.fabric.portions,
+                ranks=group.world.size,
+                portions=group.fabric.portions,
             ),
         )

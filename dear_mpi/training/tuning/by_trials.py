@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from dear_mpi.reporting.units import plural
+from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.tuning.asked import Asked
 from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, readable, size_text
 from dear_mpi.training.tuning.tuner import TRIALS, Tuner
 from dear_mpi.training.tuning.tuning import Tried, Tuning, said_by_rank_0
-
-if TYPE_CHECKING:
-    from dear_mpi.training.session import Session
 
 FILL, TIMED = 2, 3  # iterations of each trial
 
@@ -43,42 +40,41 @@ class ByTrials(Tuning):
         ValueError: the policy cannot be read, its sizes all cut this model alike, or (on rank 0) a package is missing.
     """
 
-    def __init__(self, session: Session, policy: str, *, before: int) -> None:
-        self.session, self.policy, layout, asked = session, policy, session.layout, Asked.of(policy)
+    def __init__(self, group: WorkerGroup, policy: str, *, before: int) -> None:
+        self.group, self.policy, layout, asked = group, policy, group.layout, Asked.of(policy)
         sizes = distinct_sizes(lambda size: cut_by(layout, size), asked.low, asked.high, start=asked.start)
         if len(sizes) < 2:
             alike = plural(len(set(cut_by(layout, asked.start))), "bucket")
             said = f"{size_text(asked.low)} to {size_text(asked.high)} cut this model into the same {alike}"
             whole = size_text(readable(layout.count * layout.itemsize))
             raise ValueError(f"fusion {policy!r}: all sizes from {said}; its parameters have {whole}")
-        self.tuner: Tuner | None = asked.tuner(sizes, start=asked.start) if session.world.rank == 0 else None
+        self.tuner: Tuner | None = asked.tuner(sizes, start=asked.start) if group.world.rank == 0 else None
         super().__init__(size_text(asked.start))
         self.nbytes, self.over = asked.start, False
-        foresees = any(schedule.foresees for schedule in session.schedules.values())
+        foresees = any(schedule.foresees for schedule in group.schedules.values())
         self.needs = min(TRIALS, len(sizes)) * (FILL + TIMED + before * foresees)
         self.times_s: list[float] = []
 
-    def note(self, name: str) -> None:
+    def note(self, name: str, fusion: str) -> str | None:
         if not self.is_for(name):
-            return
-        if self.session.options.fusion not in (self.policy, self.fusion):
+            return None
+        if fusion not in (self.policy, self.fusion):
             self.over = True
-            return
-        self.times_s.append(self.session.trainers[name].times.iteration_s)
-        if len(self.times_s) == FILL + TIMED:
-            self.end_trial()
+            return None
+        self.times_s.append(self.group.trainers[name].times.iteration_s)
+        return self.end_trial() if len(self.times_s) == FILL + TIMED else None
 
-    def end_trial(self) -> None:
-        """Tell rank 0's tuner what the slowest rank took, and go on as it says."""
-        session = self.session
-        session.flush()
-        ranks = session.world.transport.gather_values(self.times_s[FILL:])
+    def end_trial(self) -> str:
+        """Tell rank 0's tuner what the slowest rank took; how it goes on."""
+        group = self.group
+        group.flush()
+        ranks = group.world.transport.gather_values(self.times_s[FILL:])
         seconds = median(max(each) for each in zip(*ranks, strict=True))
         self.trials.append(Tried(self.fusion, seconds))
-        said = said_by_rank_0(session.world.transport, "tuning", lambda: self.decide(seconds))
+        said = said_by_rank_0(group.world.transport, "tuning", lambda: self.decide(seconds))
         self.nbytes, self.fusion, self.over = said.nbytes, size_text(said.nbytes), said.over
         self.times_s.clear()
-        session.cut(self.fusion)
+        return self.fusion
 
     def decide(self, seconds: float) -> Next:
         """On rank 0."""

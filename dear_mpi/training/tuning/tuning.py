@@ -42,11 +42,17 @@ class Tuning:
         self.schedule: str | None = None
         self.over = True
 
-    def note(self, name: str) -> None:
-        """Collective: an iteration is over, of a schedule whose order is decided.
+    def note(self, name: str, fusion: str) -> str | None:
+        """Collective: an iteration is over, of a schedule whose order is decided; returns how to cut buckets next.
 
-        Of several schedules the one that comes first is tuned; the others should wait until it is over.
+        Of several schedules the one that comes first is tuned; the others should wait until it is over. What a user has
+        cut in another way is tuned no more.
+
+        Args:
+            name: of the schedule.
+            fusion: by which buckets were cut last.
         """
+        return None
 
     def is_for(self, name: str) -> bool:
         """Whether this schedule is tuned, and not over yet; the first one that asks is."""

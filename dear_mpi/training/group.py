@@ -1,0 +1,137 @@
+"""A group of workers: all that is made for one set of ranks, and goes with it. What survives it is a ``TrainingState``.
+
+layers ---> arena, uses          memory of this rank's values, gradients and shards of the optimiser's state
+transport -> engine -> fabric    the plans of collectives
+schedules -> trainers            one for each, on the same model and the same buckets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.kernels.dtypes import DTYPES, name_of
+from dear_mpi.models.layer import Layer, Loss
+from dear_mpi.ranks.streams import open_streams
+from dear_mpi.ranks.world import World
+from dear_mpi.training.chosen_route import chosen_route
+from dear_mpi.training.costs.wire_prices import WirePrices
+from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fabric.loss_meter import LossMeter
+from dear_mpi.training.fabric.loss_scale import LossScale
+from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.slab import make_slab
+from dear_mpi.training.layer_use import layer_uses
+from dear_mpi.training.line.arena import Arena
+from dear_mpi.training.line.bucket import Cut
+from dear_mpi.training.line.parameters import layout_of, line_dtype
+from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.options import Options
+from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.trainer import Trainer
+
+
+class WorkerGroup:
+    """The workers of a session, as this rank has them.
+
+    ``allocate`` needs no communication; ``open`` and ``cut`` are collective, and so is ``free``.
+
+    Args:
+        layers: in the order in which they run.
+        schedules: by name, which take turns on the model.
+
+    Attributes:
+        route, proof: what buckets go through, and what is known of it.
+        layout, buckets: where parameters lie on the line, and where it is cut.
+        arena: the memory of the line.
+        fabric: carries buckets through their route.
+        trainers: by the name of their schedule.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], world: World, options: Options, schedules: Mapping[str, type[Schedule]]
+    ) -> None:
+        self.layers, self.world, self.options, self.schedules = layers, world, options, dict(schedules)
+        self.streams, self.plans = open_streams(options.device), ExitStack()
+        self.dtype = line_dtype(layers)
+        self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
+        self.wire = DTYPES.get(options.wire or self.route.wire or "", self.dtype)
+        self.layout = layout_of(layers, self.wire, world.size)
+
+    def allocate(self, buckets: Cut) -> None:
+        """Bind the parameters to the memory of the line."""
+        options, world = self.options, self.world
+        self.buckets = buckets
+        with self.streams.compute.use():
+            nbytes = Arena.nbytes(self.layout, self.dtype, self.wire)
+            self.slab = make_slab(nbytes, self.streams.put(np.zeros(1)), options.algorithm, world.transport)
+            self.arena = Arena(
+                self.layers,
+                self.layout,
+                wire=self.wire,
+                optimizer=options.optimizer,
+                learning_rate=options.learning_rate,
+                ranks=Shards(world.rank, world.size),
+                sharded=self.route.update.shard,
+                further=self.route.errors,
+                slab=self.slab,
+                put=self.streams.put,
+            )
+        self.uses = layer_uses(self.layers, self.arena)
+
+    def open(self, world: World, engine: Engine, loss: Loss, trainer_kind: Callable[..., Trainer]) -> None:
+        """Make the plans and the trainers; ``world`` may wait in another way than the one that was given at first."""
+        options, self.world = self.options, world
+        self.fabric = LiveFabric(self.buckets, self.route, self.arena, world, engine, slab=self.slab, **options.plans)
+        self.plans.callback(self.fabric.free)
+        self.prices = WirePrices(self.fabric)
+        self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
+        if options.judged:
+            self.fabric.judge(options.clip, self.loss_scale)
+        self.meter = LossMeter(self.fabric, self.slab)
+        self.plans.callback(self.meter.free)
+        self.trainers: dict[str, Trainer] = {}
+        for name in self.schedules:
+            how: dict[str, Any] = {"accumulate": options.accumulate, "debug": options.debug}
+            self.trainers[name] = trainer_kind(self.uses, loss, self.meter, *self.begun(name), **how)
+
+    def begun(self, name: str) -> tuple[Schedule, Rules]:
+        """Collective: a schedule on these buckets, with the plans that it needs, and its book."""
+        schedule = self.schedules[name](self.fabric)
+        self.fabric.prepare((*schedule.collectives, *schedule.extras))
+        return schedule, self.rules(name, self.buckets)
+
+    def rules(self, name: str, buckets: Cut) -> Rules:
+        """A new book for a schedule."""
+        return Rules(name, buckets, self.schedules[name], judged=self.options.judged, route=self.route)
+
+    def cut(self, buckets: Cut) -> None:
+        """Go on with other buckets, after a flush, while all memory stays where it is."""
+        self.buckets = buckets
+        self.fabric.cut(buckets)
+        for name, trainer in self.trainers.items():
+            trainer.schedule, trainer.rules = self.begun(name)
+
+    def flush(self) -> None:
+        """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""
+        for trainer in self.trainers.values():
+            with np.errstate(all="ignore"):
+                trainer.flush()
+                trainer.check()
+
+    def restored(self, iterations: int, updates: int, loss_scale: LossScale | None) -> None:
+        """The arena has been through so many updates, the last of which was in the last of so many iterations."""
+        self.fabric.restored(updates)
+        for trainer in self.trainers.values():
+            trainer.done = iterations
+        if self.loss_scale is not None and loss_scale is not None:
+            vars(self.loss_scale).update(vars(loss_scale))
+
+    def leave(self) -> None:
+        """Let other groups train the layers from now on."""
+        if "arena" in vars(self):
+            self.arena.over = True
