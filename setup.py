@@ -33,7 +33,7 @@ setup(
     ],
     package_dir={"": "."},
     # The folder kernels has no __init__.py, so find_packages does not look into it.
-    packages=[*find_packages(include=["dear_mpi", "dear_mpi.*"]), "dear_mpi.kernels", "dear_mpi.kernels.optimizers"],
+    packages=[*find_packages(include=["dear_mpi", "dear_mpi.*"]), "dear_mpi.kernels"],
     package_data={"dear_mpi.models": ["*.json"], "dear_mpi.kernels": ["cuda/*.cu*"]},
     install_requires=["numpy>=2", "mpi4py>=4.1", "ml_dtypes", "typer", "rich", "msgspec"],
     extras_require={

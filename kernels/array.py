@@ -1,20 +1,24 @@
-"""Which array library an array belongs to.
+"""Arrays of NumPy and of CuPy: of which library one is, which kernels work on it, and when these are done.
 
-The kernels are called with NumPy or CuPy arrays and never ask the caller which: the array's own type says it.
-CuPy is imported only when a CuPy array is seen, so a machine without CUDA never looks for it.
+Callers never say which library: the array's own type does. CuPy is imported only when a CuPy array is seen, so a
+machine without CUDA never looks for it. A new library joins with a module that has the functions of ``reference.py``,
+and a line in ``KERNELS``; no caller of a kernel changes.
+
+Kernels on a GPU are only launched when a call returns; they run later, in the order of their stream. An **event**
+marks a point in that order. Before a buffer is used outside the stream that wrote it, above all by MPI, the host has
+to wait for an event of that stream. Without the wait, numbers are wrong now and then, and there is no error.
 """
 
+import importlib
 import sys
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from dear_mpi.kernels.lookup import lookup
 
-__all__ = ["KERNELS", "Array", "array_module", "library_of", "to_host"]
-
-# Every array library that we know, with the module of its kernels: see dispatch.py.
+# Every array library that we know, with the module of its kernels.
 KERNELS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
 
 # A CuPy array has the same interface; the annotation says NumPy because that is what type checkers know.
@@ -35,15 +39,50 @@ def array_module(array: Array) -> ModuleType:
 
     Raises:
         ValueError: it is of neither.
-
-    >>> array_module(np.zeros(3)).__name__
-    'numpy'
     """
     library = library_of(array)
     lookup("array library", library, KERNELS)
     return sys.modules[library]  # which made the array
 
 
+def kernels_for(*arrays: Array) -> ModuleType:
+    """The module of kernels for these arrays: a GPU's if one of them is there; the others may be pinned host memory.
+
+    Raises:
+        ValueError: there are no kernels for arrays of this library.
+    """
+    libraries = [library_of(array) for array in arrays]
+    library = next((name for name in libraries if name != "numpy"), "numpy")
+    return importlib.import_module(lookup("array library", library, KERNELS))
+
+
 def to_host(array: Array) -> Array:
     """The array itself if it is NumPy's, else a copy on the host; the call waits for the current stream."""
     return array if library_of(array) == "numpy" else array.get()  # type: ignore[attr-defined]
+
+
+class Event(Protocol):
+    """A point in the order of a stream, set anew by each ``record``."""
+
+    def record(self) -> None:
+        """Mark what this thread has launched so far on its current stream."""
+
+    def synchronize(self) -> None:
+        """Block the host until the recorded work is over, with the interpreter lock released."""
+
+    def done(self) -> bool:
+        """Whether the recorded work is over."""
+
+
+def event_for(array: Array) -> Event | None:
+    """An event for the kernels that work on this array; None for host arrays, whose kernels end when they return."""
+    event: Event | None = kernels_for(array).event()
+    return event
+
+
+def synchronize(array: Array) -> None:
+    """Block until what this thread has launched on its current stream is over; at once for a host array."""
+    event = event_for(array)
+    if event is not None:
+        event.record()
+        event.synchronize()

@@ -1,15 +1,13 @@
 """The kernels for CuPy arrays: launches of the sources in ``kernels/cuda``, with the functions of ``reference.py``.
 
-Everything runs on the current stream of the thread that calls, and is over when an event says so (``events.py``).
+Everything runs on the current stream of the thread that calls, and is over when an event says so (``array.py``).
 Arrays must be contiguous, because kernels are given addresses; a bound call keeps them alive. Pinned host memory
 is as good as the device's: a kernel reads it over the bus.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import cupy
@@ -17,70 +15,71 @@ import cupyx
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.cuda_sources import kernel
 from dear_mpi.kernels.dtypes import C_TYPES
-from dear_mpi.kernels.launch_tables import (
-    COMBINE_PART,
-    PART,
-    THREADS,
-    address,
-    block_table,
-    grid_of,
-    row_table,
-)
+from dear_mpi.kernels.launch_tables import COMBINE_PART, PART, THREADS, address, block_table, grid_of, row_table
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import Optimizer
 
+SOURCES = Path(__file__).parent / "cuda"
+# Without fused multiply-add every kernel gives the bits of its NumPy reference. That costs no time, because kernels
+# are bound by memory.
+OPTIONS = ("--std=c++17", "--fmad=false")
 OPS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max"}
 MAX_STATE = 2  # arrays that an optimiser may keep: as in kernels/cuda/update.cu
 
 
-@dataclass(frozen=True)
-class Tables:
-    """A list of tensors, described in the device's memory for one launch."""
-
-    rows: Array
-    blocks: Array
-    grid: int
-    keeps: Sequence[Sequence[Array]]
-
-    @classmethod
-    def of(cls, *columns: Sequence[Array]) -> Tables:
-        """The tables for lists of arrays, one list per column (see ``row_table``)."""
-        blocks = block_table([array.size for array in columns[0]])
-        return cls(cupy.asarray(row_table(*columns)), cupy.asarray(blocks.view(np.int64)), len(blocks), columns)
-
-    def launch(self, function: Any, scale: float) -> None:
-        """Run a kernel over all of them."""
-        if self.grid:
-            function((self.grid,), (THREADS,), (self.rows, self.blocks, scale))
+def source(name: str) -> str:
+    """A ``.cu`` file with its header pasted in: CuPy's cache is keyed by the text, and would miss a new header."""
+    header = (SOURCES / "elements.cuh").read_text(encoding="utf-8")
+    return (SOURCES / name).read_text(encoding="utf-8").replace('#include "elements.cuh"', header)
 
 
-def c_type(arrays: Sequence[Array]) -> str:
-    """The kernels' name for the type of a bucket, seen from its views."""
-    return C_TYPES[arrays[0].dtype.name] if arrays else "float"
+@cache
+def kernel(name: str, expression: str) -> Any:
+    """A kernel by its file and its template, such as ``accumulate<float, Sum>``.
+
+    It is compiled when it is first used, once per device; CuPy keeps the result on disk.
+    """
+    module = cupy.RawModule(code=source(name), options=OPTIONS, name_expressions=[expression])
+    return module.get_function(expression)
+
+
+def launching(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> Callable[[], object]:
+    """A bound launch; ``keeps`` are the arrays whose addresses are among the arguments."""
+    if not grid:
+        return lambda: None  # CUDA refuses an empty grid
+    return partial(launch, function, grid, arguments, keeps)
+
+
+def launch(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any] = ()) -> None:
+    function((grid,), (THREADS,), arguments)
 
 
 def packer(tensors: Sequence[Array], views: Sequence[Array], scale: float) -> Callable[[], object]:
-    """A bound call that packs tensors into the views of a bucket: one launch."""
-    return partial(Tables.of(tensors, views).launch, kernel("pack.cu", f"pack<{c_type(views)}>"), float(scale))
+    return mover("pack", tensors, views, scale)
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
-    """A bound call that unpacks the views of a bucket into tensors: one launch."""
-    return partial(Tables.of(tensors, views).launch, kernel("pack.cu", f"unpack<{c_type(views)}>"), float(scale))
+    return mover("unpack", tensors, views, scale)
+
+
+def mover(name: str, tensors: Sequence[Array], views: Sequence[Array], scale: float) -> Callable[[], object]:
+    """A bound launch over all tensors, which are described in tables in the device's memory."""
+    rows, blocks = row_table(tensors, views), block_table([tensor.size for tensor in tensors])
+    function = kernel("pack.cu", f"{name}<{C_TYPES[views[0].dtype.name]}>") if tensors else None
+    tables = cupy.asarray(rows), cupy.asarray(blocks.view(np.int64))
+    return launching(function, len(blocks), (*tables, float(scale)), (tensors, views))
 
 
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
-    """A bound call that updates values and state by their gradients: one launch."""
     name, numbers = optimizer.kernel(1)
     types = [C_TYPES[array.dtype.name] for array in (values, grads)]
     function = kernel("update.cu", f"update<{', '.join([*types, name, *['double'] * len(numbers)])}>")
     own, grid = [*state, *[0] * (MAX_STATE - len(state))], grid_of(values.size)
     if not grid:
-        return lambda *_: None  # CUDA refuses an empty grid
+        return lambda *_: None
 
     def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
         options = (np.int64(values.size), np.int64(PART), float(scale), 0 if finite is None else finite)
@@ -91,29 +90,18 @@ def updater(
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:
-    """dst = before[0] op ... op dst op after[0] op ..., from left to right: one launch, whatever their number.
-
-    All arrays but dst may be in pinned host memory, which the kernel reads over the bus.
-    """
+    """All arrays but ``dst`` may be in pinned host memory."""
     terms, numbers = [*before, dst, *after], (np.int64(dst.size), np.int64(COMBINE_PART))
     name = "accumulate" if len(terms) == 2 else "accumulate_all"
     function = kernel("accumulate.cu", f"{name}<{C_TYPES[dst.dtype.name]}, {lookup('op', op, OPS)}>")
-    grid, addresses = grid_of(dst.size, COMBINE_PART), [address(term) for term in terms]
-    if not grid:
-        return lambda: None  # CUDA refuses an empty grid
-    if len(terms) == 2:
-        return partial(launch, function, grid, (dst, *addresses, *numbers), terms)
-    table = cupy.asarray(np.array(addresses, np.int64))
-    return partial(launch, function, grid, (dst, table, np.int32(len(terms)), *numbers), terms)
-
-
-def launch(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Array]) -> None:
-    """Run a kernel that has the addresses of arrays among its arguments; ``keeps`` are these arrays, kept alive."""
-    function((grid,), (THREADS,), arguments)
+    addresses: list[Any] = [address(term) for term in terms]
+    if len(terms) > 2:
+        addresses = [cupy.asarray(np.array(addresses, np.int64)), np.int32(len(terms))]
+    return launching(function, grid_of(dst.size, COMBINE_PART), (dst, *addresses, *numbers), terms)
 
 
 def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
-    """dst = src * scale; one of the two may be in pinned host memory."""
+    """One of the two may be in pinned host memory."""
     if scale != 1 or dst.dtype != src.dtype:
         return packer([src], [dst], scale)
 
@@ -129,16 +117,8 @@ class StreamEvent:
     """An event of CUDA, without a clock."""
 
     def __init__(self) -> None:
-        self.event = cupy.cuda.Event(disable_timing=True)
-
-    def record(self) -> None:
-        self.event.record()
-
-    def synchronize(self) -> None:
-        self.event.synchronize()
-
-    def done(self) -> bool:
-        return bool(self.event.done)
+        event = cupy.cuda.Event(disable_timing=True)
+        self.record, self.synchronize, self.done = event.record, event.synchronize, lambda: bool(event.done)
 
 
 event = StreamEvent

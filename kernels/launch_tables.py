@@ -34,13 +34,9 @@ def row_table(*columns: Sequence[Array]) -> npt.NDArray[np.int64]:
     Raises:
         ValueError: an array is not contiguous, or of no floating type.
     """
-    rows = [[*map(address, row), kind(row[0])] for row in zip(*columns, strict=True)]
+    kinds = [lookup("type of a tensor", array.dtype.name, KINDS) for array in columns[0]]
+    rows = [[*map(address, row), kind] for *row, kind in zip(*columns, kinds, strict=True)]
     return np.array(rows, np.int64)
-
-
-def kind(array: Array) -> int:
-    """The kernels' number for the type of an array."""
-    return lookup("type of a tensor", array.dtype.name, KINDS)
 
 
 def address(array: Array) -> int:

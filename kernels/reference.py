@@ -31,26 +31,17 @@ def spans(count: int, block: int = BLOCK) -> Iterator[slice]:
     return (slice(start, start + block) for start in range(0, count, block))
 
 
-def packer(tensors: Sequence[Array], views: Sequence[Array], scale: float) -> Callable[[], object]:
-    """A bound call that packs tensors into views."""
-
-    def pack() -> None:
-        for view, tensor in zip(views, tensors, strict=True):
-            copy_scaled(view, tensor, scale)
-
-    return pack
+def packer(sources: Sequence[Array], targets: Sequence[Array], scale: float) -> Step:
+    """Tensors into the views of a bucket, or (as ``unpacker``) the other way round."""
+    return partial(run_all, [partial(copy_scaled, *pair, scale) for pair in zip(targets, sources, strict=True)])
 
 
-def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> Callable[[], object]:
-    """A bound call that unpacks the views of a bucket into tensors."""
-    return packer(views, tensors, scale)
+unpacker = packer
 
 
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
-    """A bound call that updates values and state by their gradients; sets ``finite`` to False if one is not finite."""
-
     def update_all(optimizer: Optimizer, iteration: int, scale: float) -> None:
         if not update(values, grads, state, partial(optimizer.update, iteration), scale) and finite is not None:
             finite[...] = False
@@ -58,11 +49,8 @@ def updater(
     return update_all
 
 
-def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:
-    """dst = before[0] op ... op dst op after[0] op ..., from left to right, rounded to the arrays' type at the end.
-
-    Several sources are cut into blocks when the call is bound, which takes some 2 % of their memory.
-    """
+def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Step:
+    """Several sources are cut into blocks when the call is bound, which takes some 2 % of their memory."""
     combine, terms = lookup("op", op, OPS), [*before, dst, *after]
     if len(terms) == 2:
         return partial(combine, *terms, out=dst)
@@ -105,8 +93,7 @@ def flat(array: Array) -> Array:
     return array.reshape(-1)
 
 
-def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
-    """dst = src * scale."""
+def copier(dst: Array, src: Array, scale: float) -> Step:
     if scale != 1 or dst.dtype != src.dtype:
         return partial(copy_scaled, dst, src, scale)
     if (dst.ctypes.data - src.ctypes.data) % PAGE in SLOW_TO_COPY:
@@ -116,7 +103,7 @@ def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
 
 
 def event() -> None:
-    """Return None: the host needs no event, because its code is over when it returns."""
+    """None: the host's code is over when it returns."""
 
 
 def allocate(nbytes: int) -> Array:

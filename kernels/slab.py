@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dispatch import kernels_for
-from dear_mpi.kernels.pack_plan import round_up
-
-__all__ = ["Slab"]
+from dear_mpi.kernels.array import Array, kernels_for
 
 ALIGNMENT = 256  # bytes: what cudaMalloc itself promises
+CHUNK_BYTES = 128  # two cache lines of a CPU, one memory transaction of a GPU warp
+TENSOR_BYTES = 16  # one vector access of a CUDA thread
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple of ``multiple`` that is not below ``value``."""
+    return -(-value // multiple) * multiple
 
 
 class Slab:

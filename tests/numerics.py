@@ -13,7 +13,7 @@ import numpy as np
 
 from dear_mpi.collectives import Partition, all_reduce, programs
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.kernels.accumulate import combiner
+from dear_mpi.kernels.calls import combiner
 from dear_mpi.kernels.dtypes import DTYPES
 from tests.provenance import Watch, write_page
 

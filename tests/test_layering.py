@@ -31,7 +31,6 @@ IMPORTLIB_FILES = {
     "dear_mpi.bench.gloo",
     "dear_mpi.training.__init__",
     "dear_mpi.kernels.array",
-    "dear_mpi.kernels.dispatch",
 }
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
 
@@ -143,8 +142,8 @@ def test_order_of_training(module, name, allowed):
 @pytest.mark.parametrize(
     ("module", "name", "allowed"),
     [
-        ("kernels.pack", "kernels.array.Array", True),
-        ("kernels.pack", "collectives.program.errors", False),
+        ("kernels.calls", "kernels.array.Array", True),
+        ("kernels.calls", "collectives.program.errors", False),
         ("collectives.program.verify", "collectives.program.replay", True),
         ("collectives.program.verify", "collectives.algorithms.ring", False),
         ("collectives.algorithms.ring", "kernels.lookup", True),
@@ -175,7 +174,7 @@ def test_order_of_training(module, name, allowed):
         ("models.layers.dense", "training.line.bucket", False),
         ("training.schedules.dear", "training.fabric", True),
         ("training.schedules.dear", "see.tables", False),
-        ("training.trainer", "kernels.pack", True),
+        ("training.trainer", "kernels.calls", True),
         ("bench.table", "reporting.terminal.bar", True),
         ("bench.table", "see.explain", False),
         ("bench.collective", "training.trainer", False),
@@ -195,7 +194,7 @@ def test_order_of_rooms(module, name, allowed):
 @pytest.mark.parametrize(
     ("module", "name", "allowed"),
     [
-        ("dear_mpi.kernels.pack", "mpi4py.MPI", False),
+        ("dear_mpi.kernels.calls", "mpi4py.MPI", False),
         ("dear_mpi.collectives.algorithms.ring", "mpi4py.MPI", False),
         ("dear_mpi.collectives.transports.mpi", "mpi4py.MPI", True),
         ("dear_mpi.collectives.algorithms.ring", "dear_mpi", False),

@@ -23,8 +23,8 @@ from dear_mpi.collectives.plans.runners import RUNNERS, check_call
 from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import Slab

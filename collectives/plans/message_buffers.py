@@ -17,10 +17,9 @@ import numpy as np
 
 from dear_mpi.collectives.lowering.instructions import InstructionList, SideBuffer
 from dear_mpi.collectives.plans.execution import Action
-from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.pack_plan import round_up
-from dear_mpi.kernels.slab import ALIGNMENT, Slab
+from dear_mpi.kernels.calls import combiner, copier
+from dear_mpi.kernels.slab import ALIGNMENT, Slab, round_up
 
 
 class MessageBuffers:

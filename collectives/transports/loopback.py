@@ -21,9 +21,8 @@ from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.transports.transport import OneThread, Request
 from dear_mpi.collectives.transports.waits import Waits
-from dear_mpi.kernels.accumulate import copier
-from dear_mpi.kernels.array import Array, library_of
-from dear_mpi.kernels.events import synchronize
+from dear_mpi.kernels.array import Array, library_of, synchronize
+from dear_mpi.kernels.calls import copier
 
 __all__ = ["LoopbackTransport", "run_loopback"]
 

@@ -26,8 +26,8 @@ from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.transport import StagedTransport
-from dear_mpi.kernels.accumulate import copier
-from dear_mpi.kernels.events import synchronize
+from dear_mpi.kernels.array import synchronize
+from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 

@@ -19,8 +19,8 @@ from time import perf_counter
 import numpy as np
 
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.calls import updater
 from dear_mpi.kernels.optimizers import SGD
-from dear_mpi.kernels.update import updater
 
 ITEM_BYTES = 4
 

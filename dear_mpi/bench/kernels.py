@@ -4,20 +4,18 @@ They take turns with what they are compared with: one copy of the whole bucket, 
 is, and one copy per tensor, which is the cost of a bucket without them. GB/s counts bytes read and bytes written.
 """
 
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, product
 from typing import Any
 
 import numpy as np
 
-from dear_mpi.kernels.accumulate import accumulator, copier
+from dear_mpi.kernels.calls import combiner, copier, packer, unpacker
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.pack import packer, unpacker
-from dear_mpi.kernels.pack_plan import PackPlan
-from dear_mpi.kernels.slab import Slab
+from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, Slab, round_up
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.reporting.stats import median, ratio
@@ -54,7 +52,7 @@ class KernelRow:
 def bench_kernels(streams: Streams, models: Sequence[str] = MODELS) -> Iterator[KernelRow]:
     """A row per kernel, as they come: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
     with streams.compute.use():
-        for name, wire in itertools.product(models, ("fp32", "bf16")):
+        for name, wire in product(models, ("fp32", "bf16")):
             yield from of_model(streams, name, wire)
         for nbytes in SEGMENTS:
             yield of_segment(streams, nbytes)
@@ -63,25 +61,27 @@ def bench_kernels(streams: Streams, models: Sequence[str] = MODELS) -> Iterator[
 def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
     counts = [count for module in load_modules(name) for count in module.counts]
     tensors = [streams.put(np.full(count, 1, np.float32)) for count in counts]
-    plan = PackPlan.of([tensor.shape for tensor in tensors], DTYPES[wire], 1)
-    slab = Slab.beside(tensors[0])
-    bucket, other = (slab.zeros(plan.padded, plan.dtype) for _ in range(2))
-    each = [copier(view, tensor) for view, tensor in zip(plan.views(bucket), tensors, strict=True)]
+    slab, itemsize = Slab.beside(tensors[0]), DTYPES[wire].itemsize
+    *starts, end = accumulate((round_up(count, TENSOR_BYTES // itemsize) for count in counts), initial=0)
+    nbytes = round_up(end * itemsize, CHUNK_BYTES)
+    bucket, other = (slab.zeros(nbytes // itemsize, DTYPES[wire]) for _ in range(2))
+    views = [bucket[start : start + count] for start, count in zip(starts, counts, strict=True)]
+    each = [copier(view, tensor) for view, tensor in zip(views, tensors, strict=True)]
     calls: dict[str, Call] = {
         "copy": copier(other, bucket),
-        "pack": packer(tensors, bucket, plan),
-        "unpack": unpacker(bucket, tensors, plan),
+        "pack": packer(tensors, views),
+        "unpack": unpacker(views, tensors),
         "each": lambda: [call() for call in each],
     }
     times = in_turns(streams, calls)
-    moved = {"copy": 2 * plan.nbytes} | dict.fromkeys(("pack", "unpack"), plan.nbytes + 4 * sum(counts))
-    facts: dict[str, Any] = {"tensors": name, "number": len(counts), "bucket_bytes": plan.nbytes, "bucket_dtype": wire}
+    moved = {"copy": 2 * nbytes} | dict.fromkeys(("pack", "unpack"), nbytes + 4 * sum(counts))
+    facts: dict[str, Any] = {"tensors": name, "number": len(counts), "bucket_bytes": nbytes, "bucket_dtype": wire}
     return [row(kernel, times, moved, **facts) for kernel in ("pack", "unpack")]
 
 
 def of_segment(streams: Streams, nbytes: int) -> KernelRow:
     dst, src = (streams.put(np.ones(nbytes // 4, np.float32)) for _ in range(2))
-    times = in_turns(streams, {"copy": copier(dst, src), "accumulate": accumulator(dst, src)})
+    times = in_turns(streams, {"copy": copier(dst, src), "accumulate": combiner(dst, (), [src])})
     moved = {"copy": 2 * nbytes, "accumulate": 3 * nbytes}
     return row("accumulate", times, moved, tensors="a segment", number=1, bucket_bytes=nbytes, bucket_dtype="fp32")
 

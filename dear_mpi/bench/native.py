@@ -19,8 +19,8 @@ from dear_mpi.bench.case import CannotRun, Case
 from dear_mpi.bench.prepared import Prepared, Setup
 from dear_mpi.collectives.plans.runners.native import move, mpi_call
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import array_module
+from dear_mpi.kernels.calls import copier
 
 RunAndFree = tuple[Callable[[], object], Callable[[], object]]
 

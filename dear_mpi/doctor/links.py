@@ -9,8 +9,7 @@ from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.doctor.facts import LinkFacts
-from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.events import synchronize
+from dear_mpi.kernels.array import Array, synchronize
 from dear_mpi.reporting.stats import Median, median
 
 SMALL_BYTES = 8

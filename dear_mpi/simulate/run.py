@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.simulate.contention import FREE, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.parts import Parts, Tally

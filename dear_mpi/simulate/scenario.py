@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.compute import Source
 from dear_mpi.simulate.contention import Contention

@@ -5,7 +5,7 @@
 //     has up to 32 bytes of every array under way, so a `part` of a multiple of 2048 elements (fp32) suits it.
 // Alignment: accesses of up to 16 bytes where values, gradients and state allow (`part` is a multiple of 4, for this
 //     to hold in every block), else element by element.
-// Same bits as kernels/reference.py with the formulas of kernels/optimizers, operation by operation; an optimiser's
+// Same bits as kernels/reference.py with the formulas of kernels/optimizers.py, operation by operation; an optimiser's
 // numbers are rounded to the type of the computation, fp32, or fp64 for fp64 values.
 
 #include "elements.cuh"

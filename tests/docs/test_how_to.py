@@ -34,7 +34,8 @@ def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     for layer in LAYERS:
         shutil.copytree(ROOT / layer, folder / layer, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "kernels" / "optimizers" / "lion.py").write_text(CODE[0])
+    optimizers = folder / "kernels" / "optimizers.py"
+    optimizers.write_text(optimizers.read_text().replace("\n\nOPTIMIZERS", f"\n\n{CODE[0]}\n\nOPTIMIZERS"))
     applied(CHANGES[0], folder)
     return folder
 

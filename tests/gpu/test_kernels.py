@@ -6,16 +6,14 @@ import cupy
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.accumulate import accumulator, combiner, copier
-from dear_mpi.kernels.cuda_sources import kernel
+from dear_mpi.kernels.array import event_for
+from dear_mpi.kernels.calls import combiner, copier, packer, unpacker, updater
+from dear_mpi.kernels.cuda_backend import kernel
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.events import event_for
 from dear_mpi.kernels.launch_tables import COMBINE_PART, PART
 from dear_mpi.kernels.optimizers import SGD, Optimizer
-from dear_mpi.kernels.pack import packer, unpacker
-from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.kernels.update import updater
+from tests.kernels.buckets import room, views
 from tests.shim.build import UPDATES
 
 SHAPES = [(5,), (PART + 1,), (0,), (), (3, 7), (2 * PART,), (129, 65)]
@@ -41,19 +39,19 @@ def launches():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [1.0, 1 / 3])
 def test_pack_and_unpack(wire, dtype, scale, launches):
-    plan = PackPlan.of(SHAPES, DTYPES[wire], 3)
+    count = room(SHAPES, DTYPES[wire])
     tensors = [normal(shape, DTYPES[dtype], seed) for seed, shape in enumerate(SHAPES)]
-    bucket, there = np.zeros(plan.padded, plan.dtype), Slab.beside(cupy.zeros(1)).zeros(plan.padded, plan.dtype)
+    bucket, there = np.zeros(count, DTYPES[wire]), Slab.beside(cupy.zeros(1)).zeros(count, DTYPES[wire])
     on_device = [cupy.asarray(tensor) for tensor in tensors]
     begin = launches()
-    packer(on_device, there, plan, scale=scale)()
+    packer(on_device, views(there, SHAPES), scale=scale)()
     assert launches() == (None if begin is None else begin + 1)
-    packer(tensors, bucket, plan, scale=scale)()
+    packer(tensors, views(bucket, SHAPES), scale=scale)()
     assert_same_bits(there, bucket)
     back = [cupy.zeros(shape, np.float32) for shape in SHAPES]
-    unpacker(there, back, plan, scale=scale)()
+    unpacker(views(there, SHAPES), back, scale=scale)()
     expected = [np.zeros(shape, np.float32) for shape in SHAPES]
-    unpacker(bucket, expected, plan, scale=scale)()
+    unpacker(views(bucket, SHAPES), expected, scale=scale)()
     for one, other in zip(back, expected, strict=True):
         assert_same_bits(one, other)
 
@@ -71,27 +69,24 @@ def test_what_is_not_finite_is_told(value):
 
 def test_tensors_of_several_types_share_a_launch(launches):
     shapes = [(100,)] * 4
-    plan = PackPlan.of(shapes, DTYPES["fp32"], 2)
     tensors = [normal(100, dtype, seed) for seed, dtype in enumerate(DTYPES.values())]
-    bucket, there = np.zeros(plan.padded, np.float32), cupy.zeros(plan.padded, np.float32)
-    packer(tensors, bucket, plan)()
-    packer([cupy.asarray(tensor) for tensor in tensors], there, plan)()
+    bucket, there = np.zeros(416, np.float32), cupy.zeros(416, np.float32)
+    packer(tensors, views(bucket, shapes))()
+    packer([cupy.asarray(tensor) for tensor in tensors], views(there, shapes))()
     assert_same_bits(there, bucket)
 
 
 def test_misaligned_views():
-    plan = PackPlan.of([(PART + 5,)], DTYPES["fp32"], 1)
     whole = normal(PART + 6, np.float32)
-    bucket, there = np.zeros(plan.padded, np.float32), cupy.zeros(plan.padded, np.float32)
-    packer([whole[1:]], bucket, plan)()
-    packer([cupy.asarray(whole)[1:]], there, plan)()
+    bucket, there = np.zeros(PART + 5, np.float32), cupy.zeros(PART + 5, np.float32)
+    packer([whole[1:]], [bucket])()
+    packer([cupy.asarray(whole)[1:]], [there])()
     assert_same_bits(there, bucket)
 
 
 def test_a_tensor_with_gaps_is_refused():
-    plan = PackPlan.of([(5,)], DTYPES["fp32"], 1)
     with pytest.raises(ValueError, match="must be contiguous, not of strides"):
-        packer([cupy.zeros(10, np.float32)[::2]], cupy.zeros(plan.padded, np.float32), plan)()
+        packer([cupy.zeros(10, np.float32)[::2]], [cupy.zeros(5, np.float32)])()
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
@@ -101,8 +96,8 @@ def test_accumulate(op, dtype, count):
     dtype = DTYPES.get(dtype, np.dtype(dtype) if dtype not in DTYPES else None)
     dst, src = (np.abs(normal(count, np.float32, seed) * 20).astype(dtype) for seed in (1, 2))
     there = cupy.asarray(dst)
-    accumulator(there, cupy.asarray(src), op)()
-    accumulator(dst, src, op)()
+    combiner(there, (), [cupy.asarray(src)], op)()
+    combiner(dst, (), [src], op)()
     assert_same_bits(there, dst)
 
 
@@ -139,7 +134,7 @@ def test_pinned_host_memory_is_read_and_written(count, stream):
     left = Slab.pinned(cupy.zeros(1)).empty(count, DTYPES["fp32"])
     landed[...] = normal(count, np.float32)
     there = cupy.ones(count, np.float32)
-    accumulator(there, landed)()
+    combiner(there, (), [landed])()
     copier(left, there)()
     event = event_for(there)
     event.record()

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dear_mpi.kernels.accumulate import accumulator, combiner, copier
+from dear_mpi.kernels.calls import combiner, copier
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
 from dear_mpi.kernels.reference import COMBINE_BLOCK, OPS, allocate
 
@@ -37,7 +37,7 @@ def test_every_op_and_type(op, dtype):
         dst, src = dst % 1000, src % 1000  # the products of the others would wrap
     before = src.copy()
     expected = [EXACT[op](a, b) for a, b in zip(numbers(dst), numbers(src), strict=True)]
-    accumulator(dst, src, op)()
+    combiner(dst, (), [src], op)()
     assert dst.tobytes() == np.array(expected).astype(dtype).tobytes()
     assert src.tobytes() == before.tobytes()
 
@@ -51,26 +51,26 @@ def test_every_op_is_tested():
 def test_nan_passes_through_min_and_max(op, dtype):
     dst, src = (np.array(values, dtype) for values in ([np.nan, 1, np.nan, 1], [1, np.nan, np.nan, 1]))
     with np.errstate(invalid="ignore"):
-        accumulator(dst, src, op)()
+        combiner(dst, (), [src], op)()
     assert np.isnan(dst).tolist() == [True, True, True, False]
 
 
 def test_sum_is_the_default_and_works_in_place_on_a_view():
     whole = np.arange(10.0)
-    accumulator(whole[2:5], np.ones(3))()
+    combiner(whole[2:5], (), [np.ones(3)])()
     np.testing.assert_array_equal(whole, [0, 1, 3, 4, 5, 5, 6, 7, 8, 9])
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_any_shape(shape):
     dst = np.full(shape, 2.0)
-    accumulator(dst, np.full(shape, 3.0), "prod")()
+    combiner(dst, (), [np.full(shape, 3.0)], "prod")()
     np.testing.assert_array_equal(dst, np.full(shape, 6.0))
 
 
 def test_a_bound_call_reads_its_arrays_anew_each_time():
     dst, src = np.zeros(3), np.zeros(3)
-    call = accumulator(dst, src, "max")
+    call = combiner(dst, (), [src], "max")
     for values in ([1, 5, 2], [3, 4, 2]):
         src[:] = values
         call()
@@ -207,6 +207,6 @@ ERRORS = {
 def test_errors(message):
     dst, src, op = ERRORS[message]
     with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
-        accumulator(dst, src, op)()
+        combiner(dst, (), [src], op)()
     assert message in str(error.value)
     assert not dst.any()

@@ -20,7 +20,7 @@ from tests.shim import build, checks
 NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed: the kernels are not compiled for GPUs")
 FILES = list(build.EXPRESSIONS)
-OPTIONS = ["--std=c++17", "--fmad=false"]  # those of kernels/cuda_sources.py
+OPTIONS = ["--std=c++17", "--fmad=false"]  # those of kernels/cuda_backend.py
 
 
 def architectures():

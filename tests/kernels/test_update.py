@@ -5,10 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dear_mpi.kernels.calls import updater
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.kernels.reference import BLOCK
-from dear_mpi.kernels.update import updater
 
 ITERATIONS = 4
 SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]

@@ -13,14 +13,12 @@ from itertools import cycle, product
 import numpy as np
 from ml_dtypes import finfo
 
-from dear_mpi.kernels.accumulate import accumulator, combiner
+from dear_mpi.kernels.calls import combiner, packer, unpacker, updater
 from dear_mpi.kernels.dtypes import C_TYPES, DTYPES, compute_dtype
 from dear_mpi.kernels.launch_tables import KINDS, block_table, row_table
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
-from dear_mpi.kernels.pack import packer, unpacker
-from dear_mpi.kernels.pack_plan import PackPlan
 from dear_mpi.kernels.reference import OPS
-from dear_mpi.kernels.update import updater
+from tests.kernels.buckets import room, views
 from tests.shim import build
 
 THREADS = 256
@@ -93,8 +91,8 @@ def ordinary(count, name, rng, offset=0):
     return array
 
 
-def bucket_of(plan, make, rng, offset):
-    return make(plan.padded, next(name for name in DTYPES if DTYPES[name] == plan.dtype), rng, offset)
+def bucket_for(arrays, wire, rng, offset):
+    return filled(room([array.shape for array in arrays], DTYPES[wire]), wire, rng, offset)
 
 
 def mixture(sizes, rng, make=filled):
@@ -108,20 +106,19 @@ def launch(run, blocks, *args):
         run((len(blocks),), (THREADS,), args)
 
 
-def plan_of(arrays, wire):
-    return PackPlan.of([array.shape for array in arrays], DTYPES[wire], 3)
+def views_of(bucket, arrays):
+    return views(bucket, [array.shape for array in arrays])
 
 
 def check_pack(kernel, wire, scale, part, offset=0, arrays=None):
     """Tensors of all formats into a bucket, which is elsewhere left as it was."""
     rng = np.random.default_rng(1)
     arrays = mixture(SIZES, rng) if arrays is None else arrays
-    plan = plan_of(arrays, wire)
-    got = bucket_of(plan, filled, rng, offset)
+    got = bucket_for(arrays, wire, rng, offset)
     wanted = got.copy()
-    packer(arrays, wanted, plan, scale=scale)()
+    packer(arrays, views_of(wanted, arrays), scale=scale)()
     before = [array.tobytes() for array in arrays]
-    table, blocks = row_table(arrays, plan.views(got)), block_table([array.size for array in arrays], part)
+    table, blocks = row_table(arrays, views_of(got, arrays)), block_table([array.size for array in arrays], part)
     launch(kernel("pack.cu", f"pack<{FLOATING[wire]}>"), blocks, table, blocks, scale)
     assert_same(got, wanted)
     assert [array.tobytes() for array in arrays] == before, "tensors are only read"
@@ -131,11 +128,10 @@ def check_unpack(kernel, wire, scale, part, offset=0, arrays=None):
     """A bucket into tensors of all formats."""
     rng = np.random.default_rng(2)
     arrays = mixture(SIZES, rng) if arrays is None else arrays
-    plan = plan_of(arrays, wire)
-    bucket = bucket_of(plan, filled, rng, offset)
+    bucket = bucket_for(arrays, wire, rng, offset)
     wanted, before = [array.copy() for array in arrays], bucket.tobytes()
-    unpacker(bucket, wanted, plan, scale=scale)()
-    table, blocks = row_table(arrays, plan.views(bucket)), block_table([array.size for array in arrays], part)
+    unpacker(views_of(bucket, arrays), wanted, scale=scale)()
+    table, blocks = row_table(arrays, views_of(bucket, arrays)), block_table([array.size for array in arrays], part)
     launch(kernel("pack.cu", f"unpack<{FLOATING[wire]}>"), blocks, table, blocks, scale)
     for array, reference_array in zip(arrays, wanted, strict=True):
         assert_same(array, reference_array)
@@ -191,7 +187,7 @@ def check_accumulate(kernel, name, op):
     for (size, part), offsets in product(cases, [(0, 0), (1, 1), (0, 1), (3, 0)]):
         dst, src = (filled(size, name, rng, offset) for offset in offsets)
         wanted, before = dst.copy(), src.tobytes()
-        accumulator(wanted, src, op)()
+        combiner(wanted, (), [src], op)()
         launch(run, range(-(-size // part)), dst, dst, src, size, part)
         assert_same(dst, wanted, zeros=op in ("min", "max"))  # NumPy leaves it to the processor which zero is less
         assert src.tobytes() == before, "src is only read"
@@ -297,7 +293,7 @@ def check_accumulate_beyond_32_bits(kernel, name):
     rng = np.random.default_rng(8)
     dst, src = filled(4097, name, rng), filled(4097, name, rng)
     wanted = dst.copy()
-    accumulator(wanted, src)()
+    combiner(wanted, (), [src])()
     run = kernel("accumulate.cu", f"accumulate<{FLOATING[name]}, Sum>")
     first, count = BEYOND // PART, BEYOND + 4097
     arguments = (biased(dst), biased(dst), biased(src), count, PART)

@@ -25,8 +25,7 @@ from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.transports.transport import Request, Transport
-from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.events import event_for, synchronize
+from dear_mpi.kernels.array import Array, event_for, synchronize
 from dear_mpi.kernels.slab import Slab
 
 

@@ -17,9 +17,8 @@ from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.array import Array, array_module, synchronize
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.events import synchronize
 
 INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
 

@@ -21,8 +21,8 @@ from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind, straight
 from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.transport import Request, Transport
-from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.calls import combiner, copier
 
 Round = tuple[Sequence[str], tuple[Request, Request]]  # of a barrier: two messages, and what they are
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.live import LiveFabric

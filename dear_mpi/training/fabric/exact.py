@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module, to_host
-from dear_mpi.kernels.pack_plan import CHUNK_BYTES
+from dear_mpi.kernels.slab import CHUNK_BYTES
 
 LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves for each exponent, and how many atoms are not finite

@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.kernels.accumulate import copier
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.dispatch import kernels_for
+from dear_mpi.kernels.calls import copier, packer, unpacker
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
@@ -210,7 +209,7 @@ class Arena:
         steps: list[Call] = []
         if pieces:
             tensors = [owner.grad.reshape(-1)[inside] for _, inside, owner in pieces]
-            steps.append(kernels_for(self.grads).packer(tensors, [self.grads[span] for span, _, _ in pieces], 1.0))
+            steps.append(packer(tensors, [self.grads[span] for span, _, _ in pieces]))
         if self.wire is not self.grads:
             span = slice(bucket.start, bucket.stop)
             steps.append(copier(self.wire[span], self.grads[span]))
@@ -222,7 +221,7 @@ class Arena:
         if not pieces:
             return []
         tensors = [owner.value.reshape(-1)[inside] for _, inside, owner in pieces]
-        return [kernels_for(self.values).unpacker([self.values[span] for span, _, _ in pieces], tensors, 1.0)]
+        return [unpacker([self.values[span] for span, _, _ in pieces], tensors)]
 
     def reading(self, span: slice) -> list[Call]:
         """The calls that bring the values of parameters that stay where they are to the line, if they were changed."""

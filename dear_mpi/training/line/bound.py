@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.calls import updater
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.kernels.update import updater
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.route import Route

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.line.layout import Layout
 
 

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dear_mpi.kernels.pack_plan import CHUNK_BYTES, TENSOR_BYTES, round_up
+from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, round_up
 
 Shape = tuple[int, ...]
 

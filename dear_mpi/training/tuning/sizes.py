@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Hashable
 from itertools import groupby
 
-from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.fusion.policies import USUAL, borders
 from dear_mpi.training.line.layout import Layout

@@ -1,0 +1,169 @@
+"""Optimisers: constants, a formula, and the state that the formula keeps between iterations.
+
+The formula in NumPy is the reference, and all that the host needs. A GPU runs the same formula as a struct of
+``kernels/cuda/update.cu``. A new optimiser is a class and a line in ``OPTIMIZERS``.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.dtypes import compute_dtype
+
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Optimizer"]
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are the constants.
+
+    Raises:
+        ValueError: a constant is negative, infinite or not a number, or ``lr`` is zero.
+    """
+
+    lr: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be above zero, not {self.lr}")
+        for name, value in vars(self).items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, not {value}")
+
+    @property
+    def state_arrays(self) -> int:
+        """The number of arrays that it keeps beside the values from one iteration to the next."""
+        return 0
+
+    @abstractmethod
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        """The formula in NumPy: changes ``value`` and ``state``, and ``grad`` if it likes. Iterations count from 1."""
+
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        """The formula on a GPU: a struct of ``kernels/cuda/update.cu``, and its members at this iteration, in order."""
+        raise ValueError(f"optimizer {type(self).__name__!r} has no CUDA kernel: it trains on the device cpu alone")
+
+    def new_state(self, value: Array) -> list[Array]:
+        """The state of an array of values before the first iteration, all zero; in fp32, or fp64 for fp64."""
+        zeros = array_module(value).zeros
+        return [zeros(value.shape, compute_dtype(value.dtype)) for _ in range(self.state_arrays)]
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent with optional momentum (Sutskever et al. 2013, in the form PyTorch uses).
+
+    With weight decay g += weight_decay * w, for all parameters, biases and gains included; with momentum m = momentum *
+    m + g, and the step is m, or g + momentum * m where ``nesterov``; then w -= lr * step.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above zero")
+
+    @property
+    def state_arrays(self) -> int:
+        return 1 if self.momentum else 0
+
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        if self.weight_decay:
+            grad += self.weight_decay * value
+        step = grad
+        if self.momentum:
+            (velocity,) = state
+            velocity *= self.momentum
+            velocity += grad
+            if self.nesterov:
+                grad += self.momentum * velocity
+            else:
+                step = velocity
+        value -= np.multiply(step, self.lr, out=grad)
+
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        if self.momentum:
+            return "Momentum", (self.lr, self.weight_decay, self.momentum, self.nesterov)
+        return "Sgd", (self.lr, self.weight_decay)
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015, algorithm 1).
+
+    Weight decay works as in ``SGD``, as an L2 penalty: g += weight_decay * w comes before the moments. It is not the
+    decoupled decay of ``AdamW``, and it acts on all parameters, biases and gains included.
+    """
+
+    lr: float = 3e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    state_arrays = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if max(self.beta1, self.beta2) >= 1:
+            raise ValueError(f"beta1 and beta2 must be below 1, not {self.beta1} and {self.beta2}")
+
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        if self.weight_decay:
+            grad += self.weight_decay * value
+        self.move(iteration, value, grad, state)
+
+    def move(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        """The step without decay."""
+        mean, square = state
+        step, correction = self.bias_corrections(iteration)
+        mean *= self.beta1
+        mean += (1 - self.beta1) * grad
+        grad *= grad
+        grad *= 1 - self.beta2
+        square *= self.beta2
+        square += grad
+        root = np.sqrt(square)
+        root *= correction
+        root += self.epsilon
+        value -= step * (mean / root)
+
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        return "Adam", (self.beta1, self.beta2, self.epsilon, self.weight_decay, *self.bias_corrections(iteration))
+
+    def bias_corrections(self, iteration: int) -> tuple[float, float]:
+        """Factors of the step and of the root. They correct both moments for having started at zero."""
+        return self.lr / (1 - self.beta1**iteration), 1 / math.sqrt(1 - self.beta2**iteration)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2, in the form PyTorch uses).
+
+    First w *= 1 - lr * weight_decay, for all parameters, biases and gains included; then Adam without decay.
+    """
+
+    weight_decay: float = 0.01
+
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        value *= self.kept
+        self.move(iteration, value, grad, state)
+
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        return "AdamW", (self.beta1, self.beta2, self.epsilon, self.kept, *self.bias_corrections(iteration))
+
+    @property
+    def kept(self) -> float:
+        """What decay leaves of a value."""
+        return 1 - self.lr * self.weight_decay
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
