@@ -5,8 +5,8 @@ import signal
 import sys
 import traceback
 
-from dear_mpi.collectives.launch.abort import abort_job
 from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.neighbours import abort_job
 
 
 def main() -> None:

@@ -21,9 +21,9 @@ from tests.rooms import (
 STARTS_MPI = {"dear_mpi.collectives.transports.mpi"}  # when it is imported: so it is imported where it is needed
 MPI4PY_FILES = STARTS_MPI | {
     f"dear_mpi.collectives.{name}"
-    for name in ("plans.runners.native", *(f"launch.{x}" for x in ("cuda_aware", "probe_device", "mpi_facts", "abort")))
+    for name in ("plans.runners.native", *(f"launch.{x}" for x in ("cuda_aware", "mpi_facts", "neighbours")))
 }
-CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.probe_device"}  # and the kernels
+CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"}  # and the kernels
 # importlib could load what no import statement names. The facade and two tables of optional libraries need it.
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",

@@ -1,8 +1,13 @@
 """Whether this MPI can be handed device memory: asked, tried, and decided by all ranks together.
 
 What an MPI says about itself is wrong both ways: Open MPI says yes where its UCX was built without CUDA, and no where
-another UCX with CUDA was put under it. A wrong yes is a crash, not an error. So a child process tries it
-(``probe_device.py``), and the queries (``mpi_facts.py``) are for reports.
+another UCX with CUDA was put under it. A wrong yes is a crash, not an error. So it is never tried in a process that is
+needed, but in a child, which runs this file as an MPI job of one rank and sends device buffers to itself:
+
+    python -m dear_mpi.collectives.launch.cuda_aware GPU LIMIT_S
+
+That proves that MPI recognises device memory, not which transports would carry it to other ranks. The queries
+(``mpi_facts.py``) are for reports.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.launch.mpi_facts import queries
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
@@ -28,33 +35,33 @@ from dear_mpi.kernels.lookup import lookup
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-OVERRIDES = ("auto", "direct", "staged")
+SIZES = (64, 4 << 20)  # bytes: an eager message and one by rendezvous take different ways through MPI
 
 
 @dataclass(frozen=True)
-class Probe:
-    """How the attempt ended, in words that follow "because"."""
-
-    ok: bool
-    reason: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether device memory goes to MPI as it is, on all ranks; ``why`` is one line for reports."""
+class DeviceMemory:
+    """Whether device memory goes to MPI as it is; ``why`` is a line for reports, or how a trial of that ended."""
 
     direct: bool
     why: str
 
 
-def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Probe:
+STAGED = "staged through pinned host memory"
+OVERRIDES = {
+    "auto": None,  # by trial
+    "direct": DeviceMemory(True, "direct: device memory goes to MPI (as asked, not probed)"),
+    "staged": DeviceMemory(False, f"{STAGED} (as asked)"),
+}
+
+
+def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
     """Try it in a child process (or in ``command``), on the GPU that this process uses. Never hangs, leaves no child.
 
     Raises:
         OSError, ValueError: it cannot be started; there is no GPU.
     """
     if command is None:
-        module, limit_s = "dear_mpi.collectives.launch.probe_device", int(timeout_s) + 1
+        module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
         command = (sys.executable, "-m", module, str(current_gpu().number), str(limit_s))
     with tempfile.TemporaryFile() as output:  # a pipe would be held open by whatever the child left behind
         child = subprocess.Popen(
@@ -68,7 +75,7 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Pro
         try:
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            return Probe(False, f"the probe did not end within {timeout_s:g} s")
+            return DeviceMemory(False, f"the probe did not end within {timeout_s:g} s")
         finally:
             if child.returncode is None:  # also after Ctrl-C
                 os.killpg(child.pid, signal.SIGKILL)
@@ -78,25 +85,27 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Pro
         return outcome(child.returncode, output.read().decode(errors="replace"))
 
 
-def outcome(status: int, output: str) -> Probe:
+def outcome(status: int, output: str) -> DeviceMemory:
     """The result of the probe, from the child's exit status and output.
 
     >>> outcome(-11, "")
-    Probe(ok=False, reason='the probe died of SIGSEGV')
+    DeviceMemory(direct=False, why='the probe died of SIGSEGV')
     """
     if status == 0:
-        return Probe(True, "the probe sent and received device memory")
+        return DeviceMemory(True, "the probe sent and received device memory")
     if status < 0:
         names = {number.value: number.name for number in signal.Signals}
-        return Probe(False, f"the probe died of {names.get(-status, f'signal {-status}')}")
+        return DeviceMemory(False, f"the probe died of {names.get(-status, f'signal {-status}')}")
     said = [line.strip() for line in output.splitlines() if line.strip()]
-    return Probe(False, f"the probe failed with status {status}: {said[-1] if said else 'it said nothing'}")
+    return DeviceMemory(False, f"the probe failed with status {status}: {said[-1] if said else 'it said nothing'}")
 
 
 probed = cache(probe)  # once per process: the answer does not change
 
 
-def decide(comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[], Probe] = probed) -> Verdict:
+def decide(
+    comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
+) -> DeviceMemory:
     """Collective: whether device memory goes to MPI as it is; the same on all ranks.
 
     Args:
@@ -109,12 +118,12 @@ def decide(comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[],
     """
     from mpi4py import MPI
 
-    answer: Probe | None = None
+    answer: DeviceMemory | None = None
     if override == "auto":
         host = comm.Split_type(MPI.COMM_TYPE_SHARED)
         answer = attempt(probing) if host.Get_rank() == 0 else None
         host.Free()
-    return verdict(comm.allgather((override, MPI.Get_processor_name(), answer)))
+    return decision(comm.allgather((override, MPI.Get_processor_name(), answer)))
 
 
 def built_for(array: Array, comm: MPI.Intracomm, *, taken: bool) -> bool:
@@ -125,30 +134,62 @@ def built_for(array: Array, comm: MPI.Intracomm, *, taken: bool) -> bool:
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
 
 
-def attempt(probing: Callable[[], Probe]) -> Probe:
+def attempt(probing: Callable[[], DeviceMemory]) -> DeviceMemory:
     """Probe, and return any error as a failed probe: if this rank raised, the others would wait for ever."""
     try:
         return probing()
     except Exception as error:
-        return Probe(False, f"the probe could not be run: {error}")
+        return DeviceMemory(False, f"the probe could not be run: {error}")
 
 
-def verdict(answers: Sequence[tuple[str, str, Probe | None]]) -> Verdict:
+def decision(answers: Sequence[tuple[str, str, DeviceMemory | None]]) -> DeviceMemory:
     """The decision, from (override, host, probe or None) of each rank."""
     overrides = sorted({override for override, _, _ in answers})
     if len(overrides) > 1:
         raise MismatchError(f"device_memory must be the same on all ranks, not {' and '.join(overrides)}")
     try:
-        lookup("device_memory", overrides[0], dict.fromkeys(OVERRIDES))
+        asked = lookup("device_memory", overrides[0], OVERRIDES)
     except ValueError as error:
         raise ArgumentError(str(error)) from None
-    if overrides[0] == "direct":
-        return Verdict(True, "direct: device memory goes to MPI (as asked, not probed)")
-    if overrides[0] == "staged":
-        return Verdict(False, "staged through pinned host memory (as asked)")
-    refusals = [(host, probe.reason) for _, host, probe in answers if probe is not None and not probe.ok]
+    if asked is not None:
+        return asked
+    refusals = [(host, trial.why) for _, host, trial in answers if trial is not None and not trial.direct]
     if not refusals:
-        return Verdict(True, "direct: device memory goes to MPI (probed)")
+        return DeviceMemory(True, "direct: device memory goes to MPI (probed)")
     host, reason = refusals[0]
     several = len({host for _, host, _ in answers}) > 1
-    return Verdict(False, f"staged through pinned host memory: {f'on host {host}, ' if several else ''}{reason}")
+    return DeviceMemory(False, f"{STAGED}: {f'on host {host}, ' if several else ''}{reason}")
+
+
+def send_to_itself(gpu: int) -> None:
+    """Send a buffer of each size from and to device memory.
+
+    Raises:
+        RuntimeError: another content arrived than was sent.
+    """
+    import cupy
+
+    cupy.cuda.Device(gpu).use()
+    pairs = [(cupy.asarray(pattern(nbytes)), cupy.zeros(nbytes, np.uint8)) for nbytes in SIZES]
+    cupy.cuda.get_current_stream().synchronize()  # MPI knows no streams
+    from mpi4py import MPI  # starts MPI, which wants the device chosen before
+
+    for sent, received in pairs:
+        receive = MPI.COMM_SELF.Irecv([received, MPI.BYTE], 0)
+        send = MPI.COMM_SELF.Isend([sent, MPI.BYTE], 0)
+        MPI.Request.Waitall([receive, send])
+        if not np.array_equal(received.get(), pattern(sent.nbytes)):
+            raise RuntimeError(f"{sent.nbytes} B of device memory were sent, and something else arrived")
+
+
+def pattern(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Bytes that no fresh memory holds by chance."""
+    return np.arange(1, nbytes + 1, dtype=np.uint32).astype(np.uint8) ^ np.uint8(0xA5)
+
+
+if __name__ == "__main__":
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: write no core file
+    signal.alarm(int(sys.argv[2]))  # ends this process even if the parent is gone
+    send_to_itself(int(sys.argv[1]))

@@ -1,9 +1,15 @@
-"""What launchers tell each process in environment variables, which can be read before MPI starts, or without MPI."""
+"""What started this job: what it tells each process in environment variables, and its own process in /proc.
+
+Both can be read before MPI starts, or without MPI.
+"""
 
 import os
+import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 OPEN_MPI = "Open MPI's mpirun"
 
@@ -62,3 +68,73 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     # The child finds the modules that this process finds, in the same folders, and searches no folder before them.
     modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
     return {name: environment[name] for name in kept} | modules
+
+
+ENDED = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun")
+SCHEDULED = "srun"  # which Slurm ends
+NAP_S = 0.1
+
+
+@dataclass(frozen=True)
+class Status:
+    """What /proc tells of a process. ``over``: it has ended, though its parent has not seen it yet."""
+
+    name: str
+    over: bool
+    stopped: bool
+    parent: str
+    began: str
+
+
+def status_of(process: Path) -> Status:
+    """The status of a process, by its folder in /proc.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    # "PID (NAME) STATE PARENT ...", and there may be brackets in the name
+    name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
+    state, parent, *others = rest.split()
+    return Status(name, state in "ZX", state in "Tt", parent, began=others[17])
+
+
+def launcher_process(proc: Path = Path("/proc")) -> Path | None:
+    """The folder in /proc of what started this job: the nearest launcher above this process; None if there is none.
+
+    Raises:
+        OSError: /proc cannot be read.
+    """
+    process = proc / str(os.getppid())
+    while process.name != "0":
+        status = status_of(process)
+        if status.name in (*ENDED, SCHEDULED):
+            return process
+        process = proc / status.parent
+    return None
+
+
+def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
+    """End a launcher that waits for ever, even after an abort, for its daemons behind a dead link.
+
+    A child process does so, if the launcher is on this host: it asks the launcher to end, and later kills it. Before
+    each, a launcher that works has time to tidy up on many hosts.
+    """
+    try:
+        process = launcher_process()
+        if process is None or status_of(process).name not in ENDED or os.fork():
+            return
+    except OSError:  # /proc cannot be read, or there is no room for a process
+        return
+    try:
+        os.setsid()  # the launcher ends the groups of its ranks
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # and waits for the ends of what a rank has open
+        began = status_of(process).began
+        for number, limit_s in ((signal.SIGTERM, after_s), (signal.SIGKILL, kill_after_s)):
+            for _ in range(round(limit_s / NAP_S)):
+                time.sleep(NAP_S)
+                status = status_of(process)
+                if status.over or status.began != began:
+                    return
+            os.kill(int(process.name), number)
+    finally:
+        os._exit(0)

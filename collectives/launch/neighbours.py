@@ -11,12 +11,13 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dear_mpi.collectives.launch.launcher import Launch, launch_of
+from dear_mpi.collectives.launch.launcher import Launch, launch_of, status_of
 from dear_mpi.collectives.program.errors import name_ranks
 
 NAME = "dear-mpi-notice"
@@ -89,15 +90,15 @@ class Notice:
 
     def seen(self, process: Path) -> Iterator[Neighbour]:
         """A process, if it is a rank of this job."""
-        state, parent, *_ = (process / "stat").read_text().rpartition(")")[2].split()
-        if int(parent) != self.launcher or state in "ZX":
+        status = status_of(process)
+        if status.parent != str(self.launcher) or status.over:
             return
         launch = launch_in(process)
         if launch.launcher != "none":
             writer, place, waits = read_notice(process)
             if writer not in (None, int(process.name)):
                 return  # the sentinel of a rank that is gone, adopted by the launcher
-            yield Neighbour(launch.rank, int(process.name), state in "Tt", place, waits)
+            yield Neighbour(launch.rank, int(process.name), status.stopped, place, waits)
 
 
 def launch_in(process: Path) -> Launch:
@@ -124,6 +125,17 @@ def notice_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
 def own_notice() -> Notice:
     """The only notice of this process."""
     return Notice()
+
+
+def abort_job(message: str) -> None:
+    """Say why, and end all ranks. MPI is started if it has not been: the others may wait for it there."""
+    print(message, file=sys.stderr, flush=True)
+    try:
+        own_notice().part()
+    finally:
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Abort(1)
 
 
 def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False) -> str:

@@ -16,10 +16,9 @@ from weakref import WeakSet
 
 from mpi4py import MPI
 
-from dear_mpi.collectives.launch.abort import abort_job
-from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
+from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.launch.neighbours import own_notice
+from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import OneThread, Request
 from dear_mpi.collectives.transports.waits import Meeting, Waits
@@ -78,7 +77,7 @@ class MpiTransport:
     @property
     def name(self) -> str:
         library, version = MPI.get_vendor()
-        known = "" if self.memory.verdict is None else f"; {self.memory.verdict.why}"
+        known = "" if self.memory.decided is None else f"; {self.memory.decided.why}"
         return "{} {}.{}.{}".format(library, *version) + known
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
@@ -139,7 +138,7 @@ class MpiMemory:
         self.comm, self.rank, self.gather = transport.native, transport.rank, transport.gather_values
         self.one_host, self.device_memory = len(set(transport.hosts)) == 1, device_memory
         self.blocks = SharedMemory()
-        self.verdict: Verdict | None = None
+        self.decided: DeviceMemory | None = None
 
     def allocate(self, nbytes: int) -> Array:
         return self.blocks.allocate(nbytes)
@@ -162,9 +161,9 @@ class MpiMemory:
     def takes(self, array: Array) -> bool:
         if library_of(array) == "numpy":
             return True
-        if self.verdict is None:
-            self.verdict = decide(self.comm, self.device_memory)
-        return self.verdict.direct
+        if self.decided is None:
+            self.decided = decide(self.comm, self.device_memory)
+        return self.decided.direct
 
 
 @cache

@@ -11,8 +11,7 @@ import os
 import sys
 import threading
 
-from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.launch.launcher_process import end_launcher
+from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
 from dear_mpi.collectives.transports.transport import Transport
 
 __all__ = ["Watchdog"]

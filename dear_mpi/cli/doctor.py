@@ -43,7 +43,7 @@ def doctor(
     with complaining(mpi=False):
         alone = look(launch, device)  # collective: before an error of this rank, which is told to the others
         lookup("device", device or "cpu", STREAMS)
-        lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
+        lookup("device_memory", device_memory, OVERRIDES)
         nbytes = parsed("--size", parse_bytes, size)
         if nbytes < 1:
             raise ValueError(f"--size must be at least 1 B, not {size}")

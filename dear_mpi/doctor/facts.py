@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dear_mpi.collectives.launch.cuda_aware import Verdict, decide
+from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, queries
 from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine, own_cores
@@ -81,8 +81,8 @@ class Facts:
     ucx: str | None = None
     ucx_cuda: bool = False
     queries: Mapping[str, bool | str | None] = field(default_factory=dict)
-    probed: Verdict | None = None
-    device_memory: Verdict | None = None
+    probed: DeviceMemory | None = None
+    device_memory: DeviceMemory | None = None
     links: list[LinkFacts] = field(default_factory=list)
 
     @property

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dear_mpi.collectives.launch.abort import abort_job
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.neighbours import abort_job
 from dear_mpi.collectives.launch.sentinel import sentinel
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.agree import agree
@@ -75,7 +75,7 @@ def run_world(
     """
 
     def given(rank: int) -> Mapping[str, Any]:
-        lookup("device_memory", device_memory, dict.fromkeys(OVERRIDES))
+        lookup("device_memory", device_memory, OVERRIDES)
         return {"device_memory": device_memory, "link": None if link is None else str(link), **facts(rank)}
 
     def guarded(transport: Transport) -> T:

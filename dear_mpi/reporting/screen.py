@@ -8,8 +8,7 @@ host than the launcher's, we take it that nobody looks on: output is plain, and 
 import os
 from typing import TextIO
 
-from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of
-from dear_mpi.collectives.launch.launcher_process import launcher_process
+from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of, launcher_process
 
 UNKNOWN_COLUMNS = 80  # of a terminal that does not tell
 

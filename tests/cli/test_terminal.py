@@ -161,7 +161,7 @@ def processes(tmp_path, monkeypatch):
 
     def add(number, name, parent, streams=()):
         (tmp_path / str(number) / "fd").mkdir(parents=True)
-        (tmp_path / str(number) / "stat").write_text(f"{number} ({name}) S {parent} 1 1")
+        (tmp_path / str(number) / "stat").write_text(f"{number} ({name}) S {parent}{48 * ' 1'}")
         for stream, target in enumerate(streams):
             (tmp_path / str(number) / "fd" / str(stream)).symlink_to(target)
 

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from dear_mpi.collectives.launch.cuda_aware import (
-    Probe,
-    Verdict,
+    DeviceMemory,
     attempt,
+    decision,
     probe,
-    verdict,
 )
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.launch.mpi_facts import loaded, without_pmix
@@ -59,7 +58,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("code", "ok", "reason"), ENDS, ids=lambda value: str(value)[:20])
 def test_ends_of_a_probe(code, ok, reason):
-    assert probe(command=python(code)) == Probe(ok, reason)
+    assert probe(command=python(code)) == DeviceMemory(ok, reason)
 
 
 def test_a_probe_that_hangs_is_killed_with_all_that_it_started(tmp_path):
@@ -70,7 +69,7 @@ child = subprocess.Popen(["sleep", "1000"])
 open({str(numbers)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 time.sleep(1000)
 """
-    assert probe(4, command=python(code)) == Probe(False, "the probe did not end within 4 s")
+    assert probe(4, command=python(code)) == DeviceMemory(False, "the probe did not end within 4 s")
     for number in map(int, numbers.read_text().split()):
         assert not runs(number), number
 
@@ -85,7 +84,7 @@ def test_a_probe_that_leaves_a_process_behind_does_not_hang(tmp_path):
     """Its output stays open in that process, which is still there when the probe has its answer."""
     file = tmp_path / "number"
     code = f"import subprocess; open({str(file)!r}, 'w').write(str(subprocess.Popen(['sleep', '1000']).pid))"
-    assert probe(command=python(code)).ok
+    assert probe(command=python(code)).direct
     number = int(file.read_text())
     assert runs(number)
     os.kill(number, signal.SIGKILL)
@@ -94,7 +93,7 @@ def test_a_probe_that_leaves_a_process_behind_does_not_hang(tmp_path):
 def test_a_probe_that_cannot_be_started(tmp_path):
     command = str(tmp_path / "none")
     found = attempt(lambda: probe(command=[command]))
-    assert found == Probe(False, f"the probe could not be run: [Errno 2] No such file or directory: {command!r}")
+    assert found == DeviceMemory(False, f"the probe could not be run: [Errno 2] No such file or directory: {command!r}")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
@@ -111,7 +110,7 @@ def test_children_run_nothing_from_the_working_directory(monkeypatch, tmp_path):
 def test_without_cupy_nothing_is_started(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert attempt(probe).reason.startswith("the probe could not be run: CuPy is not installed (pip install cupy-")
+    assert attempt(probe).why.startswith("the probe could not be run: CuPy is not installed (pip install cupy-")
 
 
 GPUS = {
@@ -141,46 +140,52 @@ def test_loaded(tmp_path):
     assert loaded("libc") or loaded("ld-linux")  # those of this process
 
 
-GOOD, CRASHED = Probe(True, "the probe sent and received device memory"), Probe(False, "the probe died of SIGSEGV")
+GOOD, CRASHED = (
+    DeviceMemory(True, "the probe sent and received device memory"),
+    DeviceMemory(False, "the probe died of SIGSEGV"),
+)
 STAGED = "staged through pinned host memory"
 
-VERDICTS = [
-    ([("direct", "a", None)], Verdict(True, "direct: device memory goes to MPI (as asked, not probed)")),
-    ([("staged", "a", None)], Verdict(False, f"{STAGED} (as asked)")),
-    ([("auto", "a", GOOD), ("auto", "a", None)], Verdict(True, "direct: device memory goes to MPI (probed)")),
-    ([("auto", "a", CRASHED), ("auto", "a", None)], Verdict(False, f"{STAGED}: the probe died of SIGSEGV")),
-    ([("auto", "a", GOOD), ("auto", "b", CRASHED)], Verdict(False, f"{STAGED}: on host b, the probe died of SIGSEGV")),
+DECISIONS = [
+    ([("direct", "a", None)], (True, "direct: device memory goes to MPI (as asked, not probed)")),
+    ([("staged", "a", None)], (False, f"{STAGED} (as asked)")),
+    ([("auto", "a", GOOD), ("auto", "a", None)], (True, "direct: device memory goes to MPI (probed)")),
+    ([("auto", "a", CRASHED), ("auto", "a", None)], (False, f"{STAGED}: the probe died of SIGSEGV")),
+    (
+        [("auto", "a", GOOD), ("auto", "b", CRASHED)],
+        (False, f"{STAGED}: on host b, the probe died of SIGSEGV"),
+    ),
     (
         [("auto", "a", GOOD), ("auto", "b", CRASHED), ("auto", "c", CRASHED), ("auto", "c", None)],
-        Verdict(False, f"{STAGED}: on host b, the probe died of SIGSEGV"),
+        (False, f"{STAGED}: on host b, the probe died of SIGSEGV"),
     ),
 ]
 
 
-@pytest.mark.parametrize(("answers", "expected"), VERDICTS)
-def test_verdict(answers, expected):
-    assert verdict(answers) == expected
+@pytest.mark.parametrize(("answers", "expected"), DECISIONS)
+def test_decision(answers, expected):
+    assert decision(answers) == DeviceMemory(*expected)
 
 
 def test_ranks_that_ask_for_different_things():
     with pytest.raises(MismatchError, match="device_memory must be the same on all ranks, not auto and staged"):
-        verdict([("staged", "a", None), ("auto", "a", GOOD)])
+        decision([("staged", "a", None), ("auto", "a", GOOD)])
 
 
 def test_an_unknown_override():
     with pytest.raises(ArgumentError, match="device_memory 'stagd' is unknown: did you mean 'staged'"):
-        verdict([("stagd", "a", None)] * 2)
+        decision([("stagd", "a", None)] * 2)
 
 
 def test_an_attempt_never_raises():
     def probing():
         raise OSError("on purpose")
 
-    assert attempt(probing) == Probe(False, "the probe could not be run: on purpose")
+    assert attempt(probing) == DeviceMemory(False, "the probe could not be run: on purpose")
 
 
 def test_the_real_child_fails_in_words():
     """No machine has a GPU of this number."""
-    found = probe(command=[sys.executable, "-m", "dear_mpi.collectives.launch.probe_device", "1000", "30"])
-    assert not found.ok
-    assert found.reason.startswith("the probe failed with status 1: ")
+    found = probe(command=[sys.executable, "-m", "dear_mpi.collectives.launch.cuda_aware", "1000", "30"])
+    assert not found.direct
+    assert found.why.startswith("the probe failed with status 1: ")

@@ -7,7 +7,7 @@ import pytest
 
 SCRIPT = """#!/bin/sh
 trap '' TERM
-{python} -c '{first}from dear_mpi.collectives.launch import launcher_process as us; us.end_launcher(.2, .2)' </dev/null
+{python} -c '{first}from dear_mpi.collectives.launch import launcher as us; us.end_launcher(.2, .2)' </dev/null
 {then}
 """
 STAYS = "while :; do sleep 0.1; done"

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.collectives.launch.cuda_aware import Verdict
+from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts
 from dear_mpi.collectives.transports import huge_pages
@@ -23,8 +23,8 @@ from dear_mpi.doctor.show import show_doctor
 from dear_mpi.kernels.gpu import Gpu
 
 MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
-DIRECT = Verdict(True, "direct: device memory goes to MPI (probed)")
-STAGED = Verdict(False, "staged through pinned host memory: the probe died of SIGSEGV")
+DIRECT = DeviceMemory(True, "direct: device memory goes to MPI (probed)")
+STAGED = DeviceMemory(False, "staged through pinned host memory: the probe died of SIGSEGV")
 H200 = Gpu(0, 2, "H200", "0000:01:00.0")
 
 
@@ -74,7 +74,7 @@ CASES = {
     ),
     "one GPU for two": (with_gpus(H200, H200), ["warning: ranks 0-1 share one GPU (H200, 0000:01:00.0 of a)"]),
     "a crash to come": (
-        with_gpus(*PAIR, probed=STAGED, device_memory=Verdict(True, "direct: (as asked, not probed)")),
+        with_gpus(*PAIR, probed=STAGED, device_memory=DeviceMemory(True, "direct: (as asked, not probed)")),
         ["broken: --device-memory direct, but MPI does not take device memory here (staged through pinned"],
     ),
     "staged": (
@@ -82,7 +82,7 @@ CASES = {
         ["warning: device memory is staged through pinned host memory: the probe died of SIGSEGV"],
     ),
     "staged as asked": (
-        with_gpus(*PAIR, device_memory=Verdict(False, "staged through pinned host memory (as asked)")),
+        with_gpus(*PAIR, device_memory=DeviceMemory(False, "staged through pinned host memory (as asked)")),
         [],
     ),
     "MPI says yes": (

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.launch.cuda_aware import Probe, decide, probe
+from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide, probe
 from dear_mpi.collectives.launch.mpi_facts import queries
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
 from dear_mpi.collectives.transports.mpi import MpiTransport
@@ -43,10 +43,10 @@ def library(comm):
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU")
 def test_without_a_gpu_it_is_staged_on_all_ranks(comm):
-    verdict = decide(comm)
-    assert not verdict.direct
-    assert verdict.why.startswith("staged through pinned host memory: ")
-    assert comm.allgather(verdict) == [verdict] * comm.size
+    found = decide(comm)
+    assert not found.direct
+    assert found.why.startswith("staged through pinned host memory: ")
+    assert comm.allgather(found) == [found] * comm.size
 
 
 def test_one_rank_of_a_host_probes(comm):
@@ -54,7 +54,7 @@ def test_one_rank_of_a_host_probes(comm):
 
     def probing():
         calls.append(comm.rank)
-        return Probe(True, "made up")
+        return DeviceMemory(True, "made up")
 
     assert decide(comm, "auto", probing=probing).direct
     assert comm.allgather(len(calls)) == [1] + [0] * (comm.size - 1)
@@ -100,12 +100,12 @@ assert MPI.COMM_WORLD.size == 1, MPI.COMM_WORLD.size
 
 
 def test_a_child_of_a_rank_is_a_job_of_its_own(comm, agree):
-    agree(probe(30, command=[sys.executable, "-c", CHILD]).ok)
+    agree(probe(30, command=[sys.executable, "-c", CHILD]).direct)
 
 
 @pytest.mark.skipif(not STANDIN.exists(), reason="there is no stand-in for CuPy")
 def test_the_child_itself(agree, monkeypatch):
     """On a CuPy whose device memory is the host's, which any MPI takes."""
     monkeypatch.syspath_prepend(STANDIN)
-    found = probe(30, command=[sys.executable, "-m", "dear_mpi.collectives.launch.probe_device", "0", "30"])
-    agree(found.ok, found.reason)
+    found = probe(30, command=[sys.executable, "-m", "dear_mpi.collectives.launch.cuda_aware", "0", "30"])
+    agree(found.direct, found.why)

@@ -34,6 +34,8 @@ def test_every_element_is_on_the_line_once_and_in_one_bucket(uses, itemsize, ran
     assert layout.uses == tuple(tuple(map(in_order_of_first_use.index, use)) for use in uses)
     ends = [layout.end(tensor) for tensor in range(len(layout.shapes))]
     assert all(end <= start for end, start in zip([0, *ends], [*layout.offsets, layout.count], strict=True))
+    assert all(offset * itemsize % 16 == 0 for offset in layout.offsets), "a GPU reads tensors in whole vectors"
+    assert 0 <= layout.count - max(ends, default=0) < layout.grid, "no row too many"
     assert sum(layout.owned) == sum(math.prod(shape) for _, shape in in_order_of_first_use)
 
     borders = data.draw(st.lists(st.integers(0, layout.count), max_size=5))
