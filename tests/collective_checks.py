@@ -123,7 +123,7 @@ def check_shared_has_the_bits_of_ordered(transport, dtype: str) -> None:
         data = np.random.default_rng(transport.rank).standard_normal(count).astype(DTYPES[dtype])
         results = []
         for algorithm in ("ordered", "shared"):
-            x = transport.memory.allocate(data.nbytes).view(data.dtype) if share else np.empty_like(data)
+            x = transport.allocate(data.nbytes).view(data.dtype) if share else np.empty_like(data)
             x[:] = data
             results.append(all_reduce(x, transport, algorithm=algorithm).tobytes())
         assert results[0] == results[1]
@@ -133,7 +133,7 @@ def shareable(transport):
     """Brings an array into memory that the other ranks can reach."""
 
     def put(array):
-        place = transport.memory.allocate(array.nbytes).view(array.dtype)
+        place = transport.allocate(array.nbytes).view(array.dtype)
         place[:] = array
         return place
 
@@ -154,8 +154,8 @@ def check_barrier(transport) -> None:
 
 def check_barrier_of_the_transport(transport, asleep: bool) -> None:
     """When it returns, all ranks have written what they write before it."""
-    mine = transport.memory.allocate(1)
-    everyone = transport.memory.reach(mine)
+    mine = transport.allocate(1)
+    everyone = transport.reach(mine)
     for turn in range(1, 20):
         mine[0] = turn
         transport.barrier(asleep=asleep)

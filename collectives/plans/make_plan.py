@@ -77,7 +77,7 @@ def make_plan(
         debug: whether the ranks compare, before every run, which plan they run and how often they have run it.
 
     Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
-    is in order on that stream. They are handed to MPI if it takes them (``Memory.takes``), else staged.
+    is in order on that stream. They are handed to MPI if it takes them (``Transport.takes``), else staged.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one; all ranks raise the same.

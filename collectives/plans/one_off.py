@@ -101,7 +101,7 @@ class OneOffs:
                 key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
         except (OSError, TypeError, AttributeError):
             return ()
-        return (*key, self.transport.memory.shares(target)) if may_share else key
+        return (*key, self.transport.shares(target)) if may_share else key
 
     def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> OneOff | None:
         """Keep a plan, if that is worth it; all ranks decide alike, and drop the same ones."""

@@ -72,15 +72,14 @@ def share_of(call: Call, transport: Transport) -> Share:
 
 def reach(buffer: Array, transport: Transport, slab: Slab | None, share: Share, *, most_bytes: float) -> Reach | None:
     """Collective: how ranks reach all data, if they can: in the buffers, or by mailboxes up to ``most_bytes``."""
-    memory, dtype = transport.memory, buffer.dtype
     if library_of(buffer) != "numpy":
         return None
-    if buffer.nbytes > SMALL_BYTES and (arrays := memory.reach(buffer)) is not None:
+    if buffer.nbytes > SMALL_BYTES and (arrays := transport.reach(buffer)) is not None:
         return Reach(share, arrays, mailboxes=False)
     if buffer.nbytes > most_bytes:
         return None
     count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
-    arrays = None if slab is None else memory.reach(slab.empty(count, dtype))
+    arrays = None if slab is None else transport.reach(slab.empty(count, buffer.dtype))
     if arrays is None:
-        arrays = memory.reach(memory.allocate(count * dtype.itemsize).view(dtype))
+        arrays = transport.reach(transport.allocate(count * buffer.itemsize).view(buffer.dtype))
     return None if arrays is None else Reach(share, arrays, mailboxes=True)

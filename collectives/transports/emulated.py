@@ -17,7 +17,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from dear_mpi.collectives.transports.transport import Memory, Request, Transport, Wrapper
+from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
 NAP_S = 100e-6  # how long a rank sleeps between two looks at its requests
@@ -49,22 +49,14 @@ class EmulatedTransport(Wrapper[Transport]):
     def name(self) -> str:
         return f"EMULATED link of {self.link} over {self.below.name}"
 
-    @property
-    def memory(self) -> Memory:
-        return PrivateMemory(self.below.memory)
+    def reach(self, array: Array) -> None:
+        """None: the emulated network is between all ranks."""
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return EmulatedSend(self.port, self.below.send_init(data, peer, tag), data.nbytes)
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
         return EmulatedReceive(self.port, self.below.recv_init(data, peer, tag), data.nbytes)
-
-
-class PrivateMemory(Wrapper[Memory]):
-    """Memory that other ranks cannot reach, because the emulated network is between all ranks."""
-
-    def reach(self, array: Array) -> None:
-        return None
 
 
 class Port:

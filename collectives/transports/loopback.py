@@ -101,10 +101,24 @@ class LoopbackTransport:
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts
-        self.memory = LoopbackMemory(self)
         self.tags, self.one_thread = itertools.count(1), OneThread()
         self.kept, self.under_way = WeakSet[Any](), set[object]()
         self.waits = Waits(LoopbackNotice(hub, rank))
+
+    def allocate(self, nbytes: int) -> Array:
+        return np.zeros(nbytes, np.uint8)
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        """Threads share all memory of their process."""
+        arrays = self.gather_values(array)
+        one_host = len(set(self.hosts)) == 1
+        return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
+
+    def shares(self, array: Array) -> bool:
+        return True
+
+    def takes(self, array: Array) -> bool:
+        return True
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return LoopbackRequest(self.hub, (self.rank, peer, tag), data.view("u1"), sends=True)
@@ -154,27 +168,6 @@ class LoopbackNotice:
 
     def blame(self) -> str:
         return blame(self.hub.neighbours, self.hub.size)
-
-
-class LoopbackMemory:
-    """All memory of this process, which its threads share."""
-
-    def __init__(self, transport: LoopbackTransport) -> None:
-        self.transport = transport
-
-    def allocate(self, nbytes: int) -> Array:
-        return np.zeros(nbytes, np.uint8)
-
-    def reach(self, array: Array) -> Sequence[Array] | None:
-        arrays = self.transport.gather_values(array)
-        one_host = len(set(self.transport.hosts)) == 1
-        return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
-
-    def shares(self, array: Array) -> bool:
-        return True
-
-    def takes(self, array: Array) -> bool:
-        return True
 
 
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:

@@ -49,7 +49,8 @@ class MpiTransport:
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.waits, self.comparison = Waits(own_notice()), Meeting("the next call")
-        self.memory = MpiMemory(self, device_memory)
+        self.blocks, self.device_memory = SharedMemory(), device_memory
+        self.decided: DeviceMemory | None = None
         self.one_thread = OneThread()
         upper: int | None = self.native.Get_attr(MPI.TAG_UB)
         self.tag, self.most_tags = 0, upper or 32767
@@ -77,8 +78,33 @@ class MpiTransport:
     @property
     def name(self) -> str:
         library, version = MPI.get_vendor()
-        known = "" if self.memory.decided is None else f"; {self.memory.decided.why}"
+        known = "" if self.decided is None else f"; {self.decided.why}"
         return "{} {}.{}.{}".format(library, *version) + known
+
+    def allocate(self, nbytes: int) -> Array:
+        return self.blocks.allocate(nbytes)
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        regions = self.gather_values(self.blocks.find(array))
+        if None in regions or len(set(self.hosts)) > 1:
+            return None
+        try:
+            views = [
+                array if rank == self.rank else self.blocks.view(region, array) for rank, region in enumerate(regions)
+            ]
+        except OSError:
+            views = None
+        return views if all(self.gather_values(views is not None)) else None
+
+    def shares(self, array: Array) -> bool:
+        return self.blocks.find(array) is not None
+
+    def takes(self, array: Array) -> bool:
+        if library_of(array) == "numpy":
+            return True
+        if self.decided is None:
+            self.decided = decide(self.native, self.device_memory)
+        return self.decided.direct
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         return self.native.Send_init([data.view("u1"), MPI.BYTE], peer, tag)
@@ -129,41 +155,6 @@ class MpiTransport:
         for keeper in list(self.kept):
             keeper.free()
         self.native.Free()
-
-
-class MpiMemory:
-    """Processes of a host share their blocks. The first call of ``takes`` finds out if MPI takes device memory."""
-
-    def __init__(self, transport: MpiTransport, device_memory: str) -> None:
-        self.comm, self.rank, self.gather = transport.native, transport.rank, transport.gather_values
-        self.one_host, self.device_memory = len(set(transport.hosts)) == 1, device_memory
-        self.blocks = SharedMemory()
-        self.decided: DeviceMemory | None = None
-
-    def allocate(self, nbytes: int) -> Array:
-        return self.blocks.allocate(nbytes)
-
-    def reach(self, array: Array) -> Sequence[Array] | None:
-        regions = self.gather(self.blocks.find(array))
-        if None in regions or not self.one_host:
-            return None
-        try:
-            views = [
-                array if rank == self.rank else self.blocks.view(region, array) for rank, region in enumerate(regions)
-            ]
-        except OSError:
-            views = None
-        return views if all(self.gather(views is not None)) else None
-
-    def shares(self, array: Array) -> bool:
-        return self.blocks.find(array) is not None
-
-    def takes(self, array: Array) -> bool:
-        if library_of(array) == "numpy":
-            return True
-        if self.decided is None:
-            self.decided = decide(self.comm, self.device_memory)
-        return self.decided.direct
 
 
 @cache

@@ -11,7 +11,7 @@ from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.waits import Waits
 from dear_mpi.kernels.array import Array, library_of
 
-__all__ = ["Memory", "OneThread", "Request", "StagedTransport", "Transport", "Wrapper"]
+__all__ = ["OneThread", "Request", "StagedTransport", "Transport", "Wrapper"]
 
 T = TypeVar("T")
 
@@ -34,28 +34,6 @@ class Request(Protocol):
 
     def Free(self) -> Any:
         """Give the resources back; the request must not be under way."""
-
-
-class Memory(Protocol):
-    """Which memory the ranks of a transport share, and which one messages can go from and to."""
-
-    def allocate(self, nbytes: int) -> Array:
-        """Zero bytes that the other ranks of the host can reach, where that is possible at all."""
-
-    def reach(self, array: Array) -> Sequence[Array] | None:
-        """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach.
-
-        This works if all ranks are on one host and each has its array in memory that ``allocate`` gave.
-        """
-
-    def shares(self, array: Array) -> bool:
-        """Whether ``reach`` finds the array on this rank; it works if it finds the array on all ranks."""
-
-    def takes(self, array: Array) -> bool:
-        """Whether messages can be sent from and received into memory like this array's; host memory always can be.
-
-        Collective when it is first asked about a device's memory, and the same on all ranks.
-        """
 
 
 class OneThread:
@@ -114,9 +92,23 @@ class Transport(Protocol):
         Plans send messages on it, too. Other code that sends on it must take a tag from ``next_tag``.
         """
 
-    @property
-    def memory(self) -> Memory:
-        """What its ranks can do with memory."""
+    def allocate(self, nbytes: int) -> Array:
+        """Zero bytes that the other ranks of the host can reach, where that is possible at all."""
+
+    def reach(self, array: Array) -> Sequence[Array] | None:
+        """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach.
+
+        This works if all ranks are on one host and each has its array in memory that ``allocate`` gave.
+        """
+
+    def shares(self, array: Array) -> bool:
+        """Whether ``reach`` finds the array on this rank; it works if it finds the array on all ranks."""
+
+    def takes(self, array: Array) -> bool:
+        """Whether messages can be sent from and received into memory like this array's; host memory always can be.
+
+        Collective when it is first asked about a device's memory, and the same on all ranks.
+        """
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, whose memory must stay where it is until ``Free``."""
@@ -144,7 +136,7 @@ class Transport(Protocol):
 
 
 class Wrapper(Generic[T]):
-    """A transport, a memory or a request that is like the one below it in all that it does not define."""
+    """A transport or a request that is like the one below it in all that it does not define."""
 
     def __init__(self, below: T) -> None:
         self.below = below
@@ -155,14 +147,6 @@ class Wrapper(Generic[T]):
 
 class StagedTransport(Wrapper[Transport]):
     """A transport that is never given device memory: plans stage it."""
-
-    @property
-    def memory(self) -> Memory:
-        return HostMemory(self.below.memory)
-
-
-class HostMemory(Wrapper[Memory]):
-    """Messages go from and to host memory alone."""
 
     def takes(self, array: Array) -> bool:
         return library_of(array) == "numpy"

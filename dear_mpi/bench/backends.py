@@ -82,7 +82,7 @@ def staged(setup: Setup) -> Prepared:
 
 
 def direct(setup: Setup) -> Prepared:
-    if not setup.transport.memory.takes(setup.x):
+    if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return of_plan(setup.plan("ring"))
 

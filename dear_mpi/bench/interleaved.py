@@ -52,7 +52,7 @@ class Interleaved:
     def new_data(self, world: World, streams: Streams, memory: str) -> Data:
         """The arrays of a memory. They begin at a page boundary: MPI libraries copy from one to the other, and
         memcpy is slow where NumPy often puts the second one (see ``SLOW_TO_COPY`` in kernels/reference.py)."""
-        allocate = reference.allocate if memory in ("private", "device") else world.transport.memory.allocate
+        allocate = reference.allocate if memory in ("private", "device") else world.transport.allocate
 
         def zeros(nbytes: int) -> Array:
             array = allocate(nbytes)
@@ -69,7 +69,7 @@ class Interleaved:
         nbytes = case.count * DTYPES[case.dtype].itemsize
         best = "shared" if wants_shared(name, transport.hosts, case.collective, nbytes) else "private"
         memory = "private" if name in BACKENDS else best if case.memory == "auto" else case.memory
-        in_reach = memory == "private" or transport.memory.reach(self.data(memory).x) is not None
+        in_reach = memory == "private" or transport.reach(self.data(memory).x) is not None
         return memory if in_reach else "private"
 
     def run(self, turns: int) -> dict[Key, Samples]:

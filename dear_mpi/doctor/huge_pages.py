@@ -6,7 +6,7 @@ Messages from shared memory with pages of 4 KiB take up to twice as long, where 
 import os
 from pathlib import Path
 
-from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES, collapse, file_in_memory
+from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
 from dear_mpi.doctor.settings import chosen
 
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")

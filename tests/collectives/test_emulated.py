@@ -95,10 +95,10 @@ def test_plans_work(drive):
 
 def test_no_rank_reaches_the_memory_of_another_one():
     def body(transport):
-        memory = EmulatedTransport(transport, FAST).memory
-        block = memory.allocate(8)
-        assert memory.reach(block) is None
-        assert memory.takes(block)
+        emulated = EmulatedTransport(transport, FAST)
+        block = emulated.allocate(8)
+        assert emulated.reach(block) is None
+        assert emulated.takes(block)
 
     run_loopback(2, body)
 

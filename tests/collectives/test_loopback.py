@@ -119,12 +119,12 @@ def test_a_staged_transport_is_handed_host_memory_alone():
 
     def body(transport):
         staged = StagedTransport(transport)
-        takes = [memory.takes(array) for memory in (transport.memory, staged.memory)
+        takes = [each.takes(array) for each in (transport, staged)
                  for array in (np.zeros(1), checks.DeviceArray())]  # fmt: skip
         assert takes == [True, True, True, False]
         assert (staged.rank, staged.size, staged.name) == (transport.rank, transport.size, transport.name)
         assert staged.native is None
-        assert len(staged.memory.reach(staged.memory.allocate(8))) == transport.size
+        assert len(staged.reach(staged.allocate(8))) == transport.size
 
     run_loopback(2, body)
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.transports import huge_pages
-from dear_mpi.collectives.transports.huge_pages import HUGE_BYTES
-from dear_mpi.collectives.transports.shared_memory import SharedMemory
+from dear_mpi.collectives.transports import shared_memory
+from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux: blocks are memory files")
 
@@ -101,15 +100,15 @@ def test_large_blocks_are_where_huge_pages_can_hold_them(memory):
 
 def test_what_cannot_be_mapped_leaves_nothing_behind(monkeypatch):
     returned = []
-    monkeypatch.setattr(huge_pages.libc(), "munmap", lambda *call: returned.append(call))
+    monkeypatch.setattr(shared_memory.libc(), "munmap", lambda *call: returned.append(call))
     with pytest.raises(OSError, match="mmap"):
-        huge_pages.map_aligned(-1, HUGE_BYTES)
+        shared_memory.map_aligned(-1, HUGE_BYTES)
     assert [nbytes for _, nbytes in returned] == [2 * HUGE_BYTES]
 
 
 def test_without_huge_pages_a_block_is_what_it_was(memory, monkeypatch):
     advice = []
-    monkeypatch.setattr(huge_pages.libc(), "madvise", lambda *call: advice.append(call[2]) or -1)
+    monkeypatch.setattr(shared_memory.libc(), "madvise", lambda *call: advice.append(call[2]) or -1)
     block = memory.allocate(HUGE_BYTES)
     assert memory.find(block) is not None
     assert advice == [14, 25]

@@ -12,7 +12,7 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts
-from dear_mpi.collectives.transports import huge_pages
+from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor import examine
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
@@ -182,7 +182,7 @@ def test_what_is_in_use_is_told_apart_from_what_the_library_was_built_with(capsy
 def test_huge_pages_of_shared_memory_are_tried_out(tmp_path, monkeypatch):
     (tmp_path / "shmem_enabled").write_text("always within_size advise [never] deny force\n")
     with monkeypatch.context() as patch:
-        patch.setattr(huge_pages.libc(), "madvise", lambda *_: -1)
+        patch.setattr(shared_memory.libc(), "madvise", lambda *_: -1)
         works, text = shared_huge_pages(tmp_path)
     assert not works
     assert text.startswith("none: ")

@@ -74,9 +74,9 @@ def test_bad_overrides_are_errors_on_all_ranks(comm):
 def test_a_transport_is_told_how_device_memory_travels(comm, device_memory, direct):
     transport = MpiTransport(comm, device_memory=device_memory)
     library = transport.name
-    assert transport.memory.takes(np.zeros(1))
+    assert transport.takes(np.zeros(1))
     assert transport.name == library
-    assert transport.memory.takes(DeviceArray()) == direct
+    assert transport.takes(DeviceArray()) == direct
     assert transport.name.startswith(f"{library}; {'direct' if direct else 'staged'}")
     transport.free()
 
@@ -85,7 +85,7 @@ def test_ranks_with_different_words_for_device_memory(comm):
     transport = MpiTransport(comm, device_memory="direct" if comm.rank else "staged")
     if comm.size > 1:
         with pytest.raises(MismatchError, match="not direct and staged"):
-            transport.memory.takes(DeviceArray())
+            transport.takes(DeviceArray())
     transport.free()
 
 

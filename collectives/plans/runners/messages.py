@@ -59,7 +59,7 @@ def prepare(task: Task) -> InstructionRun:
         op=task.op,
         segment=call.segment,
         tag=task.tag,
-        staged=not transport.memory.takes(task.buffer),
+        staged=not transport.takes(task.buffer),
         slab=task.slab,
         window=window_of(transport.hosts, call.segment * call.x.dtype.itemsize),
         portion=call.portion,

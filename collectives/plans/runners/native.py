@@ -63,7 +63,7 @@ class NativeRun(InstructionRun):
         transport, buffer, root = task.transport, task.buffer, task.call.root
         partition = task.call.partition(transport.size)
         comm: Any = transport.native
-        if not built_for(buffer, comm, taken=transport.memory.takes(buffer)):
+        if not built_for(buffer, comm, taken=transport.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm {task.call.algorithm!r} needs an MPI built for GPUs, which {name} is not")
         name, arguments = mpi_call(

@@ -16,5 +16,5 @@ def make_slab(nbytes: int, beside: Array, algorithm: str, transport: Transport) 
     libraries are slower in shared memory, and on the device of the array ``beside``.
     """
     if library_of(beside) == "numpy" and wants_shared(algorithm, transport.hosts):
-        return Slab(transport.memory.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
+        return Slab(transport.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
     return Slab.beside(beside, nbytes + PLANS_BYTES, growth=PLANS_BYTES)

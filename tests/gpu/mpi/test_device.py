@@ -30,7 +30,7 @@ def paths(comm):
     """The ways to the other ranks: staged always, and direct where the probe says that this MPI takes device memory."""
     select_gpu()
     transport = transport_of(comm)
-    direct = [watched(transport)] if transport.memory.takes(cupy.zeros(1)) else []
+    direct = [watched(transport)] if transport.takes(cupy.zeros(1)) else []
     if comm.rank == 0:
         print(f"device memory: {transport.name}")
     return [StagedTransport(watched(transport)), *direct]
@@ -86,6 +86,6 @@ def test_the_librarys_own_collectives_wait_for_the_stream(stream, monkeypatch):
 def test_native_is_refused_where_mpi_was_not_built_for_gpus(comm, paths):
     transport = transport_of(comm)
     x = cupy.zeros(100)
-    if not built_for(x, transport.native, taken=transport.memory.takes(x)):
+    if not built_for(x, transport.native, taken=transport.takes(x)):
         with pytest.raises(ValueError, match="algorithm 'native' needs an MPI built for GPUs"):
             make_plan("all_reduce", x, transport, algorithm="native")
