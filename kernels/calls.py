@@ -93,6 +93,7 @@ def updater(
     """A call that updates ``values`` with ``grads``.
 
     All arrays are flat, without gaps, of one library and of one length, which may be 0.
+    They are one tensor if the optimizer's scope is ``tensor``.
     The call takes the optimiser, which may have other constants each time, the number of the update, counted from 1,
     and a factor for the gradients.
 

@@ -8,24 +8,31 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 
-__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Optimizer"]
 
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
     """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are the constants.
 
+    Attributes:
+        scope: what the formula is given: with ``element`` any part of the line, with ``tensor`` one tensor at a time,
+            whole. Buckets then end where tensors end.
+
     Raises:
         ValueError: a constant is negative, infinite or not a number, or ``lr`` is zero.
     """
 
     lr: float
+
+    scope: ClassVar[str] = "element"
 
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
@@ -166,4 +173,34 @@ class AdamW(Adam):
         return 1 - self.lr * self.weight_decay
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+@dataclass(frozen=True)
+class Lamb(Adam):
+    """Adam whose step has, for each tensor, the length lr * |w| (You et al. 2020, algorithm 2).
+
+    u = Adam's step + weight_decay * w, and w -= lr * |w| / |u| * u; where a norm is zero, w -= lr * u. The decay acts
+    on all tensors, biases and gains included. Norms are summed in fp64.
+    """
+
+    weight_decay: float = 0.01
+
+    scope: ClassVar[str] = "tensor"
+
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        step = np.zeros_like(value)
+        self.move(iteration, step, grad, state)
+        step /= -self.lr
+        step += self.weight_decay * value
+        lengths = norm(value), norm(step)
+        trust = lengths[0] / lengths[1] if min(lengths) > 0 else 1.0
+        value -= np.multiply(step, self.lr * trust, out=step)
+
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        return Optimizer.kernel(self, iteration)
+
+
+def norm(array: Array) -> float:
+    """The root of the sum of squares."""
+    return float(np.sqrt(np.square(array, dtype=np.float64).sum()))
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "lamb": Lamb}

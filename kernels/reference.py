@@ -42,8 +42,13 @@ unpacker = packer
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
+    block = BLOCK if optimizer.scope == "element" else values.size
+
     def update_all(optimizer: Optimizer, iteration: int, scale: float) -> None:
-        if not update(values, grads, state, partial(optimizer.update, iteration), scale) and finite is not None:
+        if (
+            not update(values, grads, state, partial(optimizer.update, iteration), scale, block=block)
+            and finite is not None
+        ):
             finite[...] = False
 
     return update_all
@@ -126,21 +131,23 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
 
 
-def update(values: Array, grads: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> bool:
-    """Apply an optimiser's formula to flat arrays: values and state change, grads are only read.
+def update(
+    values: Array, grads: Array, state: Sequence[Array], formula: Callable[..., object], scale: float, *, block: int
+) -> bool:
+    """Apply an optimiser's formula to blocks of flat arrays: values and state change, grads are only read.
 
     The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well. Returns whether all gradients,
     times ``scale``, were finite.
     """
     wide = compute_dtype(values.dtype)
     finite = True
-    for span in spans(values.size):
+    for span in spans(values.size, block):
         narrow = values[span]
-        block = narrow.astype(wide, copy=False)
-        scaled = np.empty_like(block)
+        value = narrow.astype(wide, copy=False)
+        scaled = np.empty_like(value)
         copy_scaled(scaled, grads[span], scale)
         finite &= bool(np.isfinite(scaled).all())  # the block is in the cache, and the formula overwrites it
-        formula(block, scaled, [array[span] for array in state])
-        if block is not narrow:
-            narrow[...] = block
+        formula(value, scaled, [array[span] for array in state])
+        if value is not narrow:
+            narrow[...] = value
     return finite

@@ -18,8 +18,8 @@ from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.prices.replayed import Replayed
 from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, predict
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.fabric.exact import COUNT
 from dear_mpi.training.fabric.foresight import portions_of
+from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.fusion.by_time import check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders

@@ -22,9 +22,11 @@ def chosen_route(
     Raises:
         ValueError: it does not train, or does not go with the schedules, the algorithm or other options.
     """
+    scope = options.optimizer.scope
     halves = transport.size > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
+    halves &= scope == "element"
     route = find_route(route_name(options.update, options.route), halves=halves)
-    proof = check_route(route, schedules, judged=options.judged, scaled=options.loss_scale != "none")
+    proof = check_route(route, schedules, judged=options.judged, scaled=options.loss_scale != "none", scope=scope)
     check_algorithms(schedules, options.algorithm, route, transport)
     return route, proof
 

@@ -25,6 +25,7 @@ from dear_mpi.training.fabric.loss_meter import LossMeter
 from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.slab import make_slab
+from dear_mpi.training.fabric.statistic import Norm
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
@@ -60,7 +61,8 @@ class WorkerGroup:
         self.dtype = line_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
         self.wire = DTYPES.get(options.wire or self.route.wire or "", self.dtype)
-        self.layout = layout_of(layers, self.wire, world.size)
+        whole = options.optimizer.scope == "tensor"
+        self.layout = layout_of(layers, self.wire, world.size, whole=whole)
 
     def allocate(self, buckets: Cut) -> None:
         """Bind the parameters to the memory of the line."""
@@ -91,7 +93,7 @@ class WorkerGroup:
         self.prices = WirePrices(self.fabric)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
         if options.judged:
-            self.fabric.judge(options.clip, self.loss_scale)
+            self.fabric.judge(Norm(options.clip, self.loss_scale))
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.free)
         self.trainers: dict[str, Trainer] = {}

@@ -43,8 +43,14 @@ def serve_halves(algorithm: str) -> bool:
     return False
 
 
-def check_route(route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool, scaled: bool) -> Proof:
+def check_route(
+    route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool, scaled: bool, scope: str = "element"
+) -> Proof:
     """See that a route trains, and goes with what was asked for beside it.
+
+    Args:
+        judged, scaled: whether gradients are looked at before they are used, and their loss is scaled.
+        scope: of the optimiser.
 
     Raises:
         ValueError: it does not.
@@ -57,6 +63,9 @@ def check_route(route: Route, schedules: Mapping[str, type[Schedule]], *, judged
     if scaled and route.errors:
         what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
         raise ValueError(f"loss_scale must be none: {what}")
+    if scope == "tensor" and route.update.shard:
+        what = "the optimizer updates whole tensors, and shards end within tensors"
+        raise ValueError(f"update must be full: {what}, on the route {route.name!r}")
     for name, schedule in schedules.items():
         if "second all_gather" in schedule.extras and not proof.alike:
             what = "gathers values again, which must be the same on all ranks"

@@ -7,7 +7,7 @@ import pytest
 
 from dear_mpi.kernels.calls import updater
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Lamb
 from dear_mpi.kernels.reference import BLOCK
 
 ITERATIONS = 4
@@ -178,3 +178,26 @@ def test_finite_flag(value, wire, dtype, scale, expected, place):
         grads[place] = 1
         call(SGD(), 2, scale)
     assert finite[0] == expected, "the flag stays as it is"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("size", [1, 7, 3 * BLOCK + 7], ids=["one", "few", "more than a block"])
+def test_lamb_takes_steps_as_long_as_the_tensor(size, dtype):
+    optimizer = Lamb(0.1, weight_decay=0.3)
+    values, grads = start(size, dtype), np.empty(size, DTYPES[dtype])
+    state = optimizer.new_state(values)
+    call = updater(grads, values, state, optimizer)
+    value, kept = values.astype(np.float64), [np.zeros(size), np.zeros(size)]
+    for iteration in range(1, ITERATIONS + 1):
+        grads[...] = gradients(size, dtype, iteration)
+        call(optimizer, iteration, 1.0)
+        moved, kept = formula(Adam(1.0), iteration, np.zeros(size), grads.astype(np.float64), kept)
+        step = -moved + optimizer.weight_decay * value
+        value = value - optimizer.lr * np.linalg.norm(value) / np.linalg.norm(step) * step
+        np.testing.assert_allclose(values, value, rtol=1e-12 if dtype == "fp64" else 1e-4, atol=1e-5)
+
+
+def test_lamb_moves_a_tensor_of_zeros():
+    optimizer, values = Lamb(0.1, weight_decay=0.0), np.zeros(3)
+    updater(np.ones(3), values, optimizer.new_state(values), optimizer)(optimizer, 1, 1.0)
+    np.testing.assert_allclose(values, -0.1)

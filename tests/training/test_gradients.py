@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.fabric.exact import COUNT, root_of, sums_of_squares
 from dear_mpi.training.fabric.loss_scale import LossScale
+from dear_mpi.training.fabric.statistic import COUNT, root_of, sums_of_squares
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
@@ -115,7 +115,7 @@ def test_a_scaled_gradient_that_overflows_costs_an_iteration(schedule):
     def body(world):
         config = Config.of(settings(loss_scale="dynamic", wire="fp16", iterations=40, schedule=schedule))
         with Job(config, world, [schedule]) as job:
-            loss_scale = job.group.fabric.verdict.loss_scale
+            loss_scale = job.group.fabric.verdict.statistic.loss_scale
             loss_scale.scale = 2.0**22
             begin, losses = job.parameters_sha256(), []
             for iteration in range(40):

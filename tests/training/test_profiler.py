@@ -66,13 +66,13 @@ class SpendsLoss:
 
 def timed(bound, clock):
     """Let the update of a bucket take a millisecond for each element."""
-    apply = bound.apply
+    (apply,) = bound.updaters
 
     def slow(*args):
         clock.spend(1e-3 * bound.own.size)
         apply(*args)
 
-    bound.apply = slow
+    bound.updaters = [slow]
 
 
 def profiled(transport, *, lengths=(1.0,), factors=(1.0, 1.0), **options):

@@ -19,9 +19,9 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.engine import Engine, PlanHandle, Step
 from dear_mpi.training.fabric.fabric import Fabric, Handle
 from dear_mpi.training.fabric.foresight import portions_of
-from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.order import VERDICT, Key, Sequenced, Turn
 from dear_mpi.training.fabric.state import moved
+from dear_mpi.training.fabric.statistic import Statistic
 from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket, BoundShard
@@ -151,10 +151,9 @@ class LiveFabric(Fabric):
         """The algorithm of each bucket, in the first of these collectives, which reduces it."""
         return [self.plans_of(collectives[0], bucket)[0].algorithm for bucket in self.buckets]
 
-    def judge(self, clip: float | None, loss_scale: LossScale | None) -> None:
-        """Collective: from now on look at the gradients of each iteration before they are used; see ``Verdict``."""
-        slab = self.options["slab"]
-        self.verdict = Verdict(self.owned(), self.world.transport, slab=slab, clip=clip, loss_scale=loss_scale)
+    def judge(self, statistic: Statistic) -> None:
+        """Collective: from now on look at the gradients of each iteration before they are used."""
+        self.verdict = Verdict(statistic, self.owned(), self.world.transport, self.options["slab"])
         self.judged = True
 
     def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> PlanHandle:
@@ -211,8 +210,7 @@ class LiveFabric(Fabric):
 
     @property
     def scale(self) -> float:
-        loss_scale = None if self.verdict is None else self.verdict.loss_scale
-        return 1.0 if loss_scale is None else loss_scale.scale
+        return 1.0 if self.verdict is None else self.verdict.statistic.scale
 
     def put_in_order(self, order: Sequenced | None) -> None:
         self.engine.follow(order)

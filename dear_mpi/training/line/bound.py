@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.calls import updater
+from dear_mpi.kernels.calls import UpdateCall, updater
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Bucket
@@ -44,9 +44,16 @@ class BoundBucket:
         self.side: dict[str, Array] = {}  # what travels beside the lines
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
-        state = [array[arena.shards.state(bucket)] for array in arena.state]
         self.own_finite = finite if own_finite is None else own_finite
-        self.apply = updater(arena.wire[own], self.own, state, arena.optimizer, finite=self.own_finite)
+        parts = [(own, arena.shards.state(bucket))]
+        if arena.layout.whole:
+            parts = [(tensor, tensor) for tensor in arena.layout.spans(bucket.start, bucket.stop)]
+        self.updaters = [self.updater(*part) for part in parts]
+
+    def updater(self, own: slice, kept: slice) -> UpdateCall:
+        """The update of a part of the line, whose state is a part of what the optimiser keeps."""
+        arena, state = self.arena, [array[kept] for array in self.arena.state]
+        return updater(arena.wire[own], arena.values[own], state, arena.optimizer, finite=self.own_finite)
 
     def line(self, name: str) -> Array:
         """Its part of a line: ``gradients`` as they travel, ``values``, or one that each rank has for itself."""
@@ -80,8 +87,10 @@ class BoundBucket:
         """
         for call in self.reading:
             call()
-        self.apply(self.arena.optimizer_at(self.own_updates), self.own_updates + 1, factor)
+        optimizer = self.arena.optimizer_at(self.own_updates)
         self.own_updates += 1
+        for apply in self.updaters:
+            apply(optimizer, self.own_updates, factor)
 
     def updated(self) -> None:
         """All values are new: bring them to the parameters that stay where they are."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.line.layout import Layout
 
 
@@ -97,7 +96,7 @@ class Cut:
 
 
 def cut(layout: Layout, borders: Iterable[int]) -> Cut:
-    """The buckets between borders, of which each is rounded up to the grid.
+    """The buckets between borders, each put on the next point of the grid.
 
     Args:
         borders: elements of the line, in any order; its beginning and its end are borders anyway.
@@ -106,7 +105,7 @@ def cut(layout: Layout, borders: Iterable[int]) -> Cut:
     >>> [str(bucket) for bucket in cut(layout, [layout.begin(1)])]
     ['bucket 0 (layers 0..1, 256 bytes)', 'bucket 1 (layers 1..1, 256 bytes)']
     """
-    points = sorted({0, layout.count, *(min(round_up(border, layout.grid), layout.count) for border in borders)})
+    points = sorted({0, layout.count, *map(layout.point, borders)})
     return Cut(
         tuple(
             Bucket(index, start, stop, uses_of(layout, start, stop), (stop - start) * layout.itemsize)

@@ -29,7 +29,7 @@ class Layout:
     Attributes:
         shapes, offsets: of each tensor, in the order of the line.
         uses: the numbers of the tensors that each use touches, in the order of the forward pass.
-        grid: where buckets may begin and end.
+        grid: where buckets may begin and end, in whole numbers of it; with ``whole``, where tensors begin there.
         itemsize: bytes of an element of the gradients that travel.
     """
 
@@ -38,6 +38,7 @@ class Layout:
     uses: tuple[tuple[int, ...], ...]
     grid: int
     itemsize: int
+    whole: bool = False
 
     @classmethod
     def of(
@@ -47,6 +48,7 @@ class Layout:
         itemsize: int,
         ranks: int,
         value_size: int | None = None,
+        whole: bool = False,
     ) -> Layout:
         """Put the tensors of all uses on a line.
 
@@ -56,6 +58,7 @@ class Layout:
             itemsize: bytes of an element of the gradients that travel.
             ranks: the number of ranks.
             value_size: bytes of an element of a value, if it has others.
+            whole: whether buckets have whole tensors alone, each of which then begins on the grid.
 
         >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
         >>> layout.offsets, layout.uses, layout.grid, layout.count
@@ -70,13 +73,13 @@ class Layout:
                     shapes.append(tuple(shape))
             touched.append(tuple(numbers[key] for key, _ in tensors))
         narrowest = min(itemsize, value_size or itemsize)
-        aligned = max(1, TENSOR_BYTES // narrowest)
+        grid = ranks * (CHUNK_BYTES // narrowest)
+        aligned = grid if whole else max(1, TENSOR_BYTES // narrowest)
         offsets, end = [], 0
         for shape in shapes:
             offsets.append(end)
             end += round_up(math.prod(shape), aligned)
-        grid = ranks * (CHUNK_BYTES // narrowest)
-        return cls(tuple(shapes), tuple(offsets), tuple(touched), grid, itemsize)
+        return cls(tuple(shapes), tuple(offsets), tuple(touched), grid, itemsize, whole)
 
     @property
     def count(self) -> int:
@@ -122,6 +125,13 @@ class Layout:
         """The same in bytes on the wire."""
         return [owned * self.itemsize for owned in self.owned]
 
+    def point(self, element: int) -> int:
+        """The first element from this one on where a bucket may begin; the end of the line is one, too."""
+        if self.whole:
+            number = bisect_left(self.offsets, element)
+            return self.offsets[number] if number < len(self.offsets) else self.count
+        return min(round_up(element, self.grid), self.count)
+
     def begin(self, use: int) -> int:
         """Where the tensors that a use owns begin on the line."""
         return self.begins[use]
@@ -135,3 +145,7 @@ class Layout:
         """The tensors of which an element lies between two elements of the line."""
         found = range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
         return [tensor for tensor in found if self.size(tensor)]
+
+    def spans(self, start: int, stop: int) -> list[slice]:
+        """Where these tensors lie."""
+        return [slice(self.offsets[tensor], self.ends[tensor]) for tensor in self.tensors(start, stop)]

@@ -46,15 +46,18 @@ def trained(layer: Layer) -> list[Parameter]:
     return found
 
 
-def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int) -> Layout:
+def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
     """The layout of layers in the order in which they run; parameters that share their memory are tied.
+
+    Args:
+        wire, whole: see ``Layout.of``.
 
     Raises:
         ValueError: parameters share a part of their memory.
     """
     check_overlaps(uses)
     keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
-    return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=line_dtype(uses).itemsize)
+    return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=line_dtype(uses).itemsize, whole=whole)
 
 
 def key_of(parameter: Parameter) -> tuple[int, int, str]:

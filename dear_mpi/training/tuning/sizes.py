@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Hashable
 from itertools import groupby
 
-from dear_mpi.kernels.slab import round_up
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.fusion.policies import USUAL, borders
 from dear_mpi.training.line.layout import Layout
@@ -45,7 +44,7 @@ def distinct_sizes(
 
 def cut_by(layout: Layout, size: int) -> tuple[int, ...]:
     """Where buckets of this size begin, in elements of the line."""
-    return tuple(round_up(border, layout.grid) for border in borders(size_text(size), layout))
+    return tuple(layout.point(border) for border in borders(size_text(size), layout))
 
 
 def readable(nbytes: int) -> int:

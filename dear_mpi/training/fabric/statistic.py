@@ -1,4 +1,7 @@
-"""The sum of squares of an array, exact, so that it does not depend on which rank adds up which part of it.
+"""Statistics: what all ranks must know of the summed gradients before any of them is used.
+
+There is one, the norm, which clipping and loss scaling look at. Its sums of squares are exact, so that they do not
+depend on which rank adds up which part of the line:
 
     squares of 128 bytes of the wire --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
 
@@ -12,6 +15,7 @@ Source: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Any
 
@@ -19,11 +23,79 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import CHUNK_BYTES
+from dear_mpi.training.fabric.loss_scale import LossScale
 
 LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves for each exponent, and how many atoms are not finite
 HALF = 26  # bits of the lower half of a mantissa
 ROWS = 1 << 15  # of 128 bytes, at a time
+
+
+class Statistic(ABC):
+    """A few sums over the elements of all gradients, in fp64, and what follows from them.
+
+    The sums must not depend on how elements are shared out, or ranks and cuts would not give the same bits.
+    """
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many sums there are."""
+
+    @property
+    def scale(self) -> float:
+        """What gradients are multiplied by before they travel."""
+        return 1.0
+
+    @abstractmethod
+    def sums(self, shard: Array) -> Array:
+        """Those of a shard, which is flat and of a multiple of 128 bytes."""
+
+    @abstractmethod
+    def factor(self, sums: Array) -> float | None:
+        """What all gradients are multiplied by, from the sums over all ranks; None if they are not to be used."""
+
+
+class Norm(Statistic):
+    """What gradients are multiplied by, from their norm.
+
+    Args:
+        clip: the largest norm of all gradients; longer ones are scaled down to it, and not, as by ``clip_grad_norm_``
+            of torch, by clip / (norm + 1e-6). None for no limit.
+        loss_scale: what gradients were multiplied by.
+
+    Attributes:
+        norm: of the last gradients.
+    """
+
+    def __init__(self, clip: float | None = None, loss_scale: LossScale | None = None) -> None:
+        self.clip, self.loss_scale, self.norm = clip, loss_scale, 0.0
+
+    @property
+    def count(self) -> int:
+        return COUNT
+
+    @property
+    def scale(self) -> float:
+        return 1.0 if self.loss_scale is None else self.loss_scale.scale
+
+    def sums(self, shard: Array) -> Array:
+        return sums_of_squares(shard)
+
+    def factor(self, sums: Array) -> float | None:
+        """Where the norm is not finite: None where the loss scale can be halved, to skip the iteration; else NaN, which
+        the update then finds."""
+        scale = self.scale
+        self.norm = root_of(sums) / scale
+        finite = self.norm < math.inf
+        if self.loss_scale is not None:
+            if not finite and self.loss_scale.overflowed():
+                return None
+            if finite:
+                self.loss_scale.fitted()
+        if not finite:
+            return math.nan
+        return (1.0 if self.clip is None or self.norm <= self.clip else self.clip / self.norm) / scale
 
 
 def sums_of_squares(array: Array) -> Array:
