@@ -13,7 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES, name_of
+from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
@@ -24,7 +28,6 @@ from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.loss_meter import LossMeter
 from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.slab import make_slab
 from dear_mpi.training.fabric.statistic import Norm
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
@@ -34,6 +37,8 @@ from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
+
+PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
 
 class WorkerGroup:
@@ -137,3 +142,15 @@ class WorkerGroup:
         """Let other groups train the layers from now on."""
         if "arena" in vars(self):
             self.arena.over = True
+
+
+def make_slab(nbytes: int, beside: Array, algorithm: str, transport: Transport) -> Slab:
+    """Memory for the arena and the plans: one allocation, unless side buffers need more (between hosts, those of a
+    bucket up to 1 MiB for each peer).
+
+    The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because MPI
+    libraries are slower in shared memory, and on the device of the array ``beside``.
+    """
+    if library_of(beside) == "numpy" and wants_shared(algorithm, transport.hosts):
+        return Slab(transport.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
+    return Slab.beside(beside, nbytes + PLANS_BYTES, growth=PLANS_BYTES)

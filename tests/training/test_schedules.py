@@ -196,15 +196,14 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     clock = SimpleNamespace(mark=lambda: now.s, seconds=lambda begin, end: end - begin)
     engine = SimpleNamespace(streams=SimpleNamespace(compute=clock), log=Log())
     fabric = LiveFabric(Cut(()), FULL, SimpleNamespace(values=np.zeros(0), sharded=False), None, engine)
-    fabric.buckets = [None]
     handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25), key=("all_reduce", 0))
-    fabric.wait(handle)
+    fabric.wait_for(handle)
     fabric.log.begin(0, fabric.now())
-    fabric.wait(handle)
+    fabric.wait_for(handle)
     now.s += 10
-    fabric.wait(handle)
+    fabric.wait_for(handle)
     fabric.log.end(fabric.now())
-    fabric.wait(handle)
+    fabric.wait_for(handle)
     assert times_of(fabric.log.last, fabric.seconds) == (10.5, 0, 0, 0.5), "waits between iterations do not count"
     assert waits_s(fabric.log.last, fabric.seconds) == {"all_reduce": 0.5}
 

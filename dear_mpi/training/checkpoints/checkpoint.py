@@ -20,8 +20,8 @@ from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.models.layer import Parameter
 from dear_mpi.training.checkpoints.file import read, stored, write
 from dear_mpi.training.checkpoints.state import VALUE, About, TrainingState, frozen_sha256
-from dear_mpi.training.fabric.state import state_line, whole_state
 from dear_mpi.training.group import WorkerGroup
+from dear_mpi.training.line.shards import state_line, whole_state
 
 
 def snapshot(

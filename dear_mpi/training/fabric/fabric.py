@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.training.fabric.order import Key, Sequenced, Turn, completed
-from dear_mpi.training.fabric.rules import NoRules, Rules
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.routes.find import EXTRAS
@@ -48,7 +48,7 @@ class Fabric(ABC):
         iteration: how many have sent all their gradients.
     """
 
-    rules: Rules | NoRules = NoRules()
+    rules: Rules
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
         self.route, self.log, self.judged = route, log, judged
@@ -176,16 +176,10 @@ class Fabric(ABC):
         """Those of the iteration in which the bucket's gradients were sent."""
         return [leg for leg in legs if leg.is_due(self.sent_in[bucket])]
 
-    def negotiate(self, bucket: Bucket) -> None:
-        """Let the wire carry what ranks exchange to see that a bucket is ready on all of them: a byte for each tensor.
-        Only what is started next waits for it."""
-        self.rules.negotiate(bucket)
-        self.launch(("negotiation", bucket.index), [EXTRAS["negotiation"]], bucket)
-
-    def gather_again(self, bucket: Bucket) -> Handle:
-        """Begin another all-gather of values that all ranks have, as if they had given them away."""
-        self.rules.gather_again(bucket)
-        return self.launch(("second all_gather", bucket.index), [EXTRAS["second all_gather"]], bucket)
+    def start_extra(self, extra: str, bucket: Bucket) -> Handle:
+        """Begin what is no way of the route, by its name in ``EXTRAS``; what is started next comes after it."""
+        self.rules.start_extra(extra, bucket)
+        return self.launch((extra, bucket.index), [EXTRAS[extra]], bucket)
 
     def wait(self, handle: Any) -> None:
         """Wait for what was started."""

@@ -20,12 +20,12 @@ from dear_mpi.training.fabric.engine import Engine, PlanHandle, Step
 from dear_mpi.training.fabric.fabric import Fabric, Handle
 from dear_mpi.training.fabric.foresight import portions_of
 from dear_mpi.training.fabric.order import VERDICT, Key, Sequenced, Turn
-from dear_mpi.training.fabric.state import moved
 from dear_mpi.training.fabric.statistic import Statistic
 from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket, BoundShard
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.line.shards import moved
 from dear_mpi.training.routes.find import collectives_of
 from dear_mpi.training.routes.legs import Collective, Leg, Update
 from dear_mpi.training.routes.route import Route
@@ -171,21 +171,17 @@ class LiveFabric(Fabric):
         if isinstance(leg, Collective):
             plan = self.plan(leg, bucket, portion)
             late = back and self.route.updates_under_way
-            return Step(leg.label, bucket.index, plan.name, partial(self.unless_skipped, plan) if late else plan)
+            call = partial(self.unless_skipped, lambda factor: plan(), back=True) if late else plan
+            return Step(leg.label, bucket.index, plan.name, call)
         what = bucket if leg.updates else f"{leg}, {bucket}"
-        return Step(leg.label, bucket.index, what, partial(self.carry_out, leg, bucket, back=back))
+        return Step(leg.label, bucket.index, what, partial(self.unless_skipped, self.call(leg, bucket), back=back))
 
-    def carry_out(self, leg: Leg, bucket: Bucket, *, back: bool) -> None:
+    def unless_skipped(self, call: Callable[[float], object], *, back: bool) -> None:
         """On the engine's thread; the verdict, if there is one, has been there before the way back."""
         factor = self.verdict_factor if back else 1.0
         if factor is not None:
             with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
-                self.call(leg, bucket)(factor)
-
-    def unless_skipped(self, plan: Plan) -> None:
-        """Gather what was updated, if anything was."""
-        if self.verdict_factor is not None:
-            plan()
+                call(factor)
 
     def call(self, leg: Leg, bucket: Bucket) -> Callable[[float], object]:
         """What a leg does to the memory of a bucket."""

@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 from dear_mpi.training.fabric.order import Key, Sequenced, Turn
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.routes.find import EXTRAS, FULL
 from dear_mpi.training.routes.route import Route, reduces
 
 
@@ -139,22 +139,14 @@ class Rules:
         """It was."""
         self.entries[bucket].started[collective] = handle
 
-    def negotiate(self, bucket: Bucket) -> None:
-        """Ranks tell each other that its gradients are ready."""
-        self.check_extra("negotiation", bucket)
-
-    def gather_again(self, bucket: Bucket) -> None:
-        """Its values are gathered once more: they must be new ones."""
-        self.check_extra("second all_gather", bucket)
-        entry = self.entries.get(bucket)
-        if entry is None or not (entry.updated or entry.missing):
-            self.refuse(f"gathers {bucket} again, whose values are not the new ones")
-
-    def check_extra(self, extra: str, bucket: Bucket) -> None:
-        """It must be one that the schedule names."""
+    def start_extra(self, extra: str, bucket: Bucket) -> None:
+        """What is no way of the route is to be started: the schedule must name it, and values must be the new ones."""
         if extra not in self.extras:
             allowed = ", ".join(self.extras) or "none"
             self.refuse(f"starts the {extra} of {bucket}, which is not among its extras, {allowed}")
+        entry = self.entries.get(bucket)
+        if EXTRAS[extra].line == "values" and (entry is None or not (entry.updated or entry.missing)):
+            self.refuse(f"starts the {extra} of {bucket}, whose values are not the new ones")
 
     def awaited(self, collective: str, bucket: Bucket, handle: object) -> None:
         """A collective was waited for; a collective of an earlier iteration says nothing."""
@@ -204,14 +196,3 @@ def are_all(order: Sequenced, keys: Sequence[Key]) -> bool:
     except TypeError:
         return False
     return all(done == -1 for done in due.values())
-
-
-class NoRules:
-    """Keeps no book: before the first iteration, and for code that drives a fabric without a schedule."""
-
-    def start(self, collective: str, bucket: Bucket) -> None: ...
-    def started(self, collective: str, bucket: Bucket, handle: object) -> None: ...
-    def negotiate(self, bucket: Bucket) -> None: ...
-    def gather_again(self, bucket: Bucket) -> None: ...
-    def awaited(self, collective: str, bucket: Bucket, handle: object) -> None: ...
-    def update(self, bucket: Bucket) -> None: ...

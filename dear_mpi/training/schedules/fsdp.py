@@ -77,7 +77,7 @@ class Fsdp(Schedule):
         if index >= 0 and self.fabric.buckets[index] not in self.held:
             bucket = self.fabric.buckets[index]
             self.held.add(bucket)
-            self.gathering_again[bucket] = self.fabric.gather_again(bucket)
+            self.gathering_again[bucket] = self.fabric.start_extra("second all_gather", bucket)
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):

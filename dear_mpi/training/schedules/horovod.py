@@ -25,5 +25,5 @@ class Horovod(Ddp):
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):
-            self.fabric.negotiate(bucket)
+            self.fabric.start_extra("negotiation", bucket)
             self.reducing.append((bucket, self.fabric.start("all_reduce", bucket)))
