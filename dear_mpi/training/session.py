@@ -113,7 +113,7 @@ class Session:
     def open(self, engine: Engine) -> None:
         """Make the plans and the trainers."""
         self.group.open(self.world, engine, self.loss, self.trainer_kind)
-        self.turn = next(iter(self.schedules))  # whose iteration was the last
+        self.last = next(iter(self.schedules))  # the schedule of the last iteration
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
         """One iteration with the first schedule.
@@ -134,9 +134,9 @@ class Session:
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """One iteration with a schedule, after a flush if the last one was another; see ``Trainer.iteration``."""
         self.check_open()
-        if schedule != self.turn:
+        if schedule != self.last:
             self.flush()
-            self.turn = schedule
+            self.last = schedule
         x, targets = (self.group.streams.put(np.asarray(array)) for array in (x, targets))
         with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
             found = self.group.trainers[schedule].iteration(x, targets, total)

@@ -34,7 +34,7 @@ class OwnThread(Engine):
             item = self.queue.get()
             if item is not None:
                 turn, handle = item
-                handle.carry_out(self.log, turn)
+                handle.run(self.log, turn)
                 if turn.ends:
                     handle.over.set()
 

@@ -64,7 +64,7 @@ class PlanHandle:
     def __str__(self) -> str:
         return self.label
 
-    def carry_out(self, log: Log, turn: Turn) -> None:
+    def run(self, log: Log, turn: Turn) -> None:
         """Run the steps of a turn, and keep what went wrong for the main thread to raise where it waits."""
         communication, what = self.streams.communication, self.label
         try:
@@ -123,7 +123,7 @@ class Engine:
             while (item := self.queue.get()) is not None:
                 turn, handle = item
                 if failure is None:
-                    handle.carry_out(self.log, turn)
+                    handle.run(self.log, turn)
                     failure = None if handle.error is None else str(handle.error)
                 elif handle.error is None:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")

@@ -118,7 +118,7 @@ class Fabric(ABC):
 
     def follow(self, order: Sequenced | None) -> None:
         """Let the collectives of each iteration go onto the wire in this order, with all that comes without it."""
-        if order is not None and len(self.route.carried_out("all_reduce")) > 1:
+        if order is not None and len(self.route.jobs("all_reduce")) > 1:
             order = self.with_ways_back(order)
         self.put_in_order(completed(order, judged=self.judged))
 
@@ -140,7 +140,7 @@ class Fabric(ABC):
         for way in WAYS[collective]:
             for leg in self.due(self.route.first[way], bucket):
                 self.do(leg, bucket, 1.0)
-        jobs = self.route.carried_out(collective)
+        jobs = self.route.jobs(collective)
         legs, back = self.due(jobs[0], bucket), not reduces(collective)
         handle = self.launch((collective, bucket.index), legs, bucket, back=back)
         self.rules.started(collective, bucket, handle)

@@ -9,10 +9,10 @@ from typing import Any
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.fabric.virtual import VirtualFabric
 
-Noise = Callable[[int, int], Any]  # of a turn and a place, see ``VirtualUse``
+Noise = Callable[[int, int], Any]  # of a pass and a place in it, by number; see ``VirtualUse``
 
 
-def steady(turn: int, place: int) -> float:
+def steady(number: int, place: int) -> float:
     """No noise."""
     return 1.0
 
@@ -22,8 +22,8 @@ class VirtualUse:
     """A use of a layer that only takes time.
 
     Attributes:
-        noise: how many times as long as usual it takes, on all ranks or on each. A turn is a pass forward and backward,
-            counted from 0; the place in it is twice the number of the use forward, and one more backward.
+        noise: how many times as long as usual it takes, on all ranks or on each. Passes, forward and backward, are
+            counted from 0; the place in one is twice the number of the use forward, and one more backward.
     """
 
     fabric: VirtualFabric
@@ -33,17 +33,17 @@ class VirtualUse:
     noise: Noise = steady
 
     complaints: Sequence[str] = ()
-    turn: int = -1
+    passes: int = -1
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
-        self.turn += 1
-        self.fabric.spend(self.noise(self.turn, 2 * self.number) * self.forward_s)
+        self.passes += 1
+        self.fabric.spend(self.noise(self.passes, 2 * self.number) * self.forward_s)
         return x
 
     def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
 
     def backward(self, dy: Array) -> Array:
-        self.fabric.spend(self.noise(self.turn, 2 * self.number + 1) * self.backward_s)
+        self.fabric.spend(self.noise(self.passes, 2 * self.number + 1) * self.backward_s)
         return dy
 
     def after_backward(self, *, last: bool) -> None: ...

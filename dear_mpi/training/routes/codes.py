@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.training.routes.legs import Leg, Place
+from dear_mpi.training.routes.legs import BucketMemory, Leg
 from dear_mpi.training.routes.memory import Memory
 
 
@@ -54,11 +54,11 @@ class Encode(Leg):
                 for shard, part in enumerate(row):
                     memory.write(line, rank, shard, memory.symbol("lost", part))
 
-    def bind(self, place: Place) -> Callable[[float], object]:
-        gradients, row = place.line("gradients"), place.rows(self.codes)[place.rank]
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        gradients, row = bucket.line("gradients"), bucket.rows(self.codes)[bucket.rank]
         if self.error is None:
             return lambda factor: self.wire.encode(gradients, row)
-        error, again = place.line(self.error), gradients.copy()
+        error, again = bucket.line(self.error), gradients.copy()
 
         def encode(factor: float) -> None:
             error[...] += gradients
@@ -91,8 +91,8 @@ class Decode(Leg):
             for shard, parts in enumerate(zip(*rows, strict=True)):
                 memory.write("gradients", rank, shard, memory.symbol("sum", *parts))
 
-    def bind(self, place: Place) -> Callable[[float], object]:
-        gradients, rows = place.line("gradients"), place.rows(self.codes)
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        gradients, rows = bucket.line("gradients"), bucket.rows(self.codes)
         part = gradients.copy()
 
         def decode(factor: float) -> None:

@@ -22,7 +22,7 @@ from dear_mpi.training.routes.memory import Memory
 MAIN, ENGINE = "main", "engine"  # the main thread, and the engine's
 
 
-class Place(Protocol):
+class BucketMemory(Protocol):
     """A bucket's memory, see ``BoundBucket``; ``rank`` is one of ``ranks``."""
 
     rank: int
@@ -67,7 +67,7 @@ class Leg(ABC):
         """Do it to the symbols in the memory of all ranks."""
 
     @abstractmethod
-    def bind(self, place: Place) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         """What does it to a bucket's memory; it is called with the factor of the gradients."""
 
     def is_due(self, iteration: int) -> bool:
@@ -87,8 +87,8 @@ class Pack(Leg):
         for rank, shard in memory.places:
             memory.write("gradients", rank, shard, memory.symbol("gradient", memory.iteration, rank, shard))
 
-    def bind(self, place: Place) -> Callable[[float], object]:
-        return lambda factor: place.pack()
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        return lambda factor: bucket.pack()
 
     def __str__(self) -> str:
         return "pack"
@@ -106,8 +106,8 @@ class Unpack(Leg):
         for rank, shard in memory.places:
             memory.write("layers", rank, shard, memory.read("values", rank, shard))
 
-    def bind(self, place: Place) -> Callable[[float], object]:
-        return lambda factor: place.updated()
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        return lambda factor: bucket.updated()
 
     def __str__(self) -> str:
         return "unpack"
@@ -136,9 +136,9 @@ class Update(Leg):
                 memory.write("values", rank, shard, memory.symbol("new", scale, *by))
                 memory.write("state", rank, shard, memory.symbol("kept", scale, *by))
 
-    def bind(self, place: Place) -> Callable[[float], object]:
-        scale = place.ranks if self.alone else 1
-        return lambda factor: place.update_own(factor * scale)
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        scale = bucket.ranks if self.alone else 1
+        return lambda factor: bucket.update_own(factor * scale)
 
     def __str__(self) -> str:
         what = "the own shard" if self.shard else "all"
@@ -192,7 +192,7 @@ class Collective(Leg):
             for rank, shard in memory.places:
                 memory.write(self.line, rank, shard, memory.read(self.line, shard, shard))
 
-    def bind(self, place: Place) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         raise TypeError("a collective is carried out by a plan")
 
     def __str__(self) -> str:

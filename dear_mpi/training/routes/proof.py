@@ -65,7 +65,7 @@ def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> tuple[bool, b
     memory, alike = Memory(SIZE, route.errors), True
     for iteration in range(PERIODS * route.period):
         memory.iteration = iteration
-        suspects = carry_out(legs, memory)
+        suspects = run_legs(legs, memory)
         alike &= kind_of(memory, "values") == "equal"
         if (iteration + 1) % route.period == 0:
             check_values(route, legs, memory, suspects, bucket)
@@ -118,7 +118,7 @@ def refuse(route: Route, leg: Leg, line: str, bucket: object, what: str) -> NoRe
 Suspect: TypeAlias = tuple[Leg, str, str]  # a leg, a line, and what went wrong there
 
 
-def carry_out(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
+def run_legs(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
     """One iteration; which legs have read what is partial. That is no fault yet: nobody may make use of it."""
     suspects = []
     for leg in legs:
@@ -166,7 +166,7 @@ def synchronous(memory: Memory, shard: int) -> object:
 def is_summed(route: Route) -> bool:
     """Whether the way out, alone, leaves each rank with the sum of its shard."""
     memory = Memory(SIZE, route.errors)
-    carry_out(route.out, memory)
+    run_legs(route.out, memory)
     due = {(0, rank): 1 for rank in range(SIZE)}
     found = [memory.held.get(("gradients", shard, shard)) for shard in range(SIZE)]
     summed = all(each is not None and memory.weighed[each] == due for each in found)

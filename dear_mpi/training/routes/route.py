@@ -94,7 +94,7 @@ class Route:
         """Lines that have a row of codes for each rank."""
         return {leg.codes: leg.wire for leg in self.legs if isinstance(leg, Encode)}
 
-    def carried_out(self, collective: str) -> tuple[tuple[Leg, ...], ...]:
+    def jobs(self, collective: str) -> tuple[tuple[Leg, ...], ...]:
         """What the engine does for what a schedule starts by this name: the legs of each of its jobs.
 
         A ``reduce_scatter`` and an ``all_gather`` of one line, with nothing between them, are an ``all_reduce``.
@@ -106,7 +106,7 @@ class Route:
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
         """What goes onto the wire for what a schedule starts by this name."""
-        return tuple(leg for job in self.carried_out(name) for leg in job if isinstance(leg, Collective))
+        return tuple(leg for job in self.jobs(name) for leg in job if isinstance(leg, Collective))
 
     def nbytes(self, line: str, count: int, *, wire: int, values: int, ranks: int) -> int:
         """Bytes that a collective of a line has for so many elements.
