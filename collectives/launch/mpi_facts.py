@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from ctypes import CDLL, byref, c_int
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,30 +93,20 @@ def queries(comm: MPI.Intracomm) -> dict[str, bool | str | None]:
     info = comm.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds")
     info.Free()
+    cuda, gpu, flag = library_function("MPIX_Query_cuda_support"), library_function("MPIX_GPU_query_support"), c_int(0)
+    answered = gpu is not None and gpu(c_int(CUDA), byref(flag)) == 0
     return {
-        "MPIX_Query_cuda_support": ask("MPIX_Query_cuda_support"),
-        "MPIX_GPU_query_support": ask_gpu("MPIX_GPU_query_support"),
+        "MPIX_Query_cuda_support": None if cuda is None else bool(cuda()),
+        "MPIX_GPU_query_support": bool(flag.value) if answered else None,
         "mpi_memory_alloc_kinds": kinds,
     }
-
-
-def ask(name: str) -> bool | None:
-    function = library_function(name)
-    return None if function is None else bool(function())
-
-
-def ask_gpu(name: str) -> bool | None:
-    function, flag = library_function(name), ctypes.c_int(0)
-    if function is None or function(ctypes.c_int(CUDA), ctypes.byref(flag)) != 0:
-        return None
-    return bool(flag.value)
 
 
 def library_function(name: str) -> Callable[..., int] | None:
     """A C function of the MPI library in this process."""
     for path in (None, *loaded("libmpi")):
         with contextlib.suppress(OSError):  # a loaded library that cannot be opened again is skipped
-            function: Callable[..., int] | None = getattr(ctypes.CDLL(path), name, None)
+            function: Callable[..., int] | None = getattr(CDLL(path), name, None)
             if function is not None:
                 return function
     return None

@@ -12,12 +12,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dear_mpi.collectives.launch.launcher import Launch, launch_of, status_of
+from dear_mpi.collectives.launch.launcher import OVER, Launch, launch_of, status_of
 from dear_mpi.collectives.program.errors import name_ranks
 
 NAME = "dear-mpi-notice"
@@ -37,9 +37,8 @@ class Neighbour:
     place: tuple[int, ...] = ()
     waits: str = ""
 
-    @property
-    def name(self) -> str:
-        return "a thread" if self.process is None else f"process {self.process}"
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({'a thread' if self.process is None else f'process {self.process}'})"
 
     def kill(self) -> None:
         if self.process is not None:
@@ -83,22 +82,16 @@ class Notice:
     def neighbours(self) -> list[Neighbour]:
         """The ranks of this host that can be seen, in their order."""
         found = list[Neighbour]()
-        for folder in Path("/proc").glob("[0-9]*"):
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError):  # it has just ended, or belongs to another user
-                found.extend(self.seen(folder))
+                status = status_of(process)
+                if status.parent != str(self.launcher) or status.state in OVER:
+                    continue
+                launch, (writer, place, waits) = launch_in(process), read_notice(process)
+                # The sentinel of a rank that is gone, adopted by the launcher, has the notice of that rank.
+                if launch.launcher != "none" and writer in (None, int(process.name)):
+                    found.append(Neighbour(launch.rank, int(process.name), status.state in "Tt", place, waits))
         return sorted(found, key=lambda neighbour: neighbour.rank)
-
-    def seen(self, process: Path) -> Iterator[Neighbour]:
-        """A process, if it is a rank of this job."""
-        status = status_of(process)
-        if status.parent != str(self.launcher) or status.over:
-            return
-        launch = launch_in(process)
-        if launch.launcher != "none":
-            writer, place, waits = read_notice(process)
-            if writer not in (None, int(process.name)):
-                return  # the sentinel of a rank that is gone, adopted by the launcher
-            yield Neighbour(launch.rank, int(process.name), status.stopped, place, waits)
 
 
 def launch_in(process: Path) -> Launch:
@@ -150,8 +143,8 @@ def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False)
     >>> blame([Neighbour(0, waits="rank 1")], 2, one_host=True)
     'rank 1 is gone'
     """
-    stopped = [f"rank {other.rank} ({other.name}) is stopped" for other in neighbours if other.stopped]
-    idle = [f"rank {other.rank} ({other.name}) {IDLE}" for other in neighbours if not other.waits]
+    stopped = [f"{other} is stopped" for other in neighbours if other.stopped]
+    idle = [f"{other} {IDLE}" for other in neighbours if not other.waits]
     unseen = sorted(set(range(size)) - {other.rank for other in neighbours})
     gone = [f"rank {rank} is gone" for rank in unseen if one_host]
     said = gone or stopped or idle

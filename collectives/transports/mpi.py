@@ -20,8 +20,7 @@ from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
-from dear_mpi.collectives.transports.transport import OneThread, Request
-from dear_mpi.collectives.transports.waits import Meeting, Waits
+from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of
 
 UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed

@@ -77,15 +77,11 @@ class Streams:
 
 
 def host_streams() -> Streams:
-    return Streams(Stream(), Stream(), lambda array: array)
+    return Streams(Stream(), Stream(), put=lambda array: array)
 
 
 def cuda_streams() -> Streams:
-    """The streams on the GPU that ``select_gpu`` chose.
-
-    Raises:
-        ValueError: there is no GPU.
-    """
+    """The streams on the GPU that ``select_gpu`` chose."""
     gpu = current_gpu().number
     import cupy
 

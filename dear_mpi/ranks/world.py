@@ -4,7 +4,7 @@ import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -82,7 +82,8 @@ def run_world(
         if threads is not None and device_memory == "staged":  # MPI's transport stages by itself
             transport = StagedTransport(transport)
         try:
-            with watched(transport, stall_after_s, abort=stall_abort):
+            watchdog = Watchdog(transport, stall_after_s, abort=stall_abort) if stall_after_s else nullcontext()
+            with watchdog:
                 agree(transport, "input", lambda: given(transport.rank))
                 return function(World(transport if link is None else EmulatedTransport(transport, link), link))
         except AgreedError:
@@ -100,10 +101,6 @@ def run_world(
         return guarded(transport)
 
 
-def watched(transport: Transport, after_s: float, *, abort: bool) -> AbstractContextManager[object]:
-    return Watchdog(transport, after_s, abort=abort) if after_s else nullcontext()
-
-
 def said(rank: int, error: BaseException) -> str:
     """What to say of an error that ends the job: where it was raised, then a line with the rank."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
@@ -112,11 +109,7 @@ def said(rank: int, error: BaseException) -> str:
 
 @contextmanager
 def world_transport(device_memory: str) -> Iterator[Transport]:
-    """Collective: all processes of the MPI job, on a communicator that is theirs until the end of the block.
-
-    Raises:
-        ValueError: there is no MPI library, or it cannot be called from two threads.
-    """
+    """Collective: all processes of the MPI job, on a communicator that is theirs until the end of the block."""
     communicator = None
     try:
         communicator = started()
