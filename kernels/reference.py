@@ -59,7 +59,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     scratch = np.empty((2, min(dst.size, COMBINE_BLOCK)), wide)
     arrays = [flat(array) for array in (dst, *terms)]
     blocks = ([array[span] for array in arrays] for span in spans(dst.size, COMBINE_BLOCK))
-    return partial(run_all, [step for place, *block in blocks for step in steps_of(combine, place, block, scratch)])
+    return partial(run_all, [step for target, *block in blocks for step in steps_of(combine, target, block, scratch)])
 
 
 def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:

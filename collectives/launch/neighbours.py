@@ -29,12 +29,12 @@ IDLE = "waits for no other rank: it computes, sleeps or is elsewhere"
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, this one included. ``place`` is how far it has come, ``waits`` for what it waits ("" for nothing)."""
+    """A rank, this one included. ``progress`` is how far it has come, ``waits`` for what it waits ("" for nothing)."""
 
     rank: int
     process: int | None = None  # None: a thread
     stopped: bool = False
-    place: tuple[int, ...] = ()
+    progress: tuple[int, ...] = ()
     waits: str = ""
 
     def __str__(self) -> str:
@@ -61,12 +61,12 @@ class Notice:
             self.descriptor = os.memfd_create(NAME)
             self.post()
 
-    def post(self, place: tuple[int, ...] = (), waits: str = "") -> None:
+    def post(self, progress: tuple[int, ...] = (), waits: str = "") -> None:
         if self.descriptor is not None:
-            notice = f"{json.dumps([self.process, place])}\n{waits}".encode(errors="replace")
+            notice = f"{json.dumps([self.process, progress])}\n{waits}".encode(errors="replace")
             os.pwrite(self.descriptor, notice[:NOTICE_BYTES].ljust(NOTICE_BYTES), 0)
 
-    def part(self) -> None:
+    def farewell(self) -> None:
         """Before this rank aborts the job: one that is stopped does not hear of it, and some launchers wait for it."""
         self.post(waits=FAREWELL)
         for other in self.neighbours():
@@ -87,10 +87,10 @@ class Notice:
                 status = status_of(process)
                 if status.parent != str(self.launcher) or status.state in OVER:
                     continue
-                launch, (writer, place, waits) = launch_in(process), read_notice(process)
+                launch, (writer, progress, waits) = launch_in(process), read_notice(process)
                 # The sentinel of a rank that is gone, adopted by the launcher, has the notice of that rank.
                 if launch.launcher != "none" and writer in (None, int(process.name)):
-                    found.append(Neighbour(launch.rank, int(process.name), status.state in "Tt", place, waits))
+                    found.append(Neighbour(launch.rank, int(process.name), status.state in "Tt", progress, waits))
         return sorted(found, key=lambda neighbour: neighbour.rank)
 
 
@@ -110,8 +110,8 @@ def read_notice(process: Path) -> tuple[int | None, tuple[int, ...], str]:
 
 def notice_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
     head, _, waits = content.decode(errors="ignore").partition("\n")  # the last character may be cut
-    process, place = json.loads(head or "[null, []]")
-    return process, tuple(place), waits.rstrip()
+    process, progress = json.loads(head or "[null, []]")
+    return process, tuple(progress), waits.rstrip()
 
 
 @cache
@@ -124,7 +124,7 @@ def abort_job(message: str) -> None:
     """Say why, and end all ranks. MPI is started if it has not been: the others may wait for it there."""
     print(message, file=sys.stderr, flush=True)
     try:
-        own_notice().part()
+        own_notice().farewell()
     finally:
         from mpi4py import MPI
 
@@ -136,9 +136,9 @@ def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False)
 
     >>> blame([Neighbour(0, waits="a message"), Neighbour(1, 7, stopped=True)], 2)
     'rank 1 (process 7) is stopped'
-    >>> blame([Neighbour(0, place=(5, 2), waits="rank 2"), Neighbour(1, 7)], 3)
+    >>> blame([Neighbour(0, progress=(5, 2), waits="rank 2"), Neighbour(1, 7)], 3)
     'rank 1 (process 7) waits for no other rank: it computes, sleeps or is elsewhere; rank 2 cannot be seen from here'
-    >>> blame([Neighbour(0, place=(5, 2), waits="rank 1"), Neighbour(1, place=(5, 0), waits="rank 0")], 2)
+    >>> blame([Neighbour(0, progress=(5, 2), waits="rank 1"), Neighbour(1, progress=(5, 0), waits="rank 0")], 2)
     'all wait, rank 1 at the earliest point: for rank 0'
     >>> blame([Neighbour(0, waits="rank 1")], 2, one_host=True)
     'rank 1 is gone'
@@ -149,7 +149,7 @@ def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False)
     gone = [f"rank {rank} is gone" for rank in unseen if one_host]
     said = gone or stopped or idle
     if neighbours and not said:
-        first = min(neighbours, key=lambda other: other.place)
+        first = min(neighbours, key=lambda other: other.progress)
         said = [f"all {'in sight ' if unseen else ''}wait, rank {first.rank} at the earliest point: for {first.waits}"]
     if unseen and not gone:
         said.append(f"{name_ranks(unseen)} cannot be seen from here")

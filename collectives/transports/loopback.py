@@ -152,8 +152,8 @@ class LoopbackNotice:
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank
 
-    def post(self, place: tuple[int, ...] = (), waits: str = "") -> None:
-        self.hub.neighbours[self.rank] = Neighbour(self.rank, place=place, waits=waits)
+    def post(self, progress: tuple[int, ...] = (), waits: str = "") -> None:
+        self.hub.neighbours[self.rank] = Neighbour(self.rank, progress=progress, waits=waits)
 
     def blame(self) -> str:
         return blame(self.hub.neighbours, self.hub.size)

@@ -3,7 +3,7 @@
     spin     MPI_Wait            the answer within a microsecond, and a core that other threads cannot use
     sleep    MPI_Test, a nap     the answer within a nap, and the core for compute: of this rank, or of another one
 
-Where more threads than cores want to run, a rank that spins takes the turn of its own layers. The code that makes a
+Where more threads than cores want to run, a rank that spins takes the core of its own layers. The code that makes a
 transport patient says how many threads each rank has; it is decided once, for all messages of plans. Set-up, reports
 and the MPI library's own collectives wait as MPI does.
 """

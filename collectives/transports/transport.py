@@ -45,7 +45,7 @@ class Request(Protocol):
 class Awaited(Protocol):
     """What can be waited for."""
 
-    def place(self) -> tuple[int, ...]:
+    def progress(self) -> tuple[int, ...]:
         """The number of its collective, and how far that has come; empty if it is the last one that was begun.
 
         The same from look to look means that nothing moves.
@@ -79,7 +79,7 @@ class Meeting:
     def __init__(self, what: str) -> None:
         self.what, self.thread = what, threading.get_ident()
 
-    def place(self) -> tuple[int, ...]:
+    def progress(self) -> tuple[int, ...]:
         return ()
 
     def waits_for(self) -> str:
