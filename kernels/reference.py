@@ -42,11 +42,22 @@ unpacker = packer
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
-    def update_all(optimizer: Optimizer, iteration: int, scale: float) -> None:
-        if not update(values, grads, state, partial(optimizer.update, iteration), scale) and finite is not None:
-            finite[...] = False
+    """The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well."""
+    wide = compute_dtype(values.dtype)
 
-    return update_all
+    def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
+        for span in spans(values.size):
+            narrow = values[span]
+            block = narrow.astype(wide, copy=False)
+            scaled = np.empty_like(block)
+            copy_scaled(scaled, grads[span], scale)
+            if finite is not None and not np.isfinite(scaled).all():  # the formula overwrites it
+                finite[...] = False
+            optimizer.update(iteration, block, scaled, [array[span] for array in state])
+            if block is not narrow:
+                narrow[...] = block
+
+    return update
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Step:
@@ -124,23 +135,3 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.copyto(dst, src, casting="unsafe")
         else:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
-
-
-def update(values: Array, grads: Array, state: Sequence[Array], formula: Callable[..., object], scale: float) -> bool:
-    """Apply an optimiser's formula to flat arrays: values and state change, grads are only read.
-
-    The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well. Returns whether all gradients,
-    times ``scale``, were finite.
-    """
-    wide = compute_dtype(values.dtype)
-    finite = True
-    for span in spans(values.size):
-        narrow = values[span]
-        block = narrow.astype(wide, copy=False)
-        scaled = np.empty_like(block)
-        copy_scaled(scaled, grads[span], scale)
-        finite &= bool(np.isfinite(scaled).all())  # the block is in the cache, and the formula overwrites it
-        formula(block, scaled, [array[span] for array in state])
-        if block is not narrow:
-            narrow[...] = block
-    return finite

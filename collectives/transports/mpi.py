@@ -36,7 +36,7 @@ class MpiTransport:
             which is found out when the first such buffer is seen (``launch/cuda_aware.py``); then ``name`` says it.
     """
 
-    spins = True
+    spins, abort = True, staticmethod(abort_job)
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
         comm = MPI.Intracomm(comm)  # of mpi4py's own class: the user's may have other methods
@@ -143,9 +143,6 @@ class MpiTransport:
             self.native.Barrier()
         finally:
             self.waits.now = None
-
-    def abort(self, message: str) -> None:
-        abort_job(message)
 
     def free(self) -> None:
         """Collective: give the duplicate back, and first what plans have kept."""
