@@ -5,6 +5,8 @@ descriptors. So ranks need no set-up. It works before MPI starts and while it en
 
 The ranks of a host are the processes with the same parent, which is the launcher. Ranks that something in between has
 started (``mpirun sh -c ...``) do not see each other.
+
+A rank that is stopped does not hear of an abort, so ``abort_job`` ends it first.
 """
 
 import contextlib
@@ -67,7 +69,7 @@ class Notice:
             os.pwrite(self.descriptor, notice[:NOTICE_BYTES].ljust(NOTICE_BYTES), 0)
 
     def farewell(self) -> None:
-        """Before this rank aborts the job: one that is stopped does not hear of it, and some launchers wait for it."""
+        """Before this rank aborts the job: end those that are stopped, for which some launchers would wait."""
         self.post(waits=FAREWELL)
         for other in self.neighbours():
             if other.stopped:
