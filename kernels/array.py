@@ -26,11 +26,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 def library_of(array: Array) -> str:
-    """The name of the library whose array this is.
-
-    >>> library_of(np.zeros(3))
-    'numpy'
-    """
+    """The name of the library whose array this is: ``numpy``, say."""
     return type(array).__module__.partition(".")[0]
 
 

@@ -25,7 +25,7 @@ def packer(tensors: Sequence[Array], views: Sequence[Array], *, scale: float = 1
 
     Args:
         tensors: arrays of any floating types; on a GPU they must be contiguous.
-        views: of the same shapes, of one type; the ones that the bucket has between them are not touched.
+        views: of the same shapes, and of one type; what the bucket has between them is not touched.
         scale: multiplied in fp32 (in fp64 where one side is fp64) before the cast.
 
     Raises:

@@ -8,6 +8,7 @@ is as good as the device's: a kernel reads it over the bus.
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cupy
@@ -113,15 +114,10 @@ def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
     return copy
 
 
-class StreamEvent:
+def event() -> SimpleNamespace:
     """An event of CUDA, without a clock."""
-
-    def __init__(self) -> None:
-        event = cupy.cuda.Event(disable_timing=True)
-        self.record, self.synchronize, self.done = event.record, event.synchronize, lambda: bool(event.done)
-
-
-event = StreamEvent
+    made = cupy.cuda.Event(disable_timing=True)
+    return SimpleNamespace(record=made.record, synchronize=made.synchronize, done=lambda: bool(made.done))
 
 
 def allocate(nbytes: int) -> Array:

@@ -42,16 +42,23 @@ unpacker = packer
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
-    block = BLOCK if optimizer.scope == "element" else values.size
+    """The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well."""
+    wide = compute_dtype(values.dtype)
+    block = BLOCK if optimizer.scope == "element" else max(1, values.size)
 
-    def update_all(optimizer: Optimizer, iteration: int, scale: float) -> None:
-        if (
-            not update(values, grads, state, partial(optimizer.update, iteration), scale, block=block)
-            and finite is not None
-        ):
-            finite[...] = False
+    def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
+        for span in spans(values.size, block):
+            narrow = values[span]
+            value = narrow.astype(wide, copy=False)
+            scaled = np.empty_like(value)
+            copy_scaled(scaled, grads[span], scale)
+            if finite is not None and not np.isfinite(scaled).all():  # the formula overwrites it
+                finite[...] = False
+            optimizer.update(iteration, value, scaled, [array[span] for array in state])
+            if value is not narrow:
+                narrow[...] = value
 
-    return update_all
+    return update
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Step:
@@ -64,7 +71,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     scratch = np.empty((2, min(dst.size, COMBINE_BLOCK)), wide)
     arrays = [flat(array) for array in (dst, *terms)]
     blocks = ([array[span] for array in arrays] for span in spans(dst.size, COMBINE_BLOCK))
-    return partial(run_all, [step for place, *block in blocks for step in steps_of(combine, place, block, scratch)])
+    return partial(run_all, [step for target, *block in blocks for step in steps_of(combine, target, block, scratch)])
 
 
 def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
@@ -129,25 +136,3 @@ def copy_scaled(dst: Array, src: Array, scale: float) -> None:
             np.copyto(dst, src, casting="unsafe")
         else:
             np.multiply(src, dtype.type(scale), out=dst, dtype=dtype, casting="unsafe")
-
-
-def update(
-    values: Array, grads: Array, state: Sequence[Array], formula: Callable[..., object], scale: float, *, block: int
-) -> bool:
-    """Apply an optimiser's formula to blocks of flat arrays: values and state change, grads are only read.
-
-    The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well. Returns whether all gradients,
-    times ``scale``, were finite.
-    """
-    wide = compute_dtype(values.dtype)
-    finite = True
-    for span in spans(values.size, block):
-        narrow = values[span]
-        value = narrow.astype(wide, copy=False)
-        scaled = np.empty_like(value)
-        copy_scaled(scaled, grads[span], scale)
-        finite &= bool(np.isfinite(scaled).all())  # the block is in the cache, and the formula overwrites it
-        formula(value, scaled, [array[span] for array in state])
-        if value is not narrow:
-            narrow[...] = value
-    return finite

@@ -57,12 +57,21 @@ OVERRIDES = {
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
     """Try it in a child process (or in ``command``), on the GPU that this process uses. Never hangs, leaves no child.
 
-    Raises:
-        OSError, ValueError: it cannot be started; there is no GPU.
+    What goes wrong is an answer, too: if this rank raised, the others would wait for ever.
     """
-    if command is None:
-        module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
-        command = (sys.executable, "-m", module, str(current_gpu().number), str(limit_s))
+    try:
+        if command is None:
+            module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
+            command = (sys.executable, "-m", module, str(current_gpu().number), str(limit_s))
+        return outcome(*run_alone(command, timeout_s))
+    except subprocess.TimeoutExpired:
+        return DeviceMemory(False, f"the probe did not end within {timeout_s:g} s")
+    except Exception as error:
+        return DeviceMemory(False, f"the probe could not be run: {error}")
+
+
+def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
+    """The exit status and the output of a process that is no rank of this job, and ends with all that it started."""
     with tempfile.TemporaryFile() as output:  # a pipe would be held open by whatever the child left behind
         child = subprocess.Popen(
             command,
@@ -74,15 +83,13 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Dev
         )
         try:
             child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return DeviceMemory(False, f"the probe did not end within {timeout_s:g} s")
         finally:
             if child.returncode is None:  # also after Ctrl-C
                 os.killpg(child.pid, signal.SIGKILL)
                 with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver: nothing ends it now
                     child.wait(5)
         output.seek(0)
-        return outcome(child.returncode, output.read().decode(errors="replace"))
+        return child.returncode, output.read().decode(errors="replace")
 
 
 def outcome(status: int, output: str) -> DeviceMemory:
@@ -121,7 +128,7 @@ def decide(
     answer: DeviceMemory | None = None
     if override == "auto":
         host = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        answer = attempt(probing) if host.Get_rank() == 0 else None
+        answer = probing() if host.Get_rank() == 0 else None
         host.Free()
     return decision(comm.allgather((override, MPI.Get_processor_name(), answer)))
 
@@ -132,14 +139,6 @@ def built_for(array: Array, comm: MPI.Intracomm, *, taken: bool) -> bool:
     Messages need only a UCX that knows CUDA. Reductions crash if MPI itself was built without CUDA.
     """
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
-
-
-def attempt(probing: Callable[[], DeviceMemory]) -> DeviceMemory:
-    """Probe, and return any error as a failed probe: if this rank raised, the others would wait for ever."""
-    try:
-        return probing()
-    except Exception as error:
-        return DeviceMemory(False, f"the probe could not be run: {error}")
 
 
 def decision(answers: Sequence[tuple[str, str, DeviceMemory | None]]) -> DeviceMemory:

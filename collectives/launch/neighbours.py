@@ -5,6 +5,8 @@ descriptors. So ranks need no set-up. It works before MPI starts and while it en
 
 The ranks of a host are the processes with the same parent, which is the launcher. Ranks that something in between has
 started (``mpirun sh -c ...``) do not see each other.
+
+A rank that is stopped does not hear of an abort, so ``abort_job`` ends it first.
 """
 
 import contextlib
@@ -12,12 +14,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dear_mpi.collectives.launch.launcher import Launch, launch_of, status_of
+from dear_mpi.collectives.launch.launcher import OVER, Launch, launch_of, status_of
 from dear_mpi.collectives.program.errors import name_ranks
 
 NAME = "dear-mpi-notice"
@@ -29,17 +31,16 @@ IDLE = "waits for no other rank: it computes, sleeps or is elsewhere"
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, this one included. ``place`` is how far it has come, ``waits`` for what it waits ("" for nothing)."""
+    """A rank, this one included. ``progress`` is how far it has come, ``waits`` for what it waits ("" for nothing)."""
 
     rank: int
     process: int | None = None  # None: a thread
     stopped: bool = False
-    place: tuple[int, ...] = ()
+    progress: tuple[int, ...] = ()
     waits: str = ""
 
-    @property
-    def name(self) -> str:
-        return "a thread" if self.process is None else f"process {self.process}"
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({'a thread' if self.process is None else f'process {self.process}'})"
 
     def kill(self) -> None:
         if self.process is not None:
@@ -62,13 +63,13 @@ class Notice:
             self.descriptor = os.memfd_create(NAME)
             self.post()
 
-    def post(self, place: tuple[int, ...] = (), waits: str = "") -> None:
+    def post(self, progress: tuple[int, ...] = (), waits: str = "") -> None:
         if self.descriptor is not None:
-            notice = f"{json.dumps([self.process, place])}\n{waits}".encode(errors="replace")
+            notice = f"{json.dumps([self.process, progress])}\n{waits}".encode(errors="replace")
             os.pwrite(self.descriptor, notice[:NOTICE_BYTES].ljust(NOTICE_BYTES), 0)
 
-    def part(self) -> None:
-        """Before this rank aborts the job: one that is stopped does not hear of it, and some launchers wait for it."""
+    def farewell(self) -> None:
+        """Before this rank aborts the job: end those that are stopped, for which some launchers would wait."""
         self.post(waits=FAREWELL)
         for other in self.neighbours():
             if other.stopped:
@@ -83,22 +84,16 @@ class Notice:
     def neighbours(self) -> list[Neighbour]:
         """The ranks of this host that can be seen, in their order."""
         found = list[Neighbour]()
-        for folder in Path("/proc").glob("[0-9]*"):
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError):  # it has just ended, or belongs to another user
-                found.extend(self.seen(folder))
+                status = status_of(process)
+                if status.parent != str(self.launcher) or status.state in OVER:
+                    continue
+                launch, (writer, progress, waits) = launch_in(process), read_notice(process)
+                # The sentinel of a rank that is gone, adopted by the launcher, has the notice of that rank.
+                if launch.launcher != "none" and writer in (None, int(process.name)):
+                    found.append(Neighbour(launch.rank, int(process.name), status.state in "Tt", progress, waits))
         return sorted(found, key=lambda neighbour: neighbour.rank)
-
-    def seen(self, process: Path) -> Iterator[Neighbour]:
-        """A process, if it is a rank of this job."""
-        status = status_of(process)
-        if status.parent != str(self.launcher) or status.over:
-            return
-        launch = launch_in(process)
-        if launch.launcher != "none":
-            writer, place, waits = read_notice(process)
-            if writer not in (None, int(process.name)):
-                return  # the sentinel of a rank that is gone, adopted by the launcher
-            yield Neighbour(launch.rank, int(process.name), status.stopped, place, waits)
 
 
 def launch_in(process: Path) -> Launch:
@@ -117,8 +112,8 @@ def read_notice(process: Path) -> tuple[int | None, tuple[int, ...], str]:
 
 def notice_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
     head, _, waits = content.decode(errors="ignore").partition("\n")  # the last character may be cut
-    process, place = json.loads(head or "[null, []]")
-    return process, tuple(place), waits.rstrip()
+    process, progress = json.loads(head or "[null, []]")
+    return process, tuple(progress), waits.rstrip()
 
 
 @cache
@@ -131,7 +126,7 @@ def abort_job(message: str) -> None:
     """Say why, and end all ranks. MPI is started if it has not been: the others may wait for it there."""
     print(message, file=sys.stderr, flush=True)
     try:
-        own_notice().part()
+        own_notice().farewell()
     finally:
         from mpi4py import MPI
 
@@ -143,20 +138,20 @@ def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False)
 
     >>> blame([Neighbour(0, waits="a message"), Neighbour(1, 7, stopped=True)], 2)
     'rank 1 (process 7) is stopped'
-    >>> blame([Neighbour(0, place=(5, 2), waits="rank 2"), Neighbour(1, 7)], 3)
+    >>> blame([Neighbour(0, progress=(5, 2), waits="rank 2"), Neighbour(1, 7)], 3)
     'rank 1 (process 7) waits for no other rank: it computes, sleeps or is elsewhere; rank 2 cannot be seen from here'
-    >>> blame([Neighbour(0, place=(5, 2), waits="rank 1"), Neighbour(1, place=(5, 0), waits="rank 0")], 2)
+    >>> blame([Neighbour(0, progress=(5, 2), waits="rank 1"), Neighbour(1, progress=(5, 0), waits="rank 0")], 2)
     'all wait, rank 1 at the earliest point: for rank 0'
     >>> blame([Neighbour(0, waits="rank 1")], 2, one_host=True)
     'rank 1 is gone'
     """
-    stopped = [f"rank {other.rank} ({other.name}) is stopped" for other in neighbours if other.stopped]
-    idle = [f"rank {other.rank} ({other.name}) {IDLE}" for other in neighbours if not other.waits]
+    stopped = [f"{other} is stopped" for other in neighbours if other.stopped]
+    idle = [f"{other} {IDLE}" for other in neighbours if not other.waits]
     unseen = sorted(set(range(size)) - {other.rank for other in neighbours})
     gone = [f"rank {rank} is gone" for rank in unseen if one_host]
     said = gone or stopped or idle
     if neighbours and not said:
-        first = min(neighbours, key=lambda other: other.place)
+        first = min(neighbours, key=lambda other: other.progress)
         said = [f"all {'in sight ' if unseen else ''}wait, rank {first.rank} at the earliest point: for {first.waits}"]
     if unseen and not gone:
         said.append(f"{name_ranks(unseen)} cannot be seen from here")

@@ -64,7 +64,7 @@ class Sentinel:
                 continue  # it waits for no other rank: the others speak
             say(f"stall: rank {self.rank} has waited {after_s:g} s for {WAITS[state]}; {notice.blame()}")
             if abort:
-                notice.part()
+                notice.farewell()
                 with contextlib.suppress(OSError):  # it has just ended
                     os.kill(self.pid, signal.SIGTERM)
         # All ranks die when one does, and launchers need a moment: the first to die is to blame, unless it meant to.

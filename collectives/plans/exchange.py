@@ -77,8 +77,8 @@ class Exchange:
         under_way.discard(self)
         self.messages.free()
 
-    def place(self) -> tuple[int, ...]:
-        return (self.number, *self.messages.place())
+    def progress(self) -> tuple[int, ...]:
+        return (self.number, *self.messages.progress())
 
     def waits_for(self) -> str:
         message = self.messages.waits_for()

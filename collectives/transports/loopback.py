@@ -8,19 +8,17 @@ import itertools
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
 from dear_mpi.collectives.launch.neighbours import Neighbour, blame
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.program.lanes import Lane
-from dear_mpi.collectives.transports.transport import OneThread, Request
-from dear_mpi.collectives.transports.waits import Waits
+from dear_mpi.collectives.transports.transport import OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 
@@ -36,8 +34,8 @@ class Hub:
     def __init__(self, size: int, hosts: Sequence[int]) -> None:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
-        self.lanes: dict[tuple[int, int, int], Lane[LoopbackRequest, LoopbackRequest]] = {}  # source, dest, tag
-        self.users: Counter[tuple[int, int, int]] = Counter()  # requests of each lane
+        # By source, dest and tag. A lane lives as long as its requests do.
+        self.lanes: WeakValueDictionary[tuple[int, int, int], Lane[Any, Any]] = WeakValueDictionary()
         self.values: list[Any] = [None] * size
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
@@ -57,7 +55,6 @@ class LoopbackRequest:
         self.hub, self.key, self.data = hub, key, data
         with hub.changed:
             self.lane = hub.lanes.setdefault(key, Lane())
-            hub.users[key] += 1
         self.queue = self.lane.sends if sends else self.lane.receives
         self.active = False
 
@@ -65,8 +62,12 @@ class LoopbackRequest:
         with self.hub.changed:
             self.active = True
             self.queue.append(self)
-            for send, receive in self.lane.meetings():
-                deliver(send, receive)
+            for send, receive in self.lane.meetings():  # the message is copied, and both of its ends are over
+                if send.data.nbytes != receive.data.nbytes:
+                    raise TransportError(f"a message of {send.data.nbytes} B met a receive of {receive.data.nbytes} B")
+                copier(receive.data, send.data)()
+                synchronize(send.data)
+                send.active = receive.active = False
                 self.hub.changed.notify_all()
 
     def Wait(self) -> None:
@@ -79,19 +80,7 @@ class LoopbackRequest:
         return not self.active
 
     def Free(self) -> None:
-        with self.hub.changed:
-            self.hub.users[self.key] -= 1
-            if not self.hub.users[self.key]:  # plans of one tag share a lane
-                del self.hub.users[self.key], self.hub.lanes[self.key]
-
-
-def deliver(send: LoopbackRequest, receive: LoopbackRequest) -> None:
-    """A message is copied, and both of its ends are over."""
-    if send.data.nbytes != receive.data.nbytes:
-        raise TransportError(f"a message of {send.data.nbytes} B met a receive of {receive.data.nbytes} B")
-    copier(receive.data, send.data)()
-    synchronize(send.data)
-    send.active = receive.active = False
+        """Nothing but memory is held."""
 
 
 class LoopbackTransport:
@@ -158,13 +147,13 @@ class LoopbackTransport:
 
 
 class LoopbackNotice:
-    """Where a thread says what it waits for."""
+    """Where a thread says what it waits for, as a process does on its ``Notice``."""
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank
 
-    def post(self, place: tuple[int, ...] = (), waits: str = "") -> None:
-        self.hub.neighbours[self.rank] = Neighbour(self.rank, place=place, waits=waits)
+    def post(self, progress: tuple[int, ...] = (), waits: str = "") -> None:
+        self.hub.neighbours[self.rank] = Neighbour(self.rank, progress=progress, waits=waits)
 
     def blame(self) -> str:
         return blame(self.hub.neighbours, self.hub.size)

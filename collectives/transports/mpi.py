@@ -6,7 +6,6 @@ they are; nothing is copied here.
 
 from __future__ import annotations
 
-import os
 import time
 from array import array
 from collections.abc import Sequence
@@ -17,11 +16,9 @@ from weakref import WeakSet
 from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
-from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
-from dear_mpi.collectives.transports.transport import OneThread, Request
-from dear_mpi.collectives.transports.waits import Meeting, Waits
+from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of
 
 UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed
@@ -39,7 +36,7 @@ class MpiTransport:
             which is found out when the first such buffer is seen (``launch/cuda_aware.py``); then ``name`` says it.
     """
 
-    spins = True
+    spins, abort = True, staticmethod(abort_job)
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
         comm = MPI.Intracomm(comm)  # of mpi4py's own class: the user's may have other methods
@@ -147,9 +144,6 @@ class MpiTransport:
         finally:
             self.waits.now = None
 
-    def abort(self, message: str) -> None:
-        abort_job(message)
-
     def free(self) -> None:
         """Collective: give the duplicate back, and first what plans have kept."""
         for keeper in list(self.kept):
@@ -161,19 +155,3 @@ class MpiTransport:
 def keyval() -> int:
     """The key under which a communicator keeps its transport; freeing the communicator frees the duplicate."""
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, transport: transport.free())
-
-
-def world_communicator() -> MPI.Intracomm:
-    """All processes of the job.
-
-    Raises:
-        RuntimeError: MPI was started for one thread only, while our engine calls it from a second one; or the
-            launcher is another MPI's, so that each process believes to be alone.
-    """
-    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise RuntimeError("MPI's thread level must be at least MPI_THREAD_SERIALIZED, for the engine's thread")
-    launched = launch_of(os.environ).size
-    if MPI.COMM_WORLD.Get_size() == 1 < launched:
-        vendor = MPI.get_vendor()[0]
-        raise RuntimeError(f"{launched} ranks were launched, but {vendor} sees one: mpirun belongs to another MPI")
-    return MPI.COMM_WORLD

@@ -3,7 +3,7 @@
     spin     MPI_Wait            the answer within a microsecond, and a core that other threads cannot use
     sleep    MPI_Test, a nap     the answer within a nap, and the core for compute: of this rank, or of another one
 
-Where more threads than cores want to run, a rank that spins takes the turn of its own layers. The code that makes a
+Where more threads than cores want to run, a rank that spins takes the core of its own layers. The code that makes a
 transport patient says how many threads each rank has; it is decided once, for all messages of plans. Set-up, reports
 and the MPI library's own collectives wait as MPI does.
 """
@@ -15,7 +15,6 @@ import os
 import platform
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -97,13 +96,11 @@ class Crowd:
 
 def crowd_of(transport: Transport, threads: int) -> Crowd:
     """Collective: the most crowded machine of the job, if each rank has so many threads; the same on all ranks."""
-    here: dict[str, list[tuple[int, set[int], Limit | None]]] = defaultdict(list)
-    for name, *known in transport.gather_values((machine(), threads, own_cores(), cgroup_limit())):
-        here[name].append(tuple(known))
-    crowds = [
-        Crowd.of(sum(counts), masks, limits)
-        for counts, masks, limits in (zip(*ranks, strict=True) for ranks in here.values())
-    ]
+    known = transport.gather_values((machine(), threads, own_cores(), cgroup_limit()))
+    crowds = []
+    for here in dict.fromkeys(name for name, *_ in known):
+        counts, masks, limits = zip(*(facts for name, *facts in known if name == here), strict=True)
+        crowds.append(Crowd.of(sum(counts), masks, limits))
     return max(crowds, key=lambda each: each.threads / each.cores)
 
 

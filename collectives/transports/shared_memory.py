@@ -136,10 +136,10 @@ class SharedMemory:
         """Where an array is, if it is in one of this process's blocks."""
         if library_of(array) != "numpy":
             return None
-        place = array.ctypes.data
-        for address, region in self.own.items():
-            if address <= place < address + region.nbytes:
-                return replace(region, start=place - address)
+        address = array.ctypes.data
+        for start, region in self.own.items():
+            if start <= address < start + region.nbytes:
+                return replace(region, start=address - start)
         return None
 
     def view(self, region: Region, like: Array) -> Array:

@@ -33,7 +33,7 @@ class Watchdog:
         self.transport, self.waits, self.after_s, self.abort = transport, transport.waits, after_s, abort
         self.nap_s = min(1.0, after_s / LOOKS)
         self.over = threading.Event()
-        self.place: tuple[int, ...] = ()
+        self.progress: tuple[int, ...] = ()
         self.waited_s = 0.0
         self.thread = threading.Thread(target=self.watch, name="watchdog", daemon=True)
 
@@ -45,20 +45,20 @@ class Watchdog:
         """Naps are counted, not the clock: while this process is stopped, no time passes for it."""
         now, number = self.waits.now, self.waits.number
         try:
-            place, what = ((), "") if now is None else (now.place() or (number,), now.waits_for())
+            progress, what = ((), "") if now is None else (now.progress() or (number,), now.waits_for())
         except Exception:  # it has moved while it was read
-            place, what = (), ""
-        if place != self.place or not what:
+            progress, what = (), ""
+        if progress != self.progress or not what:
             if self.waited_s > 0:
                 self.waits.notice.post()
             if self.waited_s >= self.after_s:
                 self.say(f"goes on after {self.waited_s:.3g} s")
-            self.place, self.waited_s = place, 0.0
+            self.progress, self.waited_s = progress, 0.0
             return
         before, self.waited_s = self.waited_s, self.waited_s + self.nap_s
-        what = f"{what}, collective {place[0]}"
+        what = f"{what}, collective {progress[0]}"
         if before == 0:
-            self.waits.notice.post(place, what)
+            self.waits.notice.post(progress, what)
         if before < self.after_s <= self.waited_s:
             self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.notice.blame()}")
             if self.abort:

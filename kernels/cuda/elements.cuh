@@ -1,7 +1,7 @@
 // What the kernels of this folder share: number formats and arithmetic, vectors of 16 bytes, the walk over a block's
 // elements, and the tables of a launch.
 //
-// No header is included, so nvcc, NVRTC (which CuPy calls) and a host compiler behind tests/shim all take this text.
+// No header is included, so nvcc, NVRTC (which CuPy calls) and a host compiler with tests/shim all take this text.
 // Every result has the bits of kernels/reference.py. Compile with --fmad=false for that: a product that is contracted
 // into the following sum is rounded once less.
 

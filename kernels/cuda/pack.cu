@@ -12,7 +12,7 @@
 
 struct Tensor {
     void* tensor;
-    void* bucket;    // its place in the bucket
+    void* bucket;    // where it is in the bucket
     long long kind;  // of `tensor`
 };
 

@@ -10,7 +10,6 @@ import pytest
 
 from dear_mpi.collectives.launch.cuda_aware import (
     DeviceMemory,
-    attempt,
     decision,
     probe,
 )
@@ -92,7 +91,7 @@ def test_a_probe_that_leaves_a_process_behind_does_not_hang(tmp_path):
 
 def test_a_probe_that_cannot_be_started(tmp_path):
     command = str(tmp_path / "none")
-    found = attempt(lambda: probe(command=[command]))
+    found = probe(command=[command])
     assert found == DeviceMemory(False, f"the probe could not be run: [Errno 2] No such file or directory: {command!r}")
 
 
@@ -110,7 +109,7 @@ def test_children_run_nothing_from_the_working_directory(monkeypatch, tmp_path):
 def test_without_cupy_nothing_is_started(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert attempt(probe).why.startswith("the probe could not be run: CuPy is not installed (pip install cupy-")
+    assert probe().why.startswith("the probe could not be run: CuPy is not installed (pip install cupy-")
 
 
 GPUS = {
@@ -175,13 +174,6 @@ def test_ranks_that_ask_for_different_things():
 def test_an_unknown_override():
     with pytest.raises(ArgumentError, match="device_memory 'stagd' is unknown: did you mean 'staged'"):
         decision([("stagd", "a", None)] * 2)
-
-
-def test_an_attempt_never_raises():
-    def probing():
-        raise OSError("on purpose")
-
-    assert attempt(probing) == DeviceMemory(False, "the probe could not be run: on purpose")
 
 
 def test_the_real_child_fails_in_words():

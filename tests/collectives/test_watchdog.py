@@ -143,7 +143,7 @@ def test_repeated_short_waits_are_no_stall(said):
 
 def test_the_rank_that_is_behind_is_blamed_where_all_wait():
     places = [(7, 3), (7, 1), (8, 0)]
-    ranks = [Neighbour(rank, place=place, waits=f"message {rank}") for rank, place in enumerate(places)]
+    ranks = [Neighbour(rank, progress=place, waits=f"message {rank}") for rank, place in enumerate(places)]
     assert blame(ranks, 4) == (
         "all in sight wait, rank 1 at the earliest point: for message 1; rank 3 cannot be seen from here"
     )
