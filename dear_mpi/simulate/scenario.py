@@ -14,8 +14,8 @@ from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.network import Wires
 from dear_mpi.simulate.pace import Jitter, Pace, parse_jitter, parse_straggler
+from dear_mpi.simulate.prices.on_topology import PricesOnTopology
 from dear_mpi.simulate.prices.prices import Prices
-from dear_mpi.simulate.prices.replayed import Replayed
 from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, predict
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.foresight import portions_of
@@ -55,7 +55,7 @@ class Scenario:
         if settings.update_s is not None:
             model = replace(model, update_s=check_seconds("update_s", settings.update_s))
         hosts = wires.network.hosts or tuple(range(ranks))
-        kind = Prices if wires.topology is None else partial(Replayed, topology=wires.topology)
+        kind = Prices if wires.topology is None else partial(PricesOnTopology, topology=wires.topology)
         prices = kind(wires.network, ranks, default_segment(hosts), model.layout.itemsize)
         straggler = None if settings.straggler is None else parse_straggler(settings.straggler, ranks)
         return cls(settings, algorithm, source, model, wires, prices, Pace(ranks, straggler=straggler))
