@@ -87,13 +87,13 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
     """The cost of each plan on all ranks, in pieces as it cuts them; what is alike is asked for once."""
 
     @cache
-    def found(algorithm: str, collective: str, hosts: tuple[int, ...], pieces: int, count: int, itemsize: int) -> Cost:
+    def found(algorithm: str, collective: str, hosts: tuple[int, ...], pieces: int, elements: tuple[int, int]) -> Cost:
         written = programs(algorithm, collective, len(hosts), hosts=hosts, pieces=pieces)
-        return cost(written, count, itemsize, network)
+        return cost(written, *elements, network)
 
     for plan in plans:
         x, pieces = plan.call.x, -(-plan.call.x.nbytes // plan.segment_bytes)
-        yield found(plan.algorithm, plan.call.collective, tuple(plan.transport.hosts), pieces, x.size, x.itemsize)
+        yield found(plan.algorithm, plan.call.collective, tuple(plan.transport.hosts), pieces, (x.size, x.itemsize))
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
