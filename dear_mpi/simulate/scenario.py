@@ -11,8 +11,8 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.compute import Source
 from dear_mpi.simulate.contention import Contention
+from dear_mpi.simulate.machine import Machine
 from dear_mpi.simulate.model import Model
-from dear_mpi.simulate.network import Wires
 from dear_mpi.simulate.pace import Jitter, Pace, parse_jitter, parse_straggler
 from dear_mpi.simulate.prices.on_topology import PricesOnTopology
 from dear_mpi.simulate.prices.prices import Prices
@@ -40,12 +40,12 @@ class Scenario:
     algorithm: str
     source: Source
     model: Model
-    wires: Wires
+    machine: Machine
     prices: Prices
     pace: Pace
 
     @classmethod
-    def of(cls, settings: Settings, algorithm: str, name: str, wires: Wires, ranks: int) -> Scenario:
+    def of(cls, settings: Settings, algorithm: str, name: str, machine: Machine, ranks: int) -> Scenario:
         """
         Raises:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
@@ -54,17 +54,17 @@ class Scenario:
         model = source.model(name, ranks=ranks, wire=settings.wire or settings.route.wire, parts=settings.accumulate)
         if settings.update_s is not None:
             model = replace(model, update_s=check_seconds("update_s", settings.update_s))
-        hosts = wires.network.hosts or tuple(range(ranks))
-        kind = Prices if wires.topology is None else partial(PricesOnTopology, topology=wires.topology)
-        prices = kind(wires.network, ranks, default_segment(hosts), model.layout.itemsize)
+        hosts = machine.network.hosts or tuple(range(ranks))
+        kind = Prices if machine.topology is None else partial(PricesOnTopology, topology=machine.topology)
+        prices = kind(machine.network, ranks, default_segment(hosts), model.layout.itemsize)
         straggler = None if settings.straggler is None else parse_straggler(settings.straggler, ranks)
-        return cls(settings, algorithm, source, model, wires, prices, Pace(ranks, straggler=straggler))
+        return cls(settings, algorithm, source, model, machine, prices, Pace(ranks, straggler=straggler))
 
     @property
     def contention(self) -> Contention:
         """Between messages and updates."""
         given = self.settings.contention
-        return self.wires.contention if given is None else given
+        return self.machine.contention if given is None else given
 
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """See that a schedule can be simulated with this fusion.
@@ -170,7 +170,7 @@ class Scenario:
             "route": settings.route.name,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
-            **self.wires.row(),
+            **self.machine.row(),
             "compute": str(self.source),
             "compute_origin": self.source.origin,
             "update_s_per_element": self.model.update_s,
@@ -194,7 +194,7 @@ class Scenario:
 
     def rewired(self, **factors: float) -> Scenario:
         """The same with costs of the network times a factor."""
-        network = self.wires.network
+        network = self.machine.network
         for name, factor in factors.items():
             between = network.between
             between = None if between is None else replace(between, **{name: factor * getattr(between, name)})

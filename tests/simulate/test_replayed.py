@@ -64,9 +64,9 @@ def places(monkeypatch):
     ],
 )
 def test_a_network_is_a_topology_and_a_link(text, topology):
-    wires = read_network(text, 64)
-    assert (wires.topology, wires.text, wires.origin) == (topology, text, "replayed")
-    assert wires.network == read_network("8gbit,5us", 64).network
+    machine = read_network(text, 64)
+    assert (machine.topology, machine.text, machine.origin) == (topology, text, "replayed")
+    assert machine.network == read_network("8gbit,5us", 64).network
 
 
 def test_a_latency_may_be_left_out_and_other_networks_have_no_topology():

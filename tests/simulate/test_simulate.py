@@ -12,8 +12,8 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.simulate.bench_rows import fitted
 from dear_mpi.simulate.contention import Contention, contention_of, parse_stall
+from dear_mpi.simulate.machine import fitted
 from dear_mpi.simulate.network import PRESETS, read_network
 from dear_mpi.simulate.remedies import remedies
 from dear_mpi.simulate.run import check_schedule
@@ -52,7 +52,7 @@ def simulated(**settings):
 
 def test_sequential_is_compute_and_all_reduces_one_after_the_other():
     (found,) = simulated(schedules=("sequential",), fusions=("25MB",))
-    network, buckets = found.scenario.wires.network, found.prediction.buckets
+    network, buckets = found.scenario.machine.network, found.prediction.buckets
     ring = programs("ring", "all_reduce", 8)
     communication_s = sum(cost(ring, bucket.count, 4, network).time_s for bucket in buckets)
     assert found.row["iteration_s"] == pytest.approx(0.15 + communication_s)
