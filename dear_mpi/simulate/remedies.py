@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dear_mpi.simulate.parts import TIE
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.sweep import Simulated
+from dear_mpi.simulate.tally import TIE
 from dear_mpi.training.schedules import SCHEDULES, Schedule, find_schedules
 
 Change = Callable[[], float]  # seconds of an iteration with it

@@ -12,7 +12,7 @@ import numpy as np
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.model import Model
-from dear_mpi.simulate.parts import Parts, Tally
+from dear_mpi.simulate.tally import Breakdown, Tally
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, of_rank
@@ -34,7 +34,7 @@ REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(Parts):
+class Prediction(Breakdown):
     """Iterations of one schedule, in seconds.
 
     Attributes:
@@ -111,15 +111,15 @@ def predict(
     for _ in range(round_up(iterations, route.period)):
         trainer.one()
         tally.add()
-    parts = tally.parts()
+    mean = tally.breakdown()
     sent = priced(route, price)
     network_s = {each: sum(sent(each, bucket) for bucket in buckets) for each in schedule.collectives}
     found = Prediction(
-        **vars(parts),
+        **vars(mean),
         schedule=name,
         fusion=fusion,
         buckets=buckets,
-        bound_s=float(schedule.least(parts.forward_s, parts.backward_s, network_s, model.parts)),
+        bound_s=float(schedule.least(mean.forward_s, mean.backward_s, network_s, model.parts)),
         network_s=network_s,
         run=run_of(trainer.virtual.log, name, model.names, ranks) if traced else None,
     )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dear_mpi.models.paper_models import Module
 from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.model import Model, synthetic_model
-from dear_mpi.simulate.pace import Pace
 from dear_mpi.simulate.run import predict
+from dear_mpi.simulate.uneven import straggling
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
 
@@ -76,7 +76,7 @@ def random_setting(number):
         iterations=2,
         loss_s=rng.choice((0.0, 0.05)),
         contention=rng.choice((None, None, None, parse_stall("80%"))),
-        compute=Pace(2, straggler=rng.choice((None, None, None, (1, 1.7)))),
+        compute=straggling(rng.choice((None, None, None, "1:1.7")), 2),
     )
 
 

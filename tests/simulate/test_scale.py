@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from dear_mpi.simulate import run
-from dear_mpi.simulate.pace import Pace
 from dear_mpi.simulate.prices import stand_ins
 from dear_mpi.simulate.prices.columns import Columns
 from dear_mpi.simulate.prices.lockstep import Lockstep
@@ -96,7 +95,7 @@ def test_each_hook_is_called_once_for_each_layer_and_iteration():
     price = counting(lambda collective, bucket: 1e-3, calls, "price")
     (found,) = simulated(models=MODELS[:1], ranks=(4,), schedules=("dear",))
     model = found.scenario.model
-    predicted = run.predict(model, "dear", kind, "25MB", lambda buckets: price, iterations=2, compute=Pace(4))
+    predicted = run.predict(model, "dear", kind, "25MB", lambda buckets: price, iterations=2)
     layers, buckets, iterations = len(model.names), len(predicted.buckets), WARM + 2
     assert [calls[name] for name in HOOKS] == [*[layers * iterations] * 4, iterations]
     assert calls["price"] == 2 * buckets * (iterations + 1), "each start of both collectives, and the sum for the bound"
