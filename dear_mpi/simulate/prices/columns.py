@@ -22,8 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.sharing import TIE
+from dear_mpi.collectives.program.network import TIE, Network
 from dear_mpi.collectives.program.simulation import Number, Simulation
 from dear_mpi.kernels.array import Array
 from dear_mpi.simulate.prices.stand_ins import StandIns

@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.network import Network, Side
 from dear_mpi.collectives.program.program import Receive, Send, Step
-from dear_mpi.collectives.program.sharing import Side
 from dear_mpi.kernels.array import Array
 from dear_mpi.simulate.prices.stand_ins import StandIns
 
