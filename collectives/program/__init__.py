@@ -5,10 +5,9 @@ contract.py   what each collective promises
 partition.py  which part of a buffer belongs to which rank
 replay.py     runs programs on symbols; verify.py proves them by it
 lanes.py      matches sends with receives
-network.py    what messages and sums cost, and the ports of ranks and hosts
+network.py    what messages and sums cost, the ports of ranks and hosts, and how messages that meet share them
 cost.py       what programs cost on it: the model
 simulation.py runs them on it, event by event
-sharing.py    divides ports among the messages that meet there
 trace.py      writes them for SimGrid, which does the same in its own way
 user_file.py  what users write in files of their own
 errors.py     what can go wrong

@@ -3,7 +3,7 @@
 The model. Every rank has a port, and every host one port to the network, each with two directions. A message begins
 when both its ends are in their step, as large messages of MPI libraries do (rendezvous). Alpha later it moves: b bytes
 take b beta, if the outgoing side of one port and the incoming side of the other are theirs alone. Messages that meet at
-a port share it fairly (``sharing.py``): that is contention. A message that has arrived takes b gamma of the rank that
+a port share it fairly (``network.py``): that is contention. A message that has arrived takes b gamma of the rank that
 combines it. Messages inside a host use the ports of the ranks. Messages between hosts use the ports of the hosts, which
 the ranks of a host share, with an alpha and beta of their own. A rank enters a step when all messages of its previous
 one, sent and received, are there. For the ring this gives the closed forms in ``algorithms/ring.py``; for the naive

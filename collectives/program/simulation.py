@@ -19,16 +19,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.lanes import Lane
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.network import TIE, Network, Side, connected, fair_rates
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.sharing import TIE, Side, connected, fair_rates
 
 Number: TypeAlias = Any
 """Seconds or bytes: a float or an int here, in ``dear_mpi/simulate/prices/columns.py`` one for each of many sizes."""
 
 
 @dataclass
-class Rank:
+class Progress:
     """Where one rank is."""
 
     program: Program
@@ -40,7 +39,7 @@ class Rank:
 
 
 @dataclass(eq=False, slots=True)
-class Event:
+class Due:
     """What happens at a time, unless it is called off."""
 
     time_s: Number
@@ -70,7 +69,7 @@ class Flow:
     queue: deque[Message] = field(default_factory=deque)  # the first is on the move, the others wait for that
     rate: float = 1.0  # the part of its ports that it has
     over_s: Number = 0.0  # when the first message of the queue is over, at this rate
-    look: Event | None = None  # at this flow, and at the flows connected with it
+    look: Due | None = None  # at this flow, and at the flows connected with it
 
 
 class Simulation:
@@ -80,11 +79,11 @@ class Simulation:
 
     def __init__(self, programs: Sequence[Program], offsets: Sequence[int], network: Network) -> None:
         self.offsets, self.network = offsets, network
-        self.ranks = [Rank(program) for program in programs]
+        self.ranks = [Progress(program) for program in programs]
         self.flows: dict[tuple[int, int], Flow] = {}  # by receiver and sender
         self.moving: dict[Side, dict[Flow, None]] = defaultdict(dict)
         self.changed: dict[Side, list[Number]] = defaultdict(list)  # when flows came or went
-        self.events: list[tuple[float, int, Event]] = []
+        self.events: list[tuple[float, int, Due]] = []
         self.numbers = itertools.count()
         self.start_s: Number = 0.0
 
@@ -106,8 +105,8 @@ class Simulation:
         """
         return max(times_s)
 
-    def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Event:
-        event = Event(time_s, what, arguments)
+    def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Due:
+        event = Due(time_s, what, arguments)
         heapq.heappush(self.events, (self.key(time_s), next(self.numbers), event))
         return event
 

@@ -11,7 +11,6 @@ The update is SGD without momentum, of as many fp32 parameters as the buffer of 
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -25,58 +24,44 @@ from dear_mpi.kernels.optimizers import SGD
 ITEM_BYTES = 4
 
 
-@dataclass(frozen=True)
-class Delays:
-    """Seconds, medians over turns: how much longer a collective takes on its slowest rank when it runs together with an
-    update, and how long that update takes, alone and together with it, in the mean over ranks."""
+def delays(run: Callable[[], object], nbytes: int, transport: Transport, turns: int) -> dict[str, float]:
+    """Collective: run a prepared collective of so many bytes and an update, alone and together.
 
-    delay_s: float
-    update_s: float
-    update_beside_s: float
-
-
-class Beside:
-    """Collective: runs a collective and an update, alone and together.
-
-    Args:
-        run: the collective, prepared.
-        nbytes: of its buffer.
+    Returns:
+        What a row has of it, medians over so many turns after one that does not count, in us: how much longer the
+        collective takes on its slowest rank together with the update; and how long the update takes, alone and
+        together with it, in the mean over ranks.
     """
+    count, optimizer = max(1, nbytes // ITEM_BYTES), SGD(lr=0.01)
+    update = partial(updater(np.zeros(count, "f4"), np.ones(count, "f4"), [], optimizer), optimizer, 1, 1.0)
+    with ThreadPoolExecutor(1) as thread:
+        mine = [turn(run, update, thread, transport) for _ in range(1 + turns)][1:]
+    ranks = np.array(transport.gather_values(mine))
+    together_s, alone_s = ranks[:, :, :2].max(axis=0).T
+    update_s, update_beside_s = ranks[:, :, 2:].mean(axis=0).T
+    found_s = {"delay_us": together_s - alone_s, "update_us": update_s, "update_beside_us": update_beside_s}
+    return {name: 1e6 * median(seconds.tolist()) for name, seconds in found_s.items()}
 
-    def __init__(self, run: Callable[[], object], nbytes: int, transport: Transport) -> None:
-        self.run, self.transport = run, transport
-        count, optimizer = max(1, nbytes // ITEM_BYTES), SGD(lr=0.01)
-        apply = updater(np.zeros(count, "f4"), np.ones(count, "f4"), [], optimizer)
-        self.update = partial(apply, optimizer, 1, 1.0)
 
-    def measure(self, turns: int) -> Delays:
-        """So many turns, after one that does not count."""
-        with ThreadPoolExecutor(1) as thread:
-            mine = [self.turn(thread) for _ in range(1 + turns)][1:]
-        ranks = np.array(self.transport.gather_values(mine))
-        together_s, alone_s = ranks[:, :, :2].max(axis=0).T
-        update_s, update_beside_s = ranks[:, :, 2:].mean(axis=0).T
-        return Delays(*(median(each.tolist()) for each in (together_s - alone_s, update_s, update_beside_s)))
+def turn(
+    run: Callable[[], object], update: Callable[[], object], thread: ThreadPoolExecutor, transport: Transport
+) -> tuple[float, float, float, float]:
+    """Seconds on this rank: of the collective with an update beside it, and alone; of the update alone, and with the
+    collective beside it."""
+    update_beside_s: list[float] = []
 
-    def turn(self, thread: ThreadPoolExecutor) -> tuple[float, float, float, float]:
-        """Seconds on this rank: of the collective with an update beside it, and alone; of the update alone, and with
-        the collective beside it."""
-        update_s = self.seconds(self.update)
-        alone_s = self.seconds(lambda: thread.submit(self.run).result())
-        update_beside_s: list[float] = []
+    def together() -> None:
+        running = thread.submit(run)
+        begin = perf_counter()
+        update()
+        update_beside_s.append(perf_counter() - begin)
+        running.result()
 
-        def together() -> None:
-            running = thread.submit(self.run)
-            begin = perf_counter()
-            self.update()
-            update_beside_s.append(perf_counter() - begin)
-            running.result()
-
-        return self.seconds(together), alone_s, update_s, update_beside_s[0]
-
-    def seconds(self, call: Callable[[], object]) -> float:
-        """Of a call that all ranks begin at once."""
-        self.transport.barrier()
+    def seconds(call: Callable[[], object]) -> float:
+        transport.barrier()
         begin = perf_counter()
         call()
         return perf_counter() - begin
+
+    update_s, alone_s = seconds(update), seconds(lambda: thread.submit(run).result())
+    return seconds(together), alone_s, update_s, update_beside_s[0]

@@ -204,4 +204,4 @@ def at_size(
     delays = interleaved.delays(turns) if settings.beside else {}
     interleaved.free()
     summed = {key: sum((block[key] for block in found[1:]), found[0][key]) for key in found[0]}
-    return {key: replace(samples, delays=delays.get(key)) for key, samples in summed.items()}, left_out
+    return {key: replace(samples, delays=delays.get(key, {})) for key, samples in summed.items()}, left_out

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from dear_mpi.bench.backends import BACKENDS, open_backend
-from dear_mpi.bench.beside import Beside, Delays
+from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import CannotRun, Case, Samples
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.prepared import Prepared, Setup
@@ -102,14 +102,14 @@ class Interleaved:
             for key, (prepared, memory) in self.backends.items()
         }
 
-    def delays(self, turns: int) -> dict[Key, Delays]:
+    def delays(self, turns: int) -> dict[Key, dict[str, float]]:
         """Collective: what an update beside each plan of ours does to both."""
-        found: dict[Key, Delays] = {}
+        found: dict[Key, dict[str, float]] = {}
         for key, (prepared, memory) in self.backends.items():
             if prepared.chosen is not None:
                 data = self.data(memory)
                 data.clear()
-                found[key] = Beside(prepared.run, data.x.nbytes, self.transport).measure(turns)
+                found[key] = delays(prepared.run, data.x.nbytes, self.transport, turns)
         return found
 
     def call_s(self, prepared: Prepared) -> float:

@@ -43,8 +43,8 @@ from dear_mpi.training.schedules import SCHEDULES
 NETWORK = (
     "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
     "and gamma=0.1ns (for a byte that is summed); INSIDE/BETWEEN,hosts=N (or per_host=N), for links inside and between "
-    "hosts; fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; FILE.json of dear-mpi bench; or "
-    f"{', '.join(PRESETS)}."
+    "hosts; fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; FILE.json of dear-mpi bench or "
+    f"doctor; or {', '.join(PRESETS)}."
 )
 SEVERAL = "several with commas"
 MODEL = "synthetic:resnet50"

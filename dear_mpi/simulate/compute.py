@@ -1,6 +1,6 @@
 """Where the seconds of compute come from: given for all layers together, FLOPs at a rate, or measured in a run.
 
-Each source has a row's ``compute`` as its text, and its ``compute_origin``.
+Each of the three has a row's ``compute`` as its text, and its ``compute_origin``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dear_mpi.training.profiles.profile import Profile
 MOST_BATCH = 10**9
 
 
-class Source(Protocol):
+class Compute(Protocol):
     """Makes models whose layers take time."""
 
     @property
@@ -131,15 +131,15 @@ def modules_of(name: str) -> list[Module]:
     return load_modules(table)
 
 
-def source_of(
+def compute_of(
     *,
     forward_s: float | None = None,
     backward_s: float | None = None,
     flops_per_s: float | None = None,
     batch: int | None = None,
     profile: Profile | None = None,
-) -> Source:
-    """The source that was chosen; if none was, the passes take 0.1 and 0.2 seconds. A profile may be scaled.
+) -> Compute:
+    """What was chosen; if nothing was, the passes take 0.1 and 0.2 seconds. A profile may be scaled.
 
     Raises:
         ValueError: several were, or a value has no meaning for it.

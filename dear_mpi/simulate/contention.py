@@ -5,33 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 from statistics import median
 
 import numpy as np
 
 from dear_mpi.bench.case import Row
 from dear_mpi.reporting.units import parse_share
-from dear_mpi.training.fabric.virtual import Slowdown
 
 MOST_STALL = 10.0  # seconds for each second of updates
 LEAST_US = 50.0  # of an update: of shorter ones it is noise, because to wake a thread takes about as long
 ROOM = 2  # a collective must take so many times as long as the update, or the update's end has none beside it
-
-
-NO_SLOWDOWN = Slowdown()
-
-
-@dataclass(frozen=True)
-class Length:
-    """The slowdown of an update that alone takes ``update_s`` seconds; None: of an update of any length."""
-
-    update_s: float | None = None
-    slowdown: Slowdown = NO_SLOWDOWN
-
-    def row(self) -> dict[str, float | None]:
-        """For ``--json``."""
-        return {"update_s": self.update_s, **self.slowdown._asdict()}
 
 
 @dataclass(frozen=True)
@@ -39,36 +23,46 @@ class Contention:
     """How messages and updates slow each other down while they run at once. It depends on how long the update is.
 
     Attributes:
-        lengths: those that are known, the shortest first. Updates that are shorter or longer than all of them are like
-            the nearest; others lie between two, linearly in the logarithm of the length.
+        stall: seconds by which each second of an update delays what is on the wire, for each known length.
+        stretch: how many times as long the update takes, for each of them.
+        update_s: the known lengths: seconds of updates alone, the shortest first. Shorter and longer ones are like the
+            nearest; others lie between two, linearly in the logarithm of the length. Empty: all updates are alike.
         origin: ``given``, ``measured``, or ``unknown`` where the rows of ``bench`` say nothing about it.
     """
 
-    lengths: tuple[Length, ...] = (Length(),)
+    stall: tuple[float, ...] = (0.0,)
+    stretch: tuple[float, ...] = (1.0,)
+    update_s: tuple[float, ...] = ()
     origin: str = "given"
 
     @property
     def is_free(self) -> bool:
         """Whether neither delays the other."""
-        return all(each.slowdown == NO_SLOWDOWN for each in self.lengths)
+        return set(self.stall) == {0.0} and set(self.stretch) == {1.0}
 
-    def at(self, update_s: float) -> Slowdown:
-        """Of an update that alone takes so long.
+    def __call__(self, update_s: float) -> tuple[float, float]:
+        """Stall and stretch of an update that alone takes so long.
 
-        >>> Contention((Length(0.001, Slowdown(1.5, 1.0)), Length(0.1, Slowdown(0.5, 2.0)))).at(0.01)
-        Slowdown(stall=1.0, stretch=1.5)
+        >>> Contention((1.5, 0.5), (1.0, 2.0), (0.001, 0.1))(0.01)
+        (1.0, 1.5)
         """
-        if len(self.lengths) == 1 or update_s <= 0:
-            return self.lengths[0].slowdown
-        known = [math.log(each.update_s or 0.0) for each in self.lengths]
-        figures = zip(*(each.slowdown for each in self.lengths), strict=True)
-        return Slowdown(*(float(np.interp(math.log(update_s), known, each)) for each in figures))
+        if len(self.stall) == 1 or update_s <= 0:
+            return self.stall[0], self.stretch[0]
+        length, known = math.log(update_s), list(map(math.log, self.update_s))
+        return float(np.interp(length, known, self.stall)), float(np.interp(length, known, self.stretch))
+
+    def rows(self) -> list[dict[str, float | None]]:
+        """For ``--json``: one for each length, which is None if all are alike."""
+        found = zip_longest(self.update_s, self.stall, self.stretch)
+        return [dict(zip(("update_s", "stall", "stretch"), each, strict=True)) for each in found]
 
     def __str__(self) -> str:
-        stall, stretch = (span(each) for each in zip(*(each.slowdown for each in self.lengths), strict=True))
-        known = [each.update_s * 1e3 for each in self.lengths if each.update_s is not None]
-        length = f" of {span(known)} ms each" if known else ""
-        return f"a second of updates{length} delays messages by {stall} s, and takes {stretch} s beside them"
+        length = f" of {span([1e3 * each for each in self.update_s])} ms each" if self.update_s else ""
+        delays = f"a second of updates{length} delays messages by {span(self.stall)} s"
+        return f"{delays}, and takes {span(self.stretch)} s beside them"
+
+
+FREE = Contention()
 
 
 def span(figures: Sequence[float]) -> str:
@@ -78,9 +72,6 @@ def span(figures: Sequence[float]) -> str:
     ('0.25 to 0.5', '1')
     """
     return " to ".join(dict.fromkeys(f"{each:.2g}" for each in (min(figures), max(figures))))
-
-
-FREE = Contention()
 
 
 def contention_of(rows: Sequence[Row]) -> Contention:
@@ -98,10 +89,15 @@ def contention_of(rows: Sequence[Row]) -> Contention:
     ]
     by_size = groupby(sorted(told), lambda each: each[0])
     medians = sorted(tuple(map(median, list(zip(*same, strict=True))[1:])) for _, same in by_size)
-    lengths = tuple(
-        Length(update_us * 1e-6, Slowdown(max(0.0, stall), max(1.0, stretch))) for update_us, stall, stretch in medians
+    if not medians:
+        return Contention(origin="unknown")
+    update_us, stall, stretch = zip(*medians, strict=True)
+    return Contention(
+        stall=tuple(max(0.0, each) for each in stall),
+        stretch=tuple(max(1.0, each) for each in stretch),
+        update_s=tuple(1e-6 * each for each in update_us),
+        origin="measured",
     )
-    return Contention(lengths, "measured") if lengths else Contention(origin="unknown")
 
 
 def parse_stall(text: str) -> Contention:
@@ -110,4 +106,4 @@ def parse_stall(text: str) -> Contention:
     Raises:
         ValueError: it cannot be read, is below zero, or too large.
     """
-    return Contention((Length(slowdown=Slowdown(parse_share("stall", text, MOST_STALL))),))
+    return Contention((parse_share("stall", text, MOST_STALL),))

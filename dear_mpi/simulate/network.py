@@ -1,26 +1,23 @@
-"""What ``--network`` says: a text as for ``--link``, two of them, a preset, or a file that ``bench`` wrote.
+"""What ``--network`` says: a text as for ``--link``, two of them, a preset, or a machine's file.
 
 10gbit,50us                        each rank has a port of its own to one switch
 10gbit,50us,o=2us,gamma=0.1ns      and 2 us of the processor for each message, 0.1 ns for each byte combined
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
 fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which SimGrid replays the messages
-FILE.json                          fitted from the rows of ``dear-mpi bench --json FILE.json`` (``bench_rows.py``)
+FILE.json                          what ``bench`` or ``doctor`` wrote with ``--json FILE.json`` (``machine.py``)
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_seconds, parse_seconds, usable_link, whole_number
-from dear_mpi.simulate.bench_rows import fitted, read_rows
-from dear_mpi.simulate.contention import FREE, Contention, contention_of
-from dear_mpi.simulate.topology import TOPOLOGIES, Topology, parse_topology
+from dear_mpi.simulate.machine import Machine, read_machine
+from dear_mpi.simulate.topology import TOPOLOGIES, parse_topology
 
 MOST_RANKS = 2**16
 
@@ -48,41 +45,7 @@ PRESETS = {
 }
 
 
-@dataclass(frozen=True)
-class Wires:
-    """A network for so many ranks.
-
-    Attributes:
-        network: what a message between two ranks costs; with a topology, between two that are next to one switch.
-        origin: where its figures come from: ``given``, ``fitted`` or ``published``; or ``replayed``, if they are given
-            and SimGrid has to say what follows from them.
-        contention: what its rows say about updates beside messages, if it is a file of ``bench``.
-    """
-
-    network: Network
-    origin: str
-    text: str
-    topology: Topology | None = None
-    contention: Contention = FREE
-
-    def row(self) -> dict[str, Any]:
-        """What ``--json`` has of it; what is between hosts is None where all messages cost the same."""
-        network, between = self.network, self.network.between
-        return {
-            "network": self.text,
-            "network_origin": self.origin,
-            "alpha_s": network.alpha,
-            "beta_s_per_B": network.beta,
-            "gamma_s_per_B": network.gamma,
-            "o_s": network.o,
-            "hosts": None if network.hosts is None else len(set(network.hosts)),
-            "alpha_between_s": None if between is None else between.alpha,
-            "beta_between_s_per_B": None if between is None else between.beta,
-            "o_between_s": None if between is None else between.o,
-        }
-
-
-def read_network(text: str, ranks: int) -> Wires:
+def read_network(text: str, ranks: int) -> Machine:
     """What a text means for a number of ranks.
 
     Raises:
@@ -94,8 +57,7 @@ def read_network(text: str, ranks: int) -> Wires:
     if not 1 <= ranks <= MOST_RANKS:
         raise ValueError(f"ranks must be from 1 to {MOST_RANKS}, not {ranks}")
     if text.endswith(".json"):
-        rows = read_rows(Path(text))
-        return Wires(fitted(text, rows), "fitted", text, contention=contention_of(rows))
+        return read_machine(text, ranks)
     if text.lower() in PRESETS:
         text = text.lower()
         preset = PRESETS[text]
@@ -109,8 +71,10 @@ def read_network(text: str, ranks: int) -> Wires:
         try:
             lookup("network", text.partition(":")[0], {**PRESETS, **TOPOLOGIES})
         except ValueError as error:
-            raise ValueError(f"{error}; or a rate and a latency, as 10gbit,50us; or FILE.json of bench") from None
-    return Wires(spelled(text, ranks), "given", text)
+            raise ValueError(
+                f"{error}; or a rate and a latency, as 10gbit,50us; or FILE.json of bench or doctor"
+            ) from None
+    return Machine(spelled(text, ranks), "given", text)
 
 
 def spelled(text: str, ranks: int) -> Network:
@@ -142,7 +106,7 @@ def spelled(text: str, ranks: int) -> Network:
     return replace(classes[0], hosts=hosts_of(text, *blocks.popitem(), ranks), between=classes[1])
 
 
-def shaped(text: str, ranks: int) -> Wires:
+def shaped(text: str, ranks: int) -> Machine:
     """A topology, and what each of its links is: a number without a unit belongs to the topology."""
     fields = text.split(",")
     begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1
@@ -154,7 +118,7 @@ def shaped(text: str, ranks: int) -> Wires:
     if len(link) not in (1, 2):
         raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
     found = usable_link(",".join(link), f"network {text!r}: the")
-    return Wires(Network(alpha=found.latency_s, beta=1 / found.bandwidth), "replayed", text, topology)
+    return Machine(Network(alpha=found.latency_s, beta=1 / found.bandwidth), "replayed", text, topology)
 
 
 def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dear_mpi.simulate.parts import TIE
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.sweep import Simulated
+from dear_mpi.simulate.tally import TIE
 from dear_mpi.training.schedules import SCHEDULES, Schedule, find_schedules
 
 Change = Callable[[], float]  # seconds of an iteration with it
@@ -38,7 +38,7 @@ def changes(simulated: Simulated) -> dict[str, Change]:
         return lambda: seconds_of(scenario, other, kind, policy)
 
     tried = {"twice the bandwidth": rewired(beta=0.5), "half the latency": rewired(alpha=0.5)}
-    if any(link.o for link in (scenario.wires.network, scenario.wires.network.between) if link):
+    if any(link.o for link in (scenario.machine.network, scenario.machine.network.between) if link):
         tried["half the processor's time of a message"] = rewired(o=0.5)
     tried |= {f"fusion {policy}": under(name, schedule, policy) for policy in FUSIONS if policy != fusion}
     return tried | {f"schedule {each}": under(each, SCHEDULES[each], fusion) for each in SCHEDULES if each != name}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.simulate.contention import FREE, Contention
+from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.model import Model
-from dear_mpi.simulate.parts import Parts, Tally
+from dear_mpi.simulate.tally import Breakdown, Tally
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, of_rank
@@ -34,7 +34,7 @@ REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(Parts):
+class Prediction(Breakdown):
     """Iterations of one schedule, in seconds.
 
     Attributes:
@@ -65,7 +65,7 @@ def predict(
     loss_s: float = 0.0,
     verdict_s: float = 0.0,
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1,
-    contention: Contention = FREE,
+    contention: Contention | None = None,
     compute: Callable[[Any], Any] = lambda seconds: seconds,
     noise: Noise = steady,
     traced: bool = False,
@@ -77,7 +77,7 @@ def predict(
         fusion: a policy of ``borders``.
         prices: gives the price of the collectives of these buckets.
         portions: into how many portions a collective of a bucket can be broken.
-        contention: between messages and updates.
+        contention: between messages and updates, if they delay each other.
         compute: from nominal seconds to those on each rank.
         noise: how many times as long a layer takes, see ``VirtualUse``.
         ranks: their number.
@@ -101,7 +101,7 @@ def predict(
         update_s=model.update_s,
         rest_s=model.rest_s,
         ranks=ranks,
-        slowdown=None if contention.is_free else contention.at,
+        contention=contention,
         portions=portions,
     )
     rules, kept = Rules(name, buckets, schedule, route=route, judged=judged), KEPT if traced else 1
@@ -111,15 +111,15 @@ def predict(
     for _ in range(round_up(iterations, route.period)):
         trainer.one()
         tally.add()
-    parts = tally.parts()
+    mean = tally.breakdown()
     sent = priced(route, price)
     network_s = {each: sum(sent(each, bucket) for bucket in buckets) for each in schedule.collectives}
     found = Prediction(
-        **vars(parts),
+        **vars(mean),
         schedule=name,
         fusion=fusion,
         buckets=buckets,
-        bound_s=float(schedule.least(parts.forward_s, parts.backward_s, network_s, model.parts)),
+        bound_s=float(schedule.least(mean.forward_s, mean.backward_s, network_s, model.parts)),
         network_s=network_s,
         run=run_of(trainer.virtual.log, name, model.names, ranks) if traced else None,
     )

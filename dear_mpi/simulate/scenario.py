@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,15 +10,15 @@ from typing import Any
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.reporting.units import check_seconds
-from dear_mpi.simulate.compute import Source
+from dear_mpi.simulate.compute import Compute
 from dear_mpi.simulate.contention import Contention
+from dear_mpi.simulate.machine import Machine
 from dear_mpi.simulate.model import Model
-from dear_mpi.simulate.network import Wires
-from dear_mpi.simulate.pace import Jitter, Pace, parse_jitter, parse_straggler
+from dear_mpi.simulate.prices.on_topology import PricesOnTopology
 from dear_mpi.simulate.prices.prices import Prices
-from dear_mpi.simulate.prices.replayed import Replayed
 from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, predict
 from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
 from dear_mpi.training.fabric.foresight import portions_of
 from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fabric.virtual import Price
@@ -38,33 +39,32 @@ class Scenario:
 
     settings: Settings
     algorithm: str
-    source: Source
+    compute: Compute
     model: Model
-    wires: Wires
+    machine: Machine
     prices: Prices
-    pace: Pace
+    straggling: Callable[[Any], Any]
 
     @classmethod
-    def of(cls, settings: Settings, algorithm: str, name: str, wires: Wires, ranks: int) -> Scenario:
+    def of(cls, settings: Settings, algorithm: str, name: str, machine: Machine, ranks: int) -> Scenario:
         """
         Raises:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
         """
-        source = settings.source
-        model = source.model(name, ranks=ranks, wire=settings.wire or settings.route.wire, parts=settings.accumulate)
+        compute = settings.compute
+        model = compute.model(name, ranks=ranks, wire=settings.wire or settings.route.wire, parts=settings.accumulate)
         if settings.update_s is not None:
             model = replace(model, update_s=check_seconds("update_s", settings.update_s))
-        hosts = wires.network.hosts or tuple(range(ranks))
-        kind = Prices if wires.topology is None else partial(Replayed, topology=wires.topology)
-        prices = kind(wires.network, ranks, default_segment(hosts), model.layout.itemsize)
-        straggler = None if settings.straggler is None else parse_straggler(settings.straggler, ranks)
-        return cls(settings, algorithm, source, model, wires, prices, Pace(ranks, straggler=straggler))
+        hosts = machine.network.hosts or tuple(range(ranks))
+        kind = Prices if machine.topology is None else partial(PricesOnTopology, topology=machine.topology)
+        prices = kind(machine.network, ranks, default_segment(hosts), model.layout.itemsize)
+        return cls(settings, algorithm, compute, model, machine, prices, straggling(settings.straggler, ranks))
 
     @property
     def contention(self) -> Contention:
         """Between messages and updates."""
         given = self.settings.contention
-        return self.wires.contention if given is None else given
+        return self.machine.contention if given is None else given
 
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """See that a schedule can be simulated with this fusion.
@@ -96,8 +96,8 @@ class Scenario:
             loss_s=self.loss_s,
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
             portions=self.portions,
-            contention=self.contention,
-            compute=self.pace,
+            contention=None if self.contention.is_free else self.contention,
+            compute=self.straggling,
             noise=Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed),
             traced=traced,
         )
@@ -170,13 +170,13 @@ class Scenario:
             "route": settings.route.name,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
-            **self.wires.row(),
-            "compute": str(self.source),
-            "compute_origin": self.source.origin,
+            **self.machine.row(),
+            "compute": str(self.compute),
+            "compute_origin": self.compute.origin,
             "update_s_per_element": self.model.update_s,
-            "contention": [each.row() for each in self.contention.lengths],
+            "contention": self.contention.rows(),
             "contention_origin": self.contention.origin,
-            "update_origin": self.source.origin if settings.update_s is None and settings.profile else "given",
+            "update_origin": self.compute.origin if settings.update_s is None and settings.profile else "given",
             "straggler": settings.straggler,
             "jitter": parse_jitter(settings.jitter),
             "iterations": settings.counted,
@@ -194,7 +194,7 @@ class Scenario:
 
     def rewired(self, **factors: float) -> Scenario:
         """The same with costs of the network times a factor."""
-        network = self.wires.network
+        network = self.machine.network
         for name, factor in factors.items():
             between = network.between
             between = None if between is None else replace(between, **{name: factor * getattr(between, name)})

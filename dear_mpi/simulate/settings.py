@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import product
 
 from dear_mpi.reporting.distinct import check_distinct
-from dear_mpi.simulate.compute import Source, source_of
+from dear_mpi.simulate.compute import Compute, compute_of
 from dear_mpi.simulate.contention import Contention
-from dear_mpi.simulate.pace import parse_jitter
+from dear_mpi.simulate.uneven import parse_jitter
 from dear_mpi.training.fabric.loss_scale import is_judged
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.profiles.profile import Profile
@@ -29,14 +29,14 @@ class Settings:
         models: ``synthetic:NAME`` each, or the model of the profile.
         network: see ``read_network``.
         fusions: policies of ``borders``.
-        forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``source_of``.
+        forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``compute_of``.
         update, route_name: see ``Options``.
         clip, loss_scale: whether all gradients are looked at before any of them is used; see ``Options``.
         accumulate: into how many parts a batch is split; the profile's, or 1, if it is not given.
         wire: the type in which gradients travel; the profile's, or fp32, if it is not given.
         update_s: seconds of an update for each element; the profile's, or none, if they are not given.
         contention: what messages and updates do to each other; what the network's file says, if it is not given.
-        straggler, jitter: see ``pace.py``, as text.
+        straggler, jitter: see ``uneven.py``, as text.
         iterations: how many count; 1, or 20 where there is jitter, if it is not given.
     """
 
@@ -65,10 +65,10 @@ class Settings:
     seed: int = 0
 
     @property
-    def source(self) -> Source:
+    def compute(self) -> Compute:
         """Where the seconds of compute come from; ValueError if several sources were chosen."""
         names = ("forward_s", "backward_s", "flops_per_s", "batch", "profile")
-        return source_of(**{name: getattr(self, name) for name in names})
+        return compute_of(**{name: getattr(self, name) for name in names})
 
     @cached_property
     def route(self) -> Route:

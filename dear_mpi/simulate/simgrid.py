@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.trace import write_traces
@@ -64,26 +65,17 @@ def replay(
     Raises:
         ValueError: SimGrid is not installed, the ranks do not fit the topology, or SimGrid failed or took too long.
     """
-    described = platform(topology, len(programs), alpha=alpha, beta=beta)
-    smpirun = find_smpirun()
+    described, smpirun = platform(topology, len(programs), alpha=alpha, beta=beta), find_smpirun()
     with tempfile.TemporaryDirectory(prefix="dear-mpi-") as name:
         folder = Path(name)
         index = write_traces(programs, count, itemsize, folder)
         (folder / "platform.xml").write_text(described, encoding="utf-8")
         hosts = "".join(f"rank-{rank}\n" for rank in range(len(programs)))
         (folder / "hosts.txt").write_text(hosts, encoding="utf-8")
-        command = [
-            smpirun,
-            "-no-privatize",
-            "-np",
-            str(len(programs)),
-            "-platform",
-            "platform.xml",
-            "-hostfile",
-            "hosts.txt",
-        ]
+        files = ["-platform", "platform.xml", "-hostfile", "hosts.txt", "-replay", index.name]
         settings = [f"--cfg={key}:{value}" for key, value in MODEL.items()]
-        return end_of(run([*command, *settings, f"--log={LOG}", "-replay", index.name], folder, limit_s))
+        command = [smpirun, "-no-privatize", "-np", str(len(programs)), *files, *settings, f"--log={LOG}"]
+        return end_of(run(command, folder, limit_s))
 
 
 def find_smpirun() -> str:
@@ -107,49 +99,34 @@ def run(command: Sequence[str], folder: Path, limit_s: float) -> str:
     Raises:
         ValueError: it failed, or took longer than ``limit_s`` seconds.
     """
-    job = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # smpirun is a shell, and what it starts would outlive it
-    )
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    # A session of its own: smpirun is a shell, and what it starts would outlive it.
+    job = subprocess.Popen(command, cwd=folder, **pipes, text=True, errors="replace", start_new_session=True)
     try:
         output, _ = job.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise ValueError(f"SimGrid was not done after {limit_s:g} s: give it fewer messages, or more time") from None
     finally:
-        end_session(job)
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
     if job.returncode != 0:
-        raise ValueError(f"SimGrid failed with exit status {job.returncode}: {words(output)}")
-    return output
-
-
-def end_session(job: subprocess.Popen[str]) -> None:
-    """End what is left of a job, which leads a session of its own; after its regular end there is nothing."""
-    if job.poll() is None:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.communicate()
+        raise ValueError(f"SimGrid failed with exit status {job.returncode}: {first_words(output)}")
+    return str(output)
 
 
 def end_of(output: str) -> float:
-    """The time of the end in what SimGrid has written, in seconds.
+    """The seconds of the end in what SimGrid has written.
 
     It writes one whenever no rank is active: also where the first ranks have nothing to do, before the others begin.
-
-    Raises:
-        ValueError: it says nothing of the kind.
     """
     found = [float(time_s) for time_s in END.findall(output)]
     if not found:
-        raise ValueError(f"SimGrid did not say how long it took; it says: {words(output)}")
+        raise ValueError(f"SimGrid did not say how long it took; it says: {first_words(output)}")
     return max(found)
 
 
-def words(output: str) -> str:
+def first_words(output: str) -> str:
     """The first lines that are not about settings: what comes after them is a stack, or the state of each rank."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and "Configuration change" not in line]
     return "; ".join(lines[:SAID]) or "nothing"

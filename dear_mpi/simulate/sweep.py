@@ -71,9 +71,9 @@ def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dic
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     prices: dict[tuple[int, int], Prices] = {}  # what a collective costs does not depend on the model
     found = {}
-    wires = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
+    machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
-        scenario = Scenario.of(settings, algorithm, name, wires[ranks], ranks)
+        scenario = Scenario.of(settings, algorithm, name, machines[ranks], ranks)
         shared = prices.setdefault((ranks, scenario.model.layout.itemsize), scenario.prices)
         shared.check_algorithm(algorithm, collectives)
         found[name, ranks, algorithm] = scenario = replace(scenario, prices=shared)

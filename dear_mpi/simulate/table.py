@@ -85,7 +85,8 @@ def heading(found: Sequence[Simulated]) -> str:
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"jitter {settings.jitter}, means of {plural(settings.counted, 'iteration')}"] * bool(row["jitter"])
     contention = found[0].scenario.contention
-    uneven += [f"{contention} ({ORIGINS[contention.origin]})"] * (not contention.is_free)
+    if not contention.is_free:
+        uneven.append(f"{contention} ({ORIGINS[contention.origin]})")
     network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
     return (
         f"Predicted, with {', '.join(algorithms)} on the network {network}\n{'; '.join([compute_text(row), *uneven])}"

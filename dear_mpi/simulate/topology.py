@@ -115,44 +115,35 @@ def parse_topology(text: str) -> Topology:
     """Read a topology as users write it.
 
     Raises:
-        ValueError: there is no such topology, or its sizes are too few, too many, 0 or too large.
+        ValueError: there is no such topology; its sizes are too few, too many, 0 or too large for SimGrid; or a
+            dragonfly has more groups than routers in a chassis.
 
     >>> parse_topology("fattree:8x8,2")
     Topology(name='fattree', sizes=(8, 8), up_links=2)
     >>> parse_topology("torus:4")
     Topology(name='torus', sizes=(4,), up_links=0)
     """
-    name, _, rest = text.partition(":")
+    name = text.partition(":")[0]
     kind = lookup("topology", name, TOPOLOGIES)
-    match = re.fullmatch(r"([0-9]+(?:x[0-9]+)*)?(?:,([0-9]+))?", rest)
+    match = re.fullmatch(r"(?::([0-9]+(?:x[0-9]+)*)(?:,([0-9]+))?)?", text.removeprefix(name))
     sizes = tuple(map(int, match[1].split("x"))) if match and match[1] else ()
-    up_links = int(match[2]) if match and match[2] else 0
+    has_up_links = match is not None and match[2] is not None
     count_fits = len(sizes) == kind.dimensions if kind.dimensions is not None else bool(sizes)
-    known = match is not None and count_fits and (match[2] is not None) == kind.has_up_links
-    if not known or text == f"{name}:":
+    if match is None or not count_fits or has_up_links != kind.has_up_links:
         raise ValueError(f"topology {text!r} cannot be read: write it like {kind.example}")
-    if 0 in sizes or (kind.has_up_links and up_links == 0):
+    found = Topology(name, sizes, int(match[2] or 0))
+    if 0 in sizes or (kind.has_up_links and found.up_links == 0):
         raise ValueError(f"topology {text!r} has a 0 in it: sizes and links must be at least 1, as in {kind.example}")
-    check_size(text, Topology(name, sizes, up_links))
-    return Topology(name, sizes, up_links)
-
-
-def check_size(text: str, topology: Topology) -> None:
-    """See that SimGrid can build it.
-
-    Raises:
-        ValueError: it has too many places or links, or a dragonfly more groups than routers in a chassis.
-    """
-    sizes, places = topology.sizes, topology.places or 0
-    links = TOPOLOGIES[topology.name].links(sizes, topology.up_links)
+    places, links = found.places or 0, kind.links(sizes, found.up_links)
     if places > MOST_PLACES or links > MOST_LINKS:
         most = f"more than {MOST_PLACES} and {MOST_LINKS} are too many for SimGrid"
         raise ValueError(f"topology {text!r} has {places} places and {links} links: {most}")
-    if topology.name == "dragonfly" and sizes[0] > sizes[2]:  # it would crash
+    if name == "dragonfly" and sizes[0] > sizes[2]:  # it would crash
         raise ValueError(
             f"topology {text!r} has {sizes[0]} groups, more than the {sizes[2]} routers of a chassis: in SimGrid each"
             " of them has a link to one other group"
         )
+    return found
 
 
 def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> str:
@@ -170,24 +161,18 @@ def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> st
         raise ValueError(f"SimGrid needs links of alpha >= 0 and beta > 0 seconds, not alpha {alpha} and beta {beta}")
     topology.check_room(ranks)
     shape, parameters = TOPOLOGIES[topology.name].parameters(topology.sizes, topology.up_links)
-    attributes = {
-        "id": "network",
-        "prefix": "rank-",
-        "suffix": "",
-        "radical": f"0-{(topology.places or ranks) - 1}",
-        "speed": "1Gf",
-        "bw": f"{1 / beta!r}Bps",
-        "lat": f"{alpha / 2!r}s",
-        "sharing_policy": "SPLITDUPLEX",
-        **({"topology": shape, "topo_parameters": parameters} if parameters else {}),
-    }
-    cluster = " ".join(f'{name}="{value}"' for name, value in attributes.items())
-    return PLATFORM.format(cluster)
+    return PLATFORM.format(
+        radical=f"0-{(topology.places or ranks) - 1}",
+        bandwidth=f"{1 / beta!r}Bps",
+        latency=f"{alpha / 2!r}s",
+        shape=f' topology="{shape}" topo_parameters="{parameters}"' if parameters else "",
+    )
 
 
 PLATFORM = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
 <platform version="4.1">
-  <cluster {}/>
+  <cluster id="network" prefix="rank-" suffix="" radical="{radical}" speed="1Gf" bw="{bandwidth}" lat="{latency}"
+    sharing_policy="SPLITDUPLEX"{shape}/>
 </platform>
 """

@@ -22,7 +22,7 @@ from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.chosen_route import chosen_route
-from dear_mpi.training.costs.wire_prices import WirePrices
+from dear_mpi.training.costs.plan_cost import WirePrices
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.loss_meter import LossMeter

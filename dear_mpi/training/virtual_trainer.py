@@ -12,7 +12,7 @@ from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.virtual import Price, Slowdown, VirtualFabric
+from dear_mpi.training.fabric.virtual import Price, VirtualFabric
 from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse, steady
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.times import Times
@@ -36,7 +36,7 @@ class Costs:
         update_s: of the optimiser, for each element.
         rest_s: of an iteration between forward and backward, for what is no layer.
         ranks: their number.
-        slowdown: see ``VirtualFabric``.
+        contention: see ``VirtualFabric``.
         portions: see ``Nominal``.
     """
 
@@ -49,7 +49,7 @@ class Costs:
     update_s: float = 0.0
     rest_s: float = 0.0
     ranks: int = 1
-    slowdown: Callable[[float], Slowdown] | None = None
+    contention: Callable[[float], tuple[float, float]] | None = None
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
 
 
@@ -82,7 +82,7 @@ class VirtualTrainer(Trainer):
             verdict_s=costs.verdict_s,
             update_s=lambda bucket: bucket.count * costs.update_s,
             ranks=costs.ranks,
-            slowdown=costs.slowdown,
+            contention=costs.contention,
             compute=compute,
             kept=kept,
         )

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.network import Network, connected, fair_rates
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
-from dear_mpi.collectives.program.sharing import connected, fair_rates
 
 CHUNK = 100  # bytes
 SLOW = Network(beta=1 / CHUNK)  # a chunk takes a second

@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.cli.app import app
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.paper_models import load_modules
+from dear_mpi.simulate.machine import read_machine
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.settings import Settings
@@ -25,7 +27,7 @@ MOST = "must be from 0 to 86400 seconds, not"
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--network", ""], "or a rate and a latency, as 10gbit,50us; or FILE.json of bench"),
+        (["--network", ""], "or a rate and a latency, as 10gbit,50us; or FILE.json of bench or doctor"),
         (["--network", "fast"], "network 'fast' is unknown: Allowed: paper-10gbe, paper-100gbib, star"),
         (["--network", "1e-320kbit,1us"], "network '1e-320kbit,1us': the bandwidth must be at least 0.008kbit, a byte"),
         (["--network", "1e-300kbit,1e300s"], "the bandwidth must be at least 0.008kbit"),
@@ -182,6 +184,46 @@ def test_good_rows_of_a_benchmark(tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(json.dumps(ROWS))
     assert read_network(str(file), 2).origin == "fitted"
+
+
+def report(*links, hosts="aabb"):
+    """What the doctor says of links: source, dest, us, GB/s."""
+    names = "source", "dest", "latency_us", "GBps"
+    links = [dict(zip(names, link, strict=True)) for link in links]
+    return {"ranks": [{"host": host} for host in hosts], "links": links}
+
+
+RING = [(0, 1, 2.0, 10.0), (1, 2, 20.0, 1.0), (2, 3, 1.0, 8.0), (3, 0, 30.0, 2.0)]
+
+
+def test_the_slowest_links_of_a_doctor_are_a_network(tmp_path):
+    file = tmp_path / "doctor.json"
+    file.write_text(json.dumps(report(*RING)))
+    machine = read_machine(str(file), 5)
+    assert (machine.origin, machine.contention.origin) == ("measured", "unknown")
+    between = Network(pytest.approx(30e-6), pytest.approx(1e-9))
+    assert machine.network == Network(2e-6, pytest.approx(1 / 8e9), hosts=(0, 0, 1, 1, 2), between=between)
+    for links, hosts, alpha in ((RING[:1], "aa", 2e-6), (RING[:1], "ab", 2e-6), (RING, "aaaa", 30e-6)):
+        file.write_text(json.dumps(report(*links, hosts=hosts)))
+        network = read_machine(str(file), 4).network
+        assert (network.alpha, network.hosts) == (pytest.approx(alpha), None)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (report(), "has no links: let the doctor examine two ranks or more"),
+        (report((0, 4, 1.0, 1.0)), "is no report of dear-mpi doctor --json: IndexError"),
+        (report((0, 1, "2", 1.0)), "is no report of dear-mpi doctor --json: TypeError"),
+        (report((0, 1, 2.0, 0)), "link 0: GBps must be above 0, not 0"),
+        (report((0, 1, -1.0, 1.0)), "link 0: latency_us * 1e-6 must be from 0 to 86400 seconds, not -1e-06"),
+        ({"links": 3}, "is no report of dear-mpi doctor --json: KeyError"),
+    ],
+)
+def test_bad_links_of_a_doctor(content, said, tmp_path):
+    file = tmp_path / "doctor.json"
+    file.write_text(json.dumps(content))
+    assert_one_line(CliRunner().invoke(app, ["simulate", "--network", str(file)]), said)
 
 
 def test_cuts_finer_than_the_grid_are_those_of_the_grid():

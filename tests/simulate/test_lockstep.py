@@ -9,7 +9,7 @@ from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
-from dear_mpi.simulate.prices.columns import seconds
+from dear_mpi.simulate.prices.columns import Columns
 from dear_mpi.simulate.prices.lockstep import find_lockstep
 from dear_mpi.simulate.prices.stand_ins import StandIns, find_stand_ins
 
@@ -40,7 +40,10 @@ def test_it_gives_the_times_of_columns(name, collective, inside, between, size, 
     programs = find_stand_ins(ALGORITHMS[name][collective], size, network.hosts, 2)
     lockstep = find_lockstep(programs, network)
     if lockstep is not None:
-        found, expected = lockstep.seconds(network, size * SHARES, 4), seconds(programs, network, size * SHARES, 4)
+        found, expected = (
+            lockstep.seconds(network, size * SHARES, 4),
+            Columns(programs).seconds(network, size * SHARES, 4),
+        )
         assert found == pytest.approx(expected, rel=1e-12, abs=0)
 
 
@@ -93,4 +96,4 @@ def receive(source, chunk, combine=False):
 )
 def test_what_could_meet_or_never_ends_is_not_in_lockstep(steps):
     programs = tuple(Program("all_gather", rank, 3, tuple(each)) for rank, each in enumerate(steps))
-    assert find_lockstep(StandIns(programs, 3, 3), Network()) is None
+    assert find_lockstep(StandIns(programs, 3), Network()) is None

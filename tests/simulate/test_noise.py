@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.simulate.model import Model
-from dear_mpi.simulate.pace import Jitter
-from dear_mpi.simulate.parts import Tally
 from dear_mpi.simulate.run import check_finite, predict
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
+from dear_mpi.simulate.tally import Tally
+from dear_mpi.simulate.uneven import Jitter
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.schedules import SCHEDULES
@@ -85,7 +85,7 @@ def clock(*, begin, end, compute):
 )
 def test_the_rank_is_that_whose_own_time_is_nearest_to_the_length(clocks, rank, seconds):
     tally = clock(**clocks)
-    found = tally.parts()
+    found = tally.breakdown()
     assert tally.rank() == rank
     assert (found.iteration_s, found.forward_s, found.rest_s) == pytest.approx(seconds)
 

@@ -15,7 +15,7 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.simulate.prices import stand_ins
-from dear_mpi.simulate.prices.columns import Columns, seconds
+from dear_mpi.simulate.prices.columns import Columns, ManySizes
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.prices.stand_ins import StandIns, find_stand_ins, outline
 
@@ -76,8 +76,8 @@ def test_columns_are_what_cost_says_with_and_without_stand_ins(name, collective,
     function, network = ALGORITHMS[name][collective], on_hosts(network, between, size, ranks)
     written = tuple(programs(name, collective, size, hosts=network.hosts))
     expected = [cost(written, int(share) * size, 4, network).time_s for share in SHARES]
-    for replayed in (StandIns(written, size, size), find_stand_ins(function, size, network.hosts)):
-        found = seconds(replayed, network, SHARES * size, 4)
+    for replayed in (StandIns(written, size), find_stand_ins(function, size, network.hosts)):
+        found = Columns(replayed).seconds(network, SHARES * size, 4)
         assert found == pytest.approx(expected, rel=EXACT, abs=0), (name, collective, size)
 
 
@@ -109,7 +109,7 @@ def test_columns_are_what_cost_says_for_any_programs(seed):
         size = len(written)
         network, shares = any_network(rng, size), np.array([0, 1, *(int(10 ** rng.uniform(0, 6)) for _ in range(6))])
         expected = [cost(written, int(share) * size, 4, network).time_s for share in shares]
-        found = seconds(StandIns(tuple(written), size, size), network, shares * size, 4)
+        found = Columns(StandIns(tuple(written), size)).seconds(network, shares * size, 4)
         assert found == pytest.approx(expected, rel=EXACT, abs=0)
 
 
@@ -128,7 +128,7 @@ def test_a_flow_may_pause_at_some_sizes_alone(others, chunks, shares):
     written = tuple(Program("all_reduce", rank, 5, tuple(each)) for rank, each in enumerate(steps))
     network = Network(beta=0.1, hosts=(0, 1, 2, 2, 3), between=Network(beta=0.1, o=10.0))
     expected = [cost(written, 5 * share, 1, network).time_s for share in shares]
-    assert seconds(StandIns(written, 5, 5), network, 5 * np.array(shares), 1) == pytest.approx(expected, rel=EXACT)
+    assert Columns(StandIns(written, 5)).seconds(network, 5 * np.array(shares), 1) == pytest.approx(expected, rel=EXACT)
 
 
 @pytest.mark.parametrize(("name", "collective"), PAIRS)
@@ -151,7 +151,7 @@ def test_stand_ins_cost_what_all_ranks_do(name, few):
     for collective, function in ALGORITHMS[name].items():
         ranks = find_stand_ins(function, 12, thorough=0)
         assert len(ranks.programs) == few
-        found = seconds(ranks, network, 12 * SHARES[2:], 4)
+        found = Columns(ranks).seconds(network, 12 * SHARES[2:], 4)
         assert found == pytest.approx(list(one_by_one(name, collective, network, 12, SHARES[2:])), rel=EXACT)
 
 
@@ -162,31 +162,33 @@ def test_a_host_stands_for_all_hosts(name):
     for collective, function in ALGORITHMS[name].items():
         ranks = find_stand_ins(function, 12, network.hosts, thorough=0)
         assert len(ranks.programs) == 3
-        found = seconds(ranks, network, 12 * SHARES, 4)
+        found = Columns(ranks).seconds(network, 12 * SHARES, 4)
         assert found == pytest.approx(list(one_by_one(name, collective, network, 12, SHARES)), rel=EXACT)
 
 
-def test_few_programs_are_written_for_4096_ranks():
+def test_few_programs_are_written_for_4096_ranks(monkeypatch):
     """Of a ring, whose time has a closed form; 33 million messages are not replayed."""
+    written, write = [], stand_ins.write_program
+    monkeypatch.setattr(stand_ins, "write_program", lambda *args, **how: written.append(args) or write(*args, **how))
     size, shares, network = 4096, np.arange(1, 401) * 100, Network(alpha=1e-6, beta=1e-9, gamma=1e-10, o=1e-7)
     prices = Prices(network, size, SEGMENT)
     found = prices.seconds("ring", "reduce_scatter", 4 * size * shares)
     step_s = 2 * network.o + network.alpha + 4 * shares * (network.beta + network.gamma)
     assert found == pytest.approx((size - 1) * step_s)
-    (ranks,) = prices.stand_ins.values()
-    assert len(ranks.programs) == 1
-    assert ranks.written <= 8
-    assert len(Columns(ranks, network, size * shares, 4).ranks) == 1
+    (replay,) = prices.replays.values()
+    assert len(replay.ranks.programs) == 1
+    assert len(written) <= 8
+    assert len(ManySizes(replay.ranks, network, size * shares, 4).ranks) == 1
 
 
 def test_one_order_of_events_does_for_sizes_that_have_it(monkeypatch):
     """One replay for all sizes of a symmetric program; and each size goes through ``cost`` in no replay."""
     made = []
-    init = Columns.__init__
-    monkeypatch.setattr(Columns, "__init__", lambda *args: made.append(init(*args)))
+    init = ManySizes.__init__
+    monkeypatch.setattr(ManySizes, "__init__", lambda *args: made.append(init(*args)))
     monkeypatch.delattr(cost_model, "Simulation")
     ranks = find_stand_ins(ALGORITHMS["rabenseifner"]["all_reduce"], 16)
-    seconds(ranks, Network(alpha=1e-6, beta=1e-9), 16 * np.arange(1, 99), 4)
+    Columns(ranks).seconds(Network(alpha=1e-6, beta=1e-9), 16 * np.arange(1, 99), 4)
     assert len(made) == 1
 
 
@@ -202,7 +204,7 @@ def test_prices_are_kept(monkeypatch):
 def test_trees_send_as_many_pieces_as_the_buffer_has_segments():
     prices = Prices(Network(beta=1e-9), 4, segment_bytes=1600)
     prices.seconds("double_tree", "all_reduce", [1600, 1616, 16000])
-    assert [pieces for _, _, pieces in prices.stand_ins] == [1, 2, 10]
+    assert [pieces for _, _, pieces in prices.replays] == [1, 2, 10]
 
 
 @pytest.mark.parametrize(
@@ -231,4 +233,4 @@ def test_too_much_is_refused(monkeypatch):
 def test_programs_that_block_each_other_are_refused():
     waits = Program("all_gather", 0, 1, (Step((), (Receive(0, range(1)),)),))
     with pytest.raises(ProgramError, match="block each other for ever"):
-        seconds(StandIns((waits,), 1, 1), Network(), np.array([1]), 4)
+        Columns(StandIns((waits,), 1)).seconds(Network(), np.array([1]), 4)

@@ -11,7 +11,7 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.paper_models import load_modules, load_seconds, synthetic_layers
 from dear_mpi.ranks.world import World
-from dear_mpi.simulate.compute import source_of
+from dear_mpi.simulate.compute import compute_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
@@ -171,13 +171,13 @@ def test_a_profile_reads_as_it_was_written(tmp_path):
     ],
 )
 def test_seconds_of_a_layer_are_its_flops_at_the_rate(rate, batch, forward_s):
-    source = source_of(flops_per_s=rate, batch=batch)
+    source = compute_of(flops_per_s=rate, batch=batch)
     model = source.model("synthetic:resnet50", ranks=8, wire=None)
     assert sum(model.forward_s) == pytest.approx(forward_s)
     assert sum(model.backward_s) == pytest.approx(2 * forward_s)
     flops = load_modules("resnet50")[2].flops
     assert model.forward_s[2] == pytest.approx(flops / rate * (batch or 64) / 64)
-    given = source_of(flops_per_s=rate, batch=batch, backward_s=0.5).model("synthetic:resnet50", ranks=8, wire=None)
+    given = compute_of(flops_per_s=rate, batch=batch, backward_s=0.5).model("synthetic:resnet50", ranks=8, wire=None)
     assert sum(given.forward_s) == pytest.approx(forward_s)
     assert sum(given.backward_s) == pytest.approx(0.5)
 

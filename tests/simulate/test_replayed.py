@@ -17,9 +17,8 @@ from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.simulate.network import read_network
-from dear_mpi.simulate.prices import replayed
-from dear_mpi.simulate.prices.curve import PLACES, Curve
-from dear_mpi.simulate.prices.replayed import WITHIN, Replayed
+from dear_mpi.simulate.prices import on_topology
+from dear_mpi.simulate.prices.on_topology import PLACES, WITHIN, Curve, PricesOnTopology
 from dear_mpi.simulate.remedies import remedies
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.simgrid import replay
@@ -35,7 +34,7 @@ MIB = 1 << 20
 
 
 def prices_on(text, ranks, **link):
-    return Replayed(Network(**LINK | link), ranks, 60 * 1024, topology=parse_topology(text))
+    return PricesOnTopology(Network(**LINK | link), ranks, 60 * 1024, topology=parse_topology(text))
 
 
 @pytest.fixture
@@ -47,8 +46,8 @@ def places(monkeypatch):
         asked.append((link["alpha"], link["beta"]))
         return cost(written, count, itemsize, Network(**link)).time_s
 
-    monkeypatch.setattr(replayed, "replay", priced)
-    monkeypatch.setattr(replayed, "find_smpirun", lambda: "smpirun")
+    monkeypatch.setattr(on_topology, "replay", priced)
+    monkeypatch.setattr(on_topology, "find_smpirun", lambda: "smpirun")
     return asked
 
 
@@ -65,9 +64,9 @@ def places(monkeypatch):
     ],
 )
 def test_a_network_is_a_topology_and_a_link(text, topology):
-    wires = read_network(text, 64)
-    assert (wires.topology, wires.text, wires.origin) == (topology, text, "replayed")
-    assert wires.network == read_network("8gbit,5us", 64).network
+    machine = read_network(text, 64)
+    assert (machine.topology, machine.text, machine.origin) == (topology, text, "replayed")
+    assert machine.network == read_network("8gbit,5us", 64).network
 
 
 def test_a_latency_may_be_left_out_and_other_networks_have_no_topology():
@@ -145,10 +144,10 @@ def test_one_curve_serves_all_sizes_and_all_networks(places, name):
 
 def test_what_is_on_no_line_is_replayed_for_each_size(places, monkeypatch):
     """As if bytes travelled while others wait for the latency of two steps."""
-    monkeypatch.setattr(replayed, "replay", lambda written, count, *_, alpha, beta: max(2 * alpha, count * beta))
+    monkeypatch.setattr(on_topology, "replay", lambda written, count, *_, alpha, beta: max(2 * alpha, count * beta))
     prices, sizes = prices_on("star", 3), [12 * 5**power for power in range(9)]
     assert prices.seconds("ring", "all_gather", sizes) == pytest.approx([max(1e-5, size * 1e-9) for size in sizes])
-    (_, curve) = prices.curves["ring", "all_gather", 1]
+    curve = prices.replays["ring", "all_gather", 1].curve
     assert len(curve.known) == len(PLACES) + len(sizes)
 
 
@@ -158,7 +157,7 @@ def test_pieces_have_replays_of_their_own(places):
     written = {pieces: programs("double_tree", "all_reduce", 4, pieces=pieces) for pieces in sizes}
     direct = [cost(written[pieces], size // 4, 4, Network(**LINK)).time_s for pieces, size in sizes.items()]
     assert found == pytest.approx(direct, rel=1e-4)
-    assert set(prices.curves) == {("double_tree", "all_reduce", pieces) for pieces in sizes}
+    assert set(prices.replays) == {("double_tree", "all_reduce", pieces) for pieces in sizes}
 
 
 def test_one_rank_and_a_network_that_is_free_need_no_replay(places):
@@ -168,7 +167,7 @@ def test_one_rank_and_a_network_that_is_free_need_no_replay(places):
 
 
 def test_too_many_messages_are_refused_before_any_replay(places, monkeypatch):
-    monkeypatch.setattr(replayed, "MOST_MESSAGES", 10_000)
+    monkeypatch.setattr(on_topology, "MOST_MESSAGES", 10_000)
     said = r"all_reduce of 'ring' has some 32512 messages on 128 ranks, and SimGrid replays at most 10000 here"
     with pytest.raises(ValueError, match=said):
         prices_on("star", 128).seconds("ring", "all_reduce", [512])
@@ -219,7 +218,7 @@ def test_prices_are_those_of_a_replay_of_each_size(name, collective, text, strai
     found = prices.seconds(name, collective, sizes)
     direct = [replay(written, size // 4, 4, prices.topology, **link) for size in sizes]
     assert found == pytest.approx(direct, rel=1e-3)
-    (_, curve) = prices.curves[name, collective, 1]
+    curve = prices.replays[name, collective, 1].curve
     assert len(curve.known) == len(PLACES) + (0 if straight else len(sizes))
 
 
@@ -260,7 +259,7 @@ def test_half_the_latency_and_twice_the_bandwidth_are_those_of_a_replay():
         (seconds,) = found.scenario.rewired(**factors).prices.seconds("ring", "all_reduce", [MIB])
         assert seconds == pytest.approx(replay(written, MIB // 4, 4, parse_topology("fattree:4x4,1"), **link), rel=1e-3)
     assert "twice the bandwidth" in dict(remedies(found))
-    assert all(len(curve.known) <= len(PLACES) for _, curve in found.scenario.prices.curves.values())
+    assert all(len(each.curve.known) <= len(PLACES) for each in found.scenario.prices.replays.values())
 
 
 @needs_simgrid

@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 
 from dear_mpi.simulate import run
-from dear_mpi.simulate.pace import Pace
-from dear_mpi.simulate.prices import prices, stand_ins
+from dear_mpi.simulate.prices import stand_ins
+from dear_mpi.simulate.prices.columns import Columns
+from dear_mpi.simulate.prices.lockstep import Lockstep
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.fabric.order import Order, Turn
@@ -94,7 +95,7 @@ def test_each_hook_is_called_once_for_each_layer_and_iteration():
     price = counting(lambda collective, bucket: 1e-3, calls, "price")
     (found,) = simulated(models=MODELS[:1], ranks=(4,), schedules=("dear",))
     model = found.scenario.model
-    predicted = run.predict(model, "dear", kind, "25MB", lambda buckets: price, iterations=2, compute=Pace(4))
+    predicted = run.predict(model, "dear", kind, "25MB", lambda buckets: price, iterations=2)
     layers, buckets, iterations = len(model.names), len(predicted.buckets), WARM + 2
     assert [calls[name] for name in HOOKS] == [*[layers * iterations] * 4, iterations]
     assert calls["price"] == 2 * buckets * (iterations + 1), "each start of both collectives, and the sum for the bound"
@@ -112,17 +113,17 @@ def test_thousands_of_ranks_take_few_programs_and_replays(monkeypatch):
     """Programs are written once for all models and schedules, and no ring is replayed event by event."""
     calls = Counter()
     monkeypatch.setattr(stand_ins, "write_program", counting(stand_ins.write_program, calls, "programs"))
-    monkeypatch.setattr(prices.Lockstep, "seconds", counting(prices.Lockstep.seconds, calls, "replays"))
-    monkeypatch.delattr(prices, "seconds")
+    monkeypatch.setattr(Lockstep, "seconds", counting(Lockstep.seconds, calls, "replays"))
+    monkeypatch.delattr(Columns, "seconds")
     found = simulated(models=MODELS[:2], ranks=(1024,), schedules=("wfbp", "dear"))
     (shared,) = {id(each.scenario.prices): each.scenario.prices for each in found}.values()
-    assert {key[:2]: len(each.programs) for key, each in shared.stand_ins.items()} == {
+    assert {key[:2]: len(each.ranks.programs) for key, each in shared.replays.items()} == {
         ("ring", "all_reduce"): 1,
         ("ring", "reduce_scatter"): 1,
         ("ring", "all_gather"): 1,
         ("recursive_doubling", "all_reduce"): 512,  # of the loss: a rank and its partner take turns
     }
-    assert calls["programs"] == sum(each.written for each in shared.stand_ins.values()) < 3 * 5 + 1024
+    assert calls["programs"] < 3 * 5 + 1024
     assert calls["replays"] == 2 * 3 + 1, "of each model's buckets for each collective, and one of the loss"
 
 

@@ -12,15 +12,15 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.simulate.bench_rows import fitted
-from dear_mpi.simulate.contention import Contention, Length, contention_of, parse_stall
+from dear_mpi.simulate.contention import Contention, contention_of, parse_stall
+from dear_mpi.simulate.machine import fitted
 from dear_mpi.simulate.network import PRESETS, read_network
 from dear_mpi.simulate.remedies import remedies
 from dear_mpi.simulate.run import check_schedule
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import exposed_parts
-from dear_mpi.training.fabric.virtual import Slowdown, VirtualFabric
+from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.schedules import SCHEDULES, Schedule
@@ -52,7 +52,7 @@ def simulated(**settings):
 
 def test_sequential_is_compute_and_all_reduces_one_after_the_other():
     (found,) = simulated(schedules=("sequential",), fusions=("25MB",))
-    network, buckets = found.scenario.wires.network, found.prediction.buckets
+    network, buckets = found.scenario.machine.network, found.prediction.buckets
     ring = programs("ring", "all_reduce", 8)
     communication_s = sum(cost(ring, bucket.count, 4, network).time_s for bucket in buckets)
     assert found.row["iteration_s"] == pytest.approx(0.15 + communication_s)
@@ -118,7 +118,7 @@ def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own
 def virtual_fabric(*, price_s, update_s, beside, count=1, **options):
     rules = SimpleNamespace(buckets=range(count), route=FULL, judged=False, update=lambda _: None)
     rules.start = rules.started = lambda *_: None
-    options |= {"price": lambda *_: price_s, "update_s": lambda _: update_s, "slowdown": lambda _: Slowdown(*beside)}
+    options |= {"price": lambda *_: price_s, "update_s": lambda _: update_s, "contention": lambda _: beside}
     return VirtualFabric(rules, **options)
 
 
@@ -129,24 +129,21 @@ def rows_beside(*delays):
     return [replace(base, **dict(zip(names, each, strict=True))) for each in delays]
 
 
-def of_us(update_us, stall, stretch):
-    return Length(pytest.approx(update_us * 1e-6), Slowdown(stall, stretch))
-
-
 def test_contention_is_that_of_the_rows_with_an_update_beside_them():
     found = contention_of(rows_beside((100, 200, 300), (300, 200, 500), (0, 900, 900), (30, 1, 2), (None, None, None)))
-    assert found == Contention((of_us(200, 1.0, 2.0),), "measured"), (
-        "of updates that outlast messages, or are tiny, nothing"
-    )
-    assert contention_of(rows_beside((-50.0, 100.0, 90.0))) == Contention((of_us(100, 0.0, 1.0),), "measured")
+    measured = Contention((1.0,), (2.0,), pytest.approx((200e-6,)), "measured")
+    assert found == measured, "of updates that outlast messages, or are tiny, nothing"
+    assert contention_of(rows_beside((-50.0, 100.0, 90.0))).rows() == [
+        {"update_s": pytest.approx(100e-6), "stall": 0.0, "stretch": 1.0}
+    ]
     assert contention_of(rows_beside((None, None, None))) == Contention(origin="unknown")
 
 
 def test_contention_depends_on_the_length_of_the_update():
     short, long = rows_beside((90, 60, 120), (200, 400, 500))
     found = contention_of([replace(long, bytes=80), short])
-    assert [found.at(seconds) for seconds in (1e-6, 60e-6, 400e-6, 1.0)] == [(1.5, 2.0)] * 2 + [(0.5, 1.25)] * 2
-    between = found.at((60e-6 * 400e-6) ** 0.5)
+    assert [found(seconds) for seconds in (1e-6, 60e-6, 400e-6, 1.0)] == [(1.5, 2.0)] * 2 + [(0.5, 1.25)] * 2
+    between = found((60e-6 * 400e-6) ** 0.5)
     assert between == pytest.approx((1.0, 1.625))
     assert "of updates of 0.06 to 0.4 ms each delays messages by 0.5 to 1.5 s, and takes 1.2 to 2 s" in str(found)
 
@@ -155,12 +152,24 @@ def test_a_file_of_bench_beside_says_how_long_updates_hold_messages_up(tmp_path)
     rows, file = rows_beside((100, 200, 300)), tmp_path / "rows.json"
     more = replace(rows[0], bytes=1 << 20, count=1 << 18, p50_us=9000.0, mean_us=9000.0)
     file.write_text(json.dumps([asdict(rows[0]), asdict(more)]))
-    assert read_network(str(file), 4).contention == Contention((of_us(200, 0.5, 1.5),) * 2, "measured")
+    expected = Contention((0.5, 0.5), (1.5, 1.5), pytest.approx((200e-6,) * 2), "measured")
+    assert read_network(str(file), 4).contention == expected
     settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9, "network": str(file)}
     measured, given = simulated(**settings)[0].row, simulated(**settings, contention=Contention())[0].row
     assert measured["iteration_s"] > given["iteration_s"]
     assert [(each["stall"], each["stretch"]) for each in measured["contention"]] == [(0.5, 1.5)] * 2
     assert measured["contention_origin"] == "measured"
+
+
+def test_a_file_without_updates_beside_messages_says_nothing_of_contention(tmp_path):
+    (row,), file = rows_beside((None, None, None)), tmp_path / "rows.json"
+    rows = [replace(row, bytes=size, count=size // 4) for size in (1 << 20, 1 << 24)]
+    file.write_text(json.dumps(list(map(asdict, rows))))
+    done = CliRunner().invoke(
+        app, ["simulate", "--ranks", "4", "--network", str(file), "--json", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    assert {row["contention_origin"] for row in json.loads((tmp_path / "out").read_text())} == {"unknown"}
 
 
 def test_a_network_is_fitted_to_means():

@@ -8,12 +8,11 @@ import pytest
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
-from dear_mpi.simulate.contention import Contention, Length
+from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training import Session
-from dear_mpi.training.fabric.virtual import Slowdown
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, Span
 from dear_mpi.training.log.timeline import rank_of
@@ -45,8 +44,8 @@ def seconds(rank, iteration, kind):
 UNEVEN = [
     {},
     {"straggler": "2:1.5"},
-    {"update_s": 2e-9, "contention": Contention((Length(slowdown=Slowdown(0.7, 1.6)),))},
-    {"update_s": 2e-9, "contention": Contention((Length(slowdown=Slowdown(1.0)),)), "straggler": "0:1.1"},
+    {"update_s": 2e-9, "contention": Contention((0.7,), (1.6,))},
+    {"update_s": 2e-9, "contention": Contention((1.0,)), "straggler": "0:1.1"},
 ]
 
 
@@ -95,7 +94,7 @@ def test_an_update_holds_up_what_queues_and_prolongs_what_is_on_the_wire():
             schedules=("sequential",),
             fusions=("buckets:2",),
             update_s=1e-9,
-            contention=Contention((Length(slowdown=Slowdown(stall)),)),
+            contention=Contention((stall,)),
         )[0]
         for stall in (0.0, 1.0)
     )

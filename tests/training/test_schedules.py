@@ -13,7 +13,7 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.costs.communication import communication
+from dear_mpi.training.costs.plan_cost import communication
 from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.line.bucket import Bucket, Cut

@@ -19,19 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import Step
-from dear_mpi.collectives.program.sharing import Side
+from dear_mpi.collectives.program.network import Network, Side
+from dear_mpi.collectives.program.program import Receive, Send, Step
 from dear_mpi.kernels.array import Array
-from dear_mpi.simulate.prices.sizes import Sizes
 from dear_mpi.simulate.prices.stand_ins import StandIns
 
 
-class TransferKind(NamedTuple):
-    """What messages have in common that take equally long: so many chunks from a part of a shard on, and the link."""
+class MessageKind(NamedTuple):
+    """What messages have in common that take equally long: chunks, as seen from a shard, and the link."""
 
-    part: int
-    length: int
+    chunks: range
     crosses: bool  # from host to host
 
 
@@ -71,25 +68,16 @@ def slice_of(numbers: Array, rows: int) -> Array | slice:
 
 @dataclass(frozen=True)
 class Lockstep:
-    """Programs as rounds, and all kinds of messages in them."""
+    """Programs as rounds, and all kinds of messages in them; see ``Replay``."""
 
     ranks: StandIns
-    kinds: tuple[TransferKind, ...]
+    kinds: tuple[MessageKind, ...]
     rounds: tuple[Round, ...]
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """The time of these programs for buffers of so many elements, of so many bytes each.
-
-        Args:
-            network: with the hosts that were given to ``find_lockstep``.
-            counts: int64, shape (sizes,), each divisible by the number of ranks.
-
-        Returns:
-            float64, shape (sizes,): what ``cost`` says, in seconds.
-        """
-        sizes = Sizes(counts // self.ranks.size, self.ranks.programs[0].parts, itemsize)
+        sizes = self.ranks.sizes(counts, itemsize)
         links = [network.between or network if kind.crosses else network for kind in self.kinds]
-        nbytes = np.array([sizes.nbytes(kind.part, kind.length) for kind in self.kinds]).reshape(-1, len(counts))
+        nbytes = np.array([sizes.nbytes(kind.chunks) for kind in self.kinds]).reshape(-1, len(counts))
         alpha_s, beta_s, o_s = np.array([[link.alpha, link.beta, link.o] for link in links]).reshape(-1, 3).T[..., None]
         move_s, sum_s = nbytes * beta_s, nbytes * network.gamma
         done_s = np.zeros((len(self.ranks.programs), len(counts)))
@@ -109,54 +97,34 @@ class Lockstep:
 
 def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
     """These programs as rounds; None if two messages could meet at a port."""
-    reader, found = Reader(ranks, network), []
+    kinds, users = dict[MessageKind, int](), dict[Side, int]()  # a kind's number; the row that uses a side of a port
+    found: list[tuple[Transfer, ...]] = []
     for steps in zip_longest(*(program.steps for program in ranks.programs), fillvalue=Step()):
-        messages = reader.read(steps)
-        if messages is None:
+        met = meetings(steps, ranks.size)
+        if met is None:
             return None
-        found.append(messages)
-    rounds = (Round.of(messages, len([*same]), len(ranks.programs)) for messages, same in groupby(found))
-    return Lockstep(ranks, tuple(reader.kinds), tuple(rounds))
-
-
-class Reader:
-    """Reads programs step by step.
-
-    Attributes:
-        kinds: the kinds of all messages so far, with their numbers.
-        users: the row that uses each side of a port.
-    """
-
-    def __init__(self, ranks: StandIns, network: Network) -> None:
-        self.size, self.parts, self.network = ranks.size, ranks.programs[0].parts, network
-        self.kinds: dict[TransferKind, int] = {}
-        self.users: dict[Side, int] = {}
-
-    def read(self, steps: Sequence[Step]) -> tuple[Transfer, ...] | None:
-        """The messages of one step of all ranks; None if not each of them is the only one at both its ports."""
-        if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
-            return None
-        ranks, size = range(len(steps)), self.size
-        # By receiver, and how many ranks after it the sender is, around all ranks.
-        sends = {
-            (send.peer % len(steps), (rank - send.peer) % size): (rank, send)
-            for rank in ranks
-            for send in steps[rank].sends
-        }
-        receives = {(rank, (each.peer - rank) % size): each for rank in ranks for each in steps[rank].receives}
-        if sends.keys() != receives.keys():
-            return None
-        found = []
-        for way, (sender, send) in sends.items():
-            receiver, receive = way[0], receives[way]
-            out, into = self.network.port(sender, send.peer), self.network.port(receiver, receive.peer)
-            if not (self.is_only(sender, ("out", out)) and self.is_only(receiver, ("in", into))):
+        transfers = []
+        for (sender, send), (receiver, receive) in met:
+            out, into = network.port(sender, send.peer), network.port(receiver, receive.peer)
+            if users.setdefault(("out", out), sender) != sender or users.setdefault(("in", into), receiver) != receiver:
                 return None
-            kind = TransferKind(send.chunks.start % self.parts, len(send.chunks), out[0] == "host")
-            number = self.kinds.setdefault(kind, len(self.kinds))
-            found.append(Transfer(sender, receiver, number, receive.combine))
-        return tuple(found)
+            first = send.chunks.start % ranks.parts
+            kind = MessageKind(range(first, first + len(send.chunks)), out[0] == "host")
+            transfers.append(Transfer(sender, receiver, kinds.setdefault(kind, len(kinds)), receive.combine))
+        found.append(tuple(transfers))
+    rounds = (Round.of(messages, len([*same]), len(ranks.programs)) for messages, same in groupby(found))
+    return Lockstep(ranks, tuple(kinds), tuple(rounds))
 
-    def is_only(self, row: int, side: Side) -> bool:
-        """Whether no other row has used this side of a port so far."""
-        return self.users.setdefault(side, row) == row
+
+def meetings(steps: Sequence[Step], size: int) -> list[tuple[tuple[int, Send], tuple[int, Receive]]] | None:
+    """Each send of a step of all rows with its receive, and their rows; None if a row has several of either, or one
+    meets nothing."""
+    if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
+        return None
+    rows = range(len(steps))
+    # By receiver, and how many ranks after it the sender is, around all ranks.
+    sends = {
+        (send.peer % len(steps), (row - send.peer) % size): (row, send) for row in rows for send in steps[row].sends
+    }
+    receives = {(row, (each.peer - row) % size): (row, each) for row in rows for each in steps[row].receives}
+    return [(sends[way], receives[way]) for way in sends] if sends.keys() == receives.keys() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -12,9 +13,30 @@ from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import asks_for
 from dear_mpi.kernels.array import Array
-from dear_mpi.simulate.prices.columns import seconds
-from dear_mpi.simulate.prices.lockstep import Lockstep, find_lockstep
-from dear_mpi.simulate.prices.stand_ins import StandIns, find_stand_ins
+from dear_mpi.simulate.prices.columns import Columns
+from dear_mpi.simulate.prices.lockstep import find_lockstep
+from dear_mpi.simulate.prices.stand_ins import find_stand_ins
+
+Key = tuple[str, str, int]
+"""Algorithm, collective, and into how many pieces the buffer is cut."""
+
+
+class Replay(Protocol):
+    """The programs of a collective on all ranks, as they are replayed."""
+
+    def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
+        """The time until the last rank is done, for buffers of so many elements, of so many bytes each.
+
+        Args:
+            network: of any costs, with the hosts that the programs were written for.
+            counts: int64, shape (sizes,), each divisible by the number of ranks.
+
+        Returns:
+            float64, shape (sizes,).
+
+        Raises:
+            ProgramError: the programs deadlock (``verify`` says where).
+        """
 
 
 @dataclass(frozen=True)
@@ -25,8 +47,7 @@ class Prices:
         segment_bytes: algorithms that send the buffer piece by piece make pieces of about this size.
         itemsize: bytes of an element: chunks are cut between elements.
         found: (algorithm, collective, bytes): seconds, of all that was asked so far.
-        stand_ins: (algorithm, collective, pieces): the programs that were replayed for that.
-        rounds: the same: these programs in lockstep, where no two of their messages meet.
+        replays: the programs that were replayed for that: in lockstep, where no two of their messages meet.
     """
 
     network: Network
@@ -34,8 +55,7 @@ class Prices:
     segment_bytes: int
     itemsize: int = 4
     found: dict[tuple[str, str, int], float] = field(default_factory=dict, repr=False)
-    stand_ins: dict[tuple[str, str, int], StandIns] = field(default_factory=dict, repr=False)
-    rounds: dict[tuple[str, str, int], Lockstep | None] = field(default_factory=dict, repr=False)
+    replays: dict[Key, Replay] = field(default_factory=dict, repr=False)
 
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
         """The time until the last rank is done: what ``cost`` says for equal shards.
@@ -62,20 +82,9 @@ class Prices:
         for each in sorted({each for each in asked if (algorithm, collective, each) not in self.found}):
             groups[self.pieces(algorithm, collective, each)].append(each)
         for pieces, group in groups.items():
-            times = self.replayed(algorithm, collective, pieces, group)
+            times = self.replayed((algorithm, collective, pieces), group)
             self.found.update({(algorithm, collective, each): float(s) for each, s in zip(group, times, strict=True)})
         return np.array([self.found[algorithm, collective, each] for each in asked])
-
-    def replayed(self, algorithm: str, collective: str, pieces: int, nbytes: Sequence[int]) -> Array:
-        """The times of buffers that are cut into as many pieces."""
-        key, network, counts = (algorithm, collective, pieces), self.plain, np.array(nbytes) // self.itemsize
-        ranks = self.ranks_of(*key)
-        if key not in self.rounds:
-            self.rounds[key] = find_lockstep(ranks, network)
-        rounds = self.rounds[key]
-        if rounds is None:
-            return seconds(ranks, network, counts, self.itemsize)
-        return rounds.seconds(network, counts, self.itemsize)
 
     def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
         """See that these can be priced.
@@ -86,11 +95,6 @@ class Prices:
         self.check(algorithm, [])
         for collective in collectives:
             find_algorithm(algorithm, collective)
-
-    @property
-    def plain(self) -> Network:
-        """The network, without hosts if there is one alone: then no port is shared."""
-        return replace(self.network, hosts=None) if len(set(self.network.hosts or ())) < 2 else self.network
 
     def check(self, algorithm: str, asked: list[int]) -> None:
         if self.ranks < 1:
@@ -110,9 +114,18 @@ class Prices:
             return 1
         return -(-nbytes // self.segment_bytes)
 
-    def ranks_of(self, algorithm: str, collective: str, pieces: int) -> StandIns:
-        key = (algorithm, collective, pieces)
-        if key not in self.stand_ins:
-            function = find_algorithm(algorithm, collective)
-            self.stand_ins[key] = find_stand_ins(function, self.ranks, self.plain.hosts, pieces)
-        return self.stand_ins[key]
+    def replayed(self, key: Key, nbytes: Sequence[int]) -> Array:
+        """The times of buffers that are cut into as many pieces."""
+        if key not in self.replays:
+            self.replays[key] = self.replay(*key)
+        return self.replays[key].seconds(self.plain, np.array(nbytes) // self.itemsize, self.itemsize)
+
+    def replay(self, algorithm: str, collective: str, pieces: int) -> Replay:
+        function = find_algorithm(algorithm, collective)
+        ranks = find_stand_ins(function, self.ranks, self.plain.hosts, pieces)
+        return find_lockstep(ranks, self.plain) or Columns(ranks)
+
+    @property
+    def plain(self) -> Network:
+        """The network, without hosts if there is one alone: then no port is shared."""
+        return replace(self.network, hosts=None) if len(set(self.network.hosts or ())) < 2 else self.network

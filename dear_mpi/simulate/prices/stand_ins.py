@@ -15,26 +15,62 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Send, write_program
+from dear_mpi.kernels.array import Array
 
 THOROUGH = 64  # up to so many ranks, all are looked at
 MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
 
 Hosts = Sequence[int] | None
-Part = tuple[int, ...]
+Seen = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a buffer in equal shards.
+
+    Attributes:
+        shares: elements of a shard, int64, shape (sizes,).
+        parts: the chunks that a shard is cut into.
+        itemsize: bytes of an element.
+    """
+
+    shares: Array
+    parts: int
+    itemsize: int
+
+    def nbytes(self, chunks: range) -> Array:
+        """The bytes of these chunks of any rank's shard, or of this and the next ones, shape (sizes,).
+
+        >>> Sizes(np.array([10, 20]), parts=4, itemsize=1).nbytes(range(3, 5))
+        array([ 5, 10])
+        """
+        first = chunks.start % self.parts
+        return self.itemsize * (self.border(first + len(chunks)) - self.border(first))
+
+    def border(self, chunk: int) -> Array:
+        """Elements before a chunk: of whole shards, and of some of the parts that the next shard is cut into."""
+        (shards, part), (small, larger) = divmod(chunk, self.parts), divmod(self.shares, self.parts)
+        before: Array = shards * self.shares + part * small + np.minimum(part, larger)
+        return before
 
 
 @dataclass(frozen=True)
 class StandIns:
-    """The programs of the first ranks, which stand for all ``size`` of them.
-
-    Attributes:
-        written: how many programs were written to find that out.
-    """
+    """The programs of the first ranks, which stand for all ``size`` of them."""
 
     programs: tuple[Program, ...]
     size: int
-    written: int
+
+    @property
+    def parts(self) -> int:
+        return self.programs[0].parts
+
+    def sizes(self, counts: Array, itemsize: int) -> Sizes:
+        """Of buffers of so many elements, each divisible by the number of ranks."""
+        return Sizes(counts // self.size, self.parts, itemsize)
 
 
 def find_stand_ins(
@@ -50,13 +86,7 @@ def find_stand_ins(
     Raises:
         ValueError: no few ranks stand for all, and there is too much to replay.
     """
-    known: dict[int, Program] = {}
-
-    def program(rank: int) -> Program:
-        if rank not in known:
-            known[rank] = write_program(algorithm, rank, size, hosts=hosts, pieces=pieces)
-        return known[rank]
-
+    program = cache(lambda rank: write_program(algorithm, rank, size, hosts=hosts, pieces=pieces))
     seen = cache(lambda rank: outline(program(rank)))
     divisors = [few for few in range(1, size // 2 + 1) if size % few == 0 and whole_hosts(hosts, few)]
     pairs = every_pair if size <= thorough else samples
@@ -70,7 +100,7 @@ def find_stand_ins(
                 f"the first {rank + 1} of {count} ranks have more than {MOST_TRANSFERS} steps and messages, which is"
                 " too much to replay: take fewer ranks, or an algorithm whose ranks do the same, such as ring"
             )
-    return StandIns(tuple(map(program, range(count))), size, len(known))
+    return StandIns(tuple(map(program, range(count))), size)
 
 
 def every_pair(few: int, size: int) -> list[tuple[int, int]]:
@@ -94,17 +124,14 @@ def whole_hosts(hosts: Hosts, few: int) -> bool:
     return all(later == earlier + step for earlier, later in zip(numbers, numbers[few:], strict=False))
 
 
-def outline(program: Program) -> list[tuple[list[Part], list[Part]]]:
+def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
     """What a program does, seen from its own rank: how far each peer is, from which part on, and how many chunks."""
 
-    def part(transfer: Send | Receive) -> Part:
-        return (
-            (transfer.peer - program.rank) % program.size,
-            transfer.chunks.start % program.parts,
-            len(transfer.chunks),
-        )
+    def seen(transfer: Send | Receive) -> Seen:
+        away, chunks = (transfer.peer - program.rank) % program.size, transfer.chunks
+        return away, chunks.start % program.parts, len(chunks)
 
     return [
-        ([part(send) for send in step.sends], [(*part(receive), receive.combine) for receive in step.receives])
+        ([seen(send) for send in step.sends], [(*seen(receive), receive.combine) for receive in step.receives])
         for step in program.steps
     ]

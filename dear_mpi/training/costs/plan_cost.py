@@ -1,19 +1,80 @@
-"""What plans cost and send: as the cost model says it, or as it is measured."""
+"""What a job's plans cost: as the cost model says it on an emulated link, else as it is measured. And what they send.
+
+Seconds of all buckets of an iteration are what ``Schedule.bound`` asks for. Where bp = 2 ff and rs = ag = ar / 2, the
+bounds of DeAR and WFBP are equal while ar <= 2 ff, and at most 1.25 apart, where ar = 4 ff. If bp = 2 ff in total, but
+not layer by layer, a fair WFBP can miss its bound by more than DeAR does, and lose by up to 4/3.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
-from dear_mpi.collectives import programs
+import numpy as np
+
+from dear_mpi.collectives import make_plan, programs
+from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.cost import Cost, cost
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import Program
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.ranks.world import World
+from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.fabric.virtual import Price
+from dear_mpi.training.routes.find import collectives_of
+from dear_mpi.training.routes.legs import Collective
 
-REPEATS = 5
+RUNS, RUNS_OF_ALL = 5, 3  # of a plan, and of those of all buckets, of which the best counts
+SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
+
+
+def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
+    """Collective: seconds of each of these collectives, for all buckets one after the other, with no compute beside.
+
+    In the cost model of an emulated link steps do not overlap: that is right for the ring, and pessimistic if many
+    ranks send to one. Call this while nothing is under way, because it leaves nothing but zeros in gradients.
+    """
+    times = measured_s if fabric.world.link is None else modelled_s
+    return {collective: times(fabric, collective) for collective in collectives}
+
+
+def modelled_s(fabric: LiveFabric, collective: str) -> float:
+    """By the cost model, on the emulated link."""
+    fabric.prepare([collective])
+    return sum(each.time_s for each in plan_costs(all_plans(fabric, collective), emulated_network(fabric.world)))
+
+
+def measured_s(fabric: LiveFabric, collective: str) -> float:
+    """The best of a few runs of all buckets."""
+    fabric.prepare([collective])
+    fabric.follow(None)
+
+    def run() -> None:
+        for handle in [fabric.engine.start(plan, plan.name) for plan in all_plans(fabric, collective)]:
+            handle.wait()
+
+    values = fabric.arena.values.copy()
+    found_s = best_s(fabric, run, RUNS_OF_ALL)
+    fabric.arena.values[...] = values
+    fabric.arena.wire.view("u1")[...] = 0
+    return found_s
+
+
+def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[int, int] | None:
+    """Messages and bytes of the rank that sends most in an iteration, by the programs of the plans, which must be
+    prepared; None where some plan is no program of messages."""
+    plans = [plan for each in collectives for plan in all_plans(fabric, each)]
+    if any(runner_of(plan.algorithm) != "messages" for plan in plans):
+        return None
+    sent = np.array([(each.messages, each.nbytes) for each in plan_costs(plans, Network())])  # (plans, 2, ranks)
+    messages, nbytes = sent.sum(axis=0).max(axis=1).tolist()
+    return messages, nbytes
+
+
+def all_plans(fabric: LiveFabric, collective: str) -> list[Plan]:
+    """The plans that carry out what a schedule calls by this name, of all buckets."""
+    return [plan for bucket in fabric.buckets for plan in fabric.plans_of(collective, bucket)]
 
 
 def emulated_network(world: World) -> Network:
@@ -22,27 +83,17 @@ def emulated_network(world: World) -> Network:
     return Network(alpha=world.link.latency_s, beta=1 / world.link.bandwidth)
 
 
-def all_plans(fabric: LiveFabric, collective: str) -> list[Plan]:
-    """The plans that carry out what a schedule calls by this name, of all buckets."""
-    return [plan for bucket in fabric.buckets for plan in fabric.plans_of(collective, bucket)]
-
-
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
     """The cost of each plan on all ranks, in pieces as it cuts them; what is alike is asked for once."""
 
     @cache
-    def written(algorithm: str, collective: str, size: int, hosts: tuple[int, ...], pieces: int) -> list[Program]:
-        return programs(algorithm, collective, size, hosts=hosts, pieces=pieces)
-
-    @cache
-    def found(kind: tuple[str, str, int, tuple[int, ...], int], count: int, itemsize: int) -> Cost:
-        return cost(written(*kind), count, itemsize, network)
+    def found(algorithm: str, collective: str, hosts: tuple[int, ...], pieces: int, elements: tuple[int, int]) -> Cost:
+        written = programs(algorithm, collective, len(hosts), hosts=hosts, pieces=pieces)
+        return cost(written, *elements, network)
 
     for plan in plans:
-        x, transport, collective = plan.call.x, plan.transport, plan.call.collective
-        pieces = -(-x.nbytes // plan.segment_bytes)
-        kind = plan.algorithm, collective, transport.size, tuple(transport.hosts), pieces
-        yield found(kind, x.size, x.itemsize)
+        x, pieces = plan.call.x, -(-plan.call.x.nbytes // plan.segment_bytes)
+        yield found(plan.algorithm, plan.call.collective, tuple(plan.transport.hosts), pieces, (x.size, x.itemsize))
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
@@ -53,7 +104,7 @@ def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
     if fabric.world.link is not None and not timed:
         (found,) = plan_costs([plan], emulated_network(fabric.world))
         return found.time_s
-    found_s = best_s(fabric, plan, REPEATS)
+    found_s = best_s(fabric, plan, RUNS)
     plan.call.x.view("u1")[...] = 0
     return found_s
 
@@ -68,3 +119,43 @@ def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float
         run()
         found.append(max(gather(fabric.seconds(begin, fabric.now()))))
     return min(found)
+
+
+class WirePrices:
+    """Prices of buckets on the network of a job, from two sizes of each collective, which are asked for once.
+
+    Args:
+        fabric: which says what a schedule's collective is carried out by, and in which type it travels.
+        timed: time collectives on an emulated link, too.
+    """
+
+    def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
+        self.fabric, self.timed = fabric, timed
+        self.costs: dict[Collective, WireCost] = {}
+
+    def of(self, names: Iterable[str]) -> Price:
+        """Collective: prices of what carries these collectives and extras out; there must be plans. Alike on all ranks.
+
+        To be called while nothing is under way, because it overwrites gradients.
+        """
+        fabric = self.fabric
+        for leg in dict.fromkeys(leg for name in names for leg in collectives_of(fabric.route, name)):
+            if leg not in self.costs:
+                self.costs[leg] = self.cost(leg)
+        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket.count, fabric.route))
+
+    def cost(self, leg: Collective) -> WireCost:
+        """Collective: what one collective costs."""
+        wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
+        if leg.few:
+            return WireCost(self.seconds(leg, grid), 0.0)
+        sizes = [min(round_up(nbytes // wire.itemsize, grid), wire.size) for nbytes in (SMALL_BYTES, LARGE_BYTES)]
+        small, large = ((size * wire.itemsize, self.seconds(leg, size)) for size in sizes)
+        return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
+
+    def seconds(self, leg: Collective, count: int) -> float:
+        """Collective: of so many elements of the wire."""
+        fabric = self.fabric
+        x, transport = fabric.arena.wire[:count], fabric.world.transport
+        with make_plan(leg.name, x, transport, **fabric.options | leg.options) as plan:
+            return plan_s(fabric, plan, timed=self.timed)

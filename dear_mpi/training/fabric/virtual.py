@@ -7,7 +7,7 @@ The trainer and the schedules run on it as they do on the live one. It also keep
 schedule which would train wrongly, or wait for ever, is refused before the first byte moves.
 
 Where messages and updates need the same processors, an update holds up what is on the wire, and takes longer itself
-(``Slowdown``). Whether messages are beside an update is decided by the clock of the last rank, for all ranks.
+(``contention``). Whether messages are beside an update is decided by the clock of the last rank, for all ranks.
 
 The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
 has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
@@ -16,7 +16,7 @@ has started it, and ends on all ranks at once: what a rank can gain by being don
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,18 +31,6 @@ from dear_mpi.training.routes.legs import Collective, Leg, Update
 Price = Callable[[Collective, Bucket], float]
 
 
-class Slowdown(NamedTuple):
-    """What an update and the messages beside it do to each other.
-
-    Attributes:
-        stall: seconds by which each second of the update delays what is on the wire.
-        stretch: how many times as long the update takes.
-    """
-
-    stall: float = 0.0
-    stretch: float = 1.0
-
-
 class VirtualFabric(Fabric):
     """Runs a schedule on a clock.
 
@@ -53,8 +41,8 @@ class VirtualFabric(Fabric):
         verdict_s: seconds of the verdict on all gradients.
         update_s: seconds of the update of a whole bucket.
         ranks: their number, who share an update where each updates its shard.
-        slowdown: from the seconds that an update takes alone to what it and messages beside it do to each other; None:
-            nothing.
+        contention: from the seconds that an update takes alone to its stall, the seconds by which each of them delays
+            messages beside it, and its stretch, how many times as long it takes then; None: neither delays the other.
         compute: from nominal seconds to those on each rank.
         kept: how many iterations the log has.
 
@@ -73,14 +61,14 @@ class VirtualFabric(Fabric):
         verdict_s: float = 0.0,
         update_s: Callable[[Bucket], float] = lambda bucket: 0.0,
         ranks: int = 1,
-        slowdown: Callable[[float], Slowdown] | None = None,
+        contention: Callable[[float], tuple[float, float]] | None = None,
         compute: Callable[[Any], Any] = lambda seconds: seconds,
         kept: int = 1,
     ) -> None:
         super().__init__(rules.buckets, rules.route, Log(kept), judged=rules.judged)
         self.rules, self.ranks = rules, ranks
         self.price, self.loss_s, self.verdict_s, self.update_s = price, loss_s, verdict_s, update_s
-        self.slowdown, self.compute = slowdown, compute
+        self.contention, self.compute = contention, compute
         self.moving = list[Event]()  # on the wire, or in the queue for it
         self.clock_s: Any = 0.0
         self.wire_free_s = 0.0
@@ -127,7 +115,7 @@ class VirtualFabric(Fabric):
             for part, seconds in each.parts(turn):
                 event = self.log.carried(part.collective, part.number, begin_s, begin_s + seconds, part)
                 begin_s += seconds
-                if self.slowdown is not None:
+                if self.contention is not None:
                     self.moving.append(event)
             self.wire_free_s = begin_s
             if turn.ends:
@@ -148,8 +136,8 @@ class VirtualFabric(Fabric):
         if not isinstance(leg, Update):
             return
         taken_s = self.own_update_s(leg, bucket)
-        if self.slowdown is not None:
-            stall, stretch = self.slowdown(last(taken_s))
+        if self.contention is not None:
+            stall, stretch = self.contention(last(taken_s))
             meanwhile_s = self.beside_messages(last(taken_s), stretch - stall)
             self.hold_up(stall * meanwhile_s)
             taken_s = taken_s + (stretch - 1) * sooner(taken_s, meanwhile_s)

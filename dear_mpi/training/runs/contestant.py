@@ -9,9 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.training.costs.communication import communication
-from dear_mpi.training.costs.plan_cost import plan_s
-from dear_mpi.training.costs.traffic import traffic
+from dear_mpi.training.costs.plan_cost import communication, plan_s, traffic
 from dear_mpi.training.log.times import Times, pass_s, waits_s
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing

@@ -51,7 +51,7 @@ def timing(
         blocks: runs of iterations.
         fill: how many at the beginning of each do not count, because they fill the pipeline; the last always counts.
         parts: into how many a batch is split.
-        network: see ``communication`` in ``costs/communication.py``.
+        network: see ``communication`` in ``costs/plan_cost.py``.
     """
     slowest = [slowest_of(ranks) for ranks in zip(*transport.gather_values(blocks), strict=True)]
     steady = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest])

@@ -9,7 +9,7 @@ from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.terminal import console
-from dear_mpi.training.costs.communication import communication
+from dear_mpi.training.costs.plan_cost import communication
 from dear_mpi.training.log.times import Times
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.recording import Show, recorded, show_runs

@@ -9,8 +9,7 @@ communication that slow each other down, and the verdict on gradients (``--clip`
 
 from __future__ import annotations
 
-from dear_mpi.training.costs.plan_cost import plan_s
-from dear_mpi.training.costs.wire_prices import WirePrices
+from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.schedules import Schedule

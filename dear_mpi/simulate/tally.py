@@ -1,7 +1,7 @@
-"""How long the counted iterations are, and the parts of that time, on one rank.
+"""How long the counted iterations are, and what one rank does in that time.
 
     last rank begins ----------------------------------> last rank ends       the length, over the iterations: the mean
-       one rank begins | forward, backward, waits, updates, the rest | ends    its parts, which add up to that
+       one rank begins | forward, backward, waits, updates, the rest | ends    these add up to that
 
 Where ranks compute at different speeds, they may end an iteration apart, as DeAR lets them, and be last in turn. If
 each iteration counted with its slowest rank, the distance between two ranks would count again and again. From the last
@@ -33,7 +33,7 @@ class Exposed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Breakdown:
     """Seconds of an iteration: means over those that count, which differ only where there is jitter.
 
     ``iteration_s`` is the job's: from the last rank's clock at the beginning to the last rank's clock at the end. The
@@ -44,7 +44,7 @@ class Parts:
         update_s: of the optimiser.
         rest_s: what is neither a layer, nor waiting, nor an update; and what the rank's own time lacks to the job's
             time, which is nothing where one rank is last at the beginning and at the end.
-        waits: the parts of ``exposed_s``.
+        waits: the same, for each collective of each bucket.
     """
 
     iteration_s: float
@@ -90,13 +90,13 @@ class Tally:
         near = (lacks_s >= -tie_s) & (lacks_s <= least_s + tie_s)
         return int(np.argmax(np.where(near, compute_s, -1.0)))
 
-    def parts(self) -> Parts:
+    def breakdown(self) -> Breakdown:
         """The means of what was added."""
         rank, share = self.rank(), 1 / self.iterations
         waits = [Exposed(*what, share * of_rank(seconds, rank)) for what, seconds in self.waited_s.items()]
         forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in self.taken_s.values())
         exposed_s, iteration_s = sum(wait.seconds for wait in waits), share * self.length_s
-        return Parts(
+        return Breakdown(
             iteration_s=iteration_s,
             forward_s=forward_s,
             backward_s=backward_s,

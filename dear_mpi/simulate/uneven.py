@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import decimal, parse_share, whole_number
 
 MOST_SLOWER = 1000  # times
 MOST_JITTER = 1.0  # a layer then takes e times as long, or longer, in one of six iterations
 
 
-class Pace:
-    """From nominal seconds, of all ranks or of each, to those that they take.
+def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
+    """From nominal seconds, of all ranks or of each, to those that they take, where one may be slow.
 
     Args:
-        straggler: a rank, and how many times as long it takes.
+        text: the slow rank and how many times as long it takes, as ``RANK:FACTOR``; None if all are alike.
 
-    >>> Pace(2)(1.0), Pace(2, straggler=(1, 1.5))(2.0)
+    Raises:
+        ValueError: it cannot be read, there is no such rank, or the factor is not above zero, or too large.
+
+    >>> straggling(None, 2)(1.0), straggling("1:1.5", 2)(2.0)
     (1.0, array([2., 3.]))
     """
-
-    def __init__(self, ranks: int, *, straggler: tuple[int, float] | None = None) -> None:
-        self.factors: Array | None = None
-        if straggler is not None:
-            self.factors = np.ones(ranks)
-            self.factors[straggler[0]] = straggler[1]
-
-    def __call__(self, seconds: Any) -> Any:
-        return seconds if self.factors is None else seconds * self.factors
+    if text is None:
+        return lambda seconds: seconds
+    rank, _, number = text.partition(":")
+    slow, factor = whole_number(rank), decimal(number)
+    if slow is None or factor is None:
+        raise ValueError(f"straggler {text!r} cannot be read: write it like 3:1.5, a rank and a factor")
+    if slow >= ranks:
+        raise ValueError(f"straggler must be a rank of 0..{ranks - 1}, not {slow}")
+    if not 0 < factor <= MOST_SLOWER:
+        raise ValueError(f"the factor of the straggler must be above zero, and at most {MOST_SLOWER}, not {number}")
+    factors = np.where(np.arange(ranks) == slow, factor, 1.0)
+    return lambda seconds: seconds * factors
 
 
 class Jitter:
@@ -61,26 +67,6 @@ class Jitter:
             drawn = np.random.default_rng([self.seed, turn]).standard_normal((self.ranks, self.places))
             self.turn, self.factors = turn, np.exp(self.spread * np.ascontiguousarray(drawn.T))
         return self.factors[place]
-
-
-def parse_straggler(text: str, ranks: int) -> tuple[int, float]:
-    """A slow rank, as ``RANK:FACTOR``.
-
-    Raises:
-        ValueError: it cannot be read, there is no such rank, or the factor is not above zero, or too large.
-
-    >>> parse_straggler("3:1.5", 4)
-    (3, 1.5)
-    """
-    rank, _, number = text.partition(":")
-    slow, factor = whole_number(rank), decimal(number)
-    if slow is None or factor is None:
-        raise ValueError(f"straggler {text!r} cannot be read: write it like 3:1.5, a rank and a factor")
-    if slow >= ranks:
-        raise ValueError(f"straggler must be a rank of 0..{ranks - 1}, not {slow}")
-    if not 0 < factor <= MOST_SLOWER:
-        raise ValueError(f"the factor of the straggler must be above zero, and at most {MOST_SLOWER}, not {number}")
-    return slow, factor
 
 
 def parse_jitter(text: str) -> float:
