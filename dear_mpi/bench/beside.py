@@ -10,7 +10,7 @@ The update is SGD without momentum, of as many fp32 parameters as the buffer of 
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -35,48 +35,40 @@ class Delays:
     update_beside_s: float
 
 
-class Beside:
-    """Collective: runs a collective and an update, alone and together.
+def measure_delays(run: Callable[[], object], nbytes: int, transport: Transport, turns: int) -> Delays:
+    """Collective: of a collective that is prepared, and has a buffer of ``nbytes``; one turn more does not count."""
+    count, optimizer = max(1, nbytes // ITEM_BYTES), SGD(lr=0.01)
+    apply = updater(np.zeros(count, "f4"), np.ones(count, "f4"), [], optimizer)
+    update = partial(apply, optimizer, 1, 1.0)
+    with ThreadPoolExecutor(1) as thread:
+        start = partial(thread.submit, run)
+        mine = [turn(start, update, transport.barrier) for _ in range(1 + turns)][1:]
+    ranks = np.array(transport.gather_values(mine))
+    together_s, alone_s = ranks[:, :, :2].max(axis=0).T
+    update_s, update_beside_s = ranks[:, :, 2:].mean(axis=0).T
+    return Delays(*(median(each.tolist()) for each in (together_s - alone_s, update_s, update_beside_s)))
 
-    Args:
-        run: the collective, prepared.
-        nbytes: of its buffer.
-    """
 
-    def __init__(self, run: Callable[[], object], nbytes: int, transport: Transport) -> None:
-        self.run, self.transport = run, transport
-        count, optimizer = max(1, nbytes // ITEM_BYTES), SGD(lr=0.01)
-        apply = updater(np.zeros(count, "f4"), np.ones(count, "f4"), [], optimizer)
-        self.update = partial(apply, optimizer, 1, 1.0)
+def turn(
+    start: Callable[[], Future[object]], update: Callable[[], object], barrier: Callable[[], object]
+) -> tuple[float, float, float, float]:
+    """Seconds on this rank: of the collective with an update beside it, and alone; of the update alone, and with the
+    collective beside it."""
 
-    def measure(self, turns: int) -> Delays:
-        """So many turns, after one that does not count."""
-        with ThreadPoolExecutor(1) as thread:
-            mine = [self.turn(thread) for _ in range(1 + turns)][1:]
-        ranks = np.array(self.transport.gather_values(mine))
-        together_s, alone_s = ranks[:, :, :2].max(axis=0).T
-        update_s, update_beside_s = ranks[:, :, 2:].mean(axis=0).T
-        return Delays(*(median(each.tolist()) for each in (together_s - alone_s, update_s, update_beside_s)))
-
-    def turn(self, thread: ThreadPoolExecutor) -> tuple[float, float, float, float]:
-        """Seconds on this rank: of the collective with an update beside it, and alone; of the update alone, and with
-        the collective beside it."""
-        update_s = self.seconds(self.update)
-        alone_s = self.seconds(lambda: thread.submit(self.run).result())
-        update_beside_s: list[float] = []
-
-        def together() -> None:
-            running = thread.submit(self.run)
-            begin = perf_counter()
-            self.update()
-            update_beside_s.append(perf_counter() - begin)
-            running.result()
-
-        return self.seconds(together), alone_s, update_s, update_beside_s[0]
-
-    def seconds(self, call: Callable[[], object]) -> float:
+    def seconds(call: Callable[[], object]) -> float:
         """Of a call that all ranks begin at once."""
-        self.transport.barrier()
+        barrier()
         begin = perf_counter()
         call()
         return perf_counter() - begin
+
+    def together() -> None:
+        running = start()
+        begin = perf_counter()
+        update()
+        update_beside_s.append(perf_counter() - begin)
+        running.result()
+
+    update_beside_s: list[float] = []
+    update_s, alone_s = seconds(update), seconds(lambda: start().result())
+    return seconds(together), alone_s, update_s, update_beside_s[0]

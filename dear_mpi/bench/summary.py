@@ -1,45 +1,43 @@
 """Sum up many rows: times over the fastest call of an MPI library at each size, by classes of sizes."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dear_mpi.bench.backends import BACKENDS
 from dear_mpi.bench.case import Row
-from dear_mpi.bench.native import BEST, mpi_of
+from dear_mpi.bench.contestants import BEST, contestant
 
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
 OURS = "our best"
 
 
-def is_ours(name: str) -> bool:
-    return mpi_of(name) is None and (name not in BACKENDS or BACKENDS[name].maker == "ours")
-
-
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the fastest call of an MPI library at their size; the first backend, where there is no library."""
-    peers: dict[tuple[str, int], Row] = {}
+    """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
+    cases = defaultdict[tuple[str, int], list[Row]](list)
     for row in rows:
-        peer = peers.setdefault((row.collective, row.bytes), row)
-        faster = mpi_of(peer.algorithm) is None or row.p50_us < peer.p50_us
-        if mpi_of(row.algorithm) is not None and faster:
-            peers[row.collective, row.bytes] = row
+        cases[row.collective, row.bytes].append(row)
+    peers: dict[tuple[str, int], Row] = {}
+    for case, same in cases.items():
+        calls = [row for row in same if contestant(row.algorithm).is_library]
+        peers[case] = min(calls, key=lambda row: row.p50_us, default=same[0])
     found = [(row, peers[row.collective, row.bytes]) for row in rows]
     return [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row, peer in found]
 
 
+def all_calls(row: Row) -> str:
+    """The name that stands for all calls of the library that made this row; the name of nobody, if none did."""
+    return f"{contestant(row.algorithm).maker}{BEST}"
+
+
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """The rows of the backends that were named; for a library's best call, its best row at each size."""
-    best: dict[tuple[str | None, int], Row] = {}
+    """The rows of the contestants that were named; for a library's best call, its best row at each size."""
+    best: dict[tuple[str, int], Row] = {}
     for row in rows:
-        key = mpi_of(row.algorithm), row.bytes
+        key = all_calls(row), row.bytes
         best[key] = min(best.get(key, row), row, key=lambda row: row.p50_us)
-    return [
-        row
-        for row in rows
-        if row.algorithm in names
-        or (f"{mpi_of(row.algorithm)}{BEST}" in names and row is best[mpi_of(row.algorithm), row.bytes])
-    ]
+    fastest = [row for (name, _), row in best.items() if name in names]
+    return [row for row in rows if row.algorithm in names or row in fastest]
 
 
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
@@ -53,7 +51,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
     ratios: dict[str, dict[int, float]] = {}
     for row in rows:
         told = not noisy & {(row.algorithm, row.bytes), (row.peer, row.bytes)}
-        if told and is_ours(row.algorithm) and mpi_of(row.peer) is not None:
+        if told and contestant(row.algorithm).maker == "ours" and contestant(row.peer).is_library:
             for name in (row.algorithm, OURS):
                 mine = ratios.setdefault(name, {})
                 mine[row.bytes] = min(row.over_peer, mine.get(row.bytes, row.over_peer))

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, and its backends are right."""
+"""The benchmark measures what it says, and its contestants are right."""
 
 import contextlib
 import json
@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.bench.case import BUS_FACTORS, Case
-from dear_mpi.bench.collective import Settings, bench
-from dear_mpi.bench.native import FORMS
-from dear_mpi.bench.other_mpi import OTHERS, OtherMpi
+from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.native import FORMS, OTHERS
+from dear_mpi.bench.other_mpi import OtherMpi
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import Tuning
@@ -27,7 +27,7 @@ from dear_mpi.ranks.world import run_world
 pytestmark = pytest.mark.mpi
 
 FEW = 3  # samples
-QUICK = Settings(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
+QUICK = Contest(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
@@ -169,7 +169,7 @@ def test_the_other_mpi_leaves_no_process_behind(comm):
     def command(world):
         with contextlib.closing(OtherMpi(name, world, "")) as other:
             other.run(Case("all_reduce", 4096), 2, ["native"])
-            return other.job and other.job.process.pid
+            return other.process and other.process.pid
 
     pid = run_world(command)
     if pid:
@@ -195,7 +195,7 @@ def peers_of_this_run(session):
         ("/no/such/mpirun", "cannot be started: there is no command '/no/such/mpirun'"),
         ("false", "has ended: status 1"),
         ("sh -c 'echo lost >&2; exit 3'", "has ended: lost"),
-        (f"sh -c 'exec {sys.executable} -m dear_mpi.bench.peer'", "must be .* ranks, not .* on 1|has ended"),
+        (f"sh -c 'exec {sys.executable} -m dear_mpi.bench.other_mpi'", "must be .* ranks, not .* on 1|has ended"),
     ],
 )
 def test_another_mpi_that_does_not_start_is_an_error_on_all_ranks(comm, command, message):

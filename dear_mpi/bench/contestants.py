@@ -1,6 +1,7 @@
-"""The backends that take part in the benchmark of a collective.
+"""The contestants of the benchmark, by the names that ``--algorithms`` takes.
 
-    native...     the MPI library's own calls (native.py)
+    native...     the calls of this job's MPI library (native.py); native-best stands for all of them
+    openmpi..., mpich...  the same of another MPI library, in a job of its own (other_mpi.py)
     prototype     a ring on a page of mpi4py (all_reduce alone)
     gloo          torch.distributed (gloo.py)
     host copies   of device memory: out, the ring of the host, in
@@ -8,33 +9,30 @@
     direct        the ring, where MPI takes device memory
     function      a user's call of ours, as all_reduce(x, comm, algorithm="auto"), on a private array
 
-These are in ``BACKENDS``. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm; ``openmpi`` and
-``mpich`` run in a job of their own (other_mpi.py).
+Every other name is a plan of ours, by what ``make_plan`` calls an algorithm.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from dear_mpi.bench.case import CannotRun
+from dear_mpi.bench.case import CannotRun, Case
+from dear_mpi.bench.contestant import Contestant, Prepared, Setup
 from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
-from dear_mpi.bench.native import FORMS, native_call
-from dear_mpi.bench.prepared import Prepared, Setup, of_plan
+from dear_mpi.bench.native import FORMS, OTHERS, native_call
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.collectives.plans import functions
-from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.array import synchronize
 from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.ranks.world import World
 
 DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function", "prototype"),
     "cuda": ("host copies", "staged", "direct", "native"),
 }
+LIBRARIES = ("native", *OTHERS)
+BEST = "-best"
 
 
 def host_copies(setup: Setup) -> Prepared:
@@ -78,53 +76,60 @@ def gloo(setup: Setup) -> Prepared:
 def staged(setup: Setup) -> Prepared:
     if setup.case.device == "cpu":
         raise CannotRun("stages the memory of a device, and host memory needs none of it")
-    return of_plan(replace(setup, transport=StagedTransport(setup.transport)).plan("ring"))
+    return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
 
 
 def direct(setup: Setup) -> Prepared:
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
-    return of_plan(setup.plan("ring"))
+    return setup.prepared("ring")
 
 
-@dataclass(frozen=True)
-class Backend:
-    """A way to carry a collective out that is no plan of ours, and how the benchmark treats it."""
-
-    open: Callable[[Setup], Prepared]
-    maker: str = "ours"  # or MPI, for the libraries that ours are compared with; or others
-    segments: bool = True  # whether the size of the largest message makes a difference to it
-    processes: bool = False  # whether its ranks must be the processes of an MPI job
-    alone: bool = False  # whether it takes its turns apart from the others, which its threads would disturb
-    check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
-    session: Callable[[World], AbstractContextManager[str]] | None = None  # around all its cases; gives its long name
-
-
-BACKENDS = {
-    **{
-        f"native{suffix}": Backend(partial(native_call, form=form), maker="MPI", segments=False, processes=True)
-        for suffix, form in FORMS.items()
-    },
-    "prototype": Backend(prototype, maker="others", processes=True),
-    "gloo": Backend(gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group),
-    "host copies": Backend(host_copies, maker="others"),
-    "staged": Backend(staged),
-    "direct": Backend(direct),
-    "function": Backend(function, segments=False),
+CONTESTANTS = {
+    "prototype": Contestant(prototype, "others", processes=True),
+    "gloo": Contestant(
+        gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group
+    ),
+    "host copies": Contestant(host_copies, "others"),
+    "staged": Contestant(staged),
+    "direct": Contestant(direct),
+    "function": Contestant(function, segments=False),
+} | {
+    f"{library}{suffix}": Contestant(partial(native_call, form=form), library, segments=False, processes=True)
+    for library in LIBRARIES
+    for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }
 
 
-def has_segments(name: str) -> bool:
-    """Whether the size of the largest message makes a difference; ``auto`` has its own."""
-    return BACKENDS[name].segments if name in BACKENDS else rules_of(name) is None
+def contestant(name: str) -> Contestant:
+    """Who has this name.
+
+    >>> contestant("mpich-best").maker, contestant("prototype").maker, contestant("ring").maker
+    ('mpich', 'others', 'ours')
+    """
+    has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
+    plan = Contestant(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
+    return CONTESTANTS.get(name, plan)
 
 
-def open_backend(name: str, setup: Setup) -> Prepared:
-    """A backend, prepared for a case; a CannotRun where it sits this one out, or there is no such algorithm."""
-    backend = BACKENDS.get(name, Backend(lambda setup: of_plan(setup.plan(name))))
-    if backend.processes and setup.transport.native is None:
+def calls_of(name: str, case: Case, ranks: int) -> list[str]:
+    """What a name stands for in a case: all calls of a library that serve it, or itself.
+
+    >>> calls_of("mpich-best", Case("all_reduce", 64), 2)
+    ['mpich', 'mpich-nonblocking', 'mpich-persistent', 'mpich-beside']
+    """
+    library = contestant(name).maker
+    if name != library + BEST:
+        return [name]
+    return [library + suffix for suffix, form in FORMS.items() if form.serves(case, ranks)]
+
+
+def prepare(name: str, setup: Setup) -> Prepared:
+    """A contestant on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
+    who = contestant(name)
+    if who.processes and setup.transport.native is None:
         raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
     try:
-        return backend.open(setup)
+        return who.open(setup)
     except ArgumentError as error:
         raise CannotRun(str(error)) from None
