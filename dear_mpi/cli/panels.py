@@ -9,8 +9,8 @@ PANELS = {
     "Workload": "model models ranks hosts data collectives sizes size op placement dtype batch accumulate context "
     "iterations seconds cadence beside device seed",
     "Compute": "forward_time backward_time compute rate update_time straggler jitter",
-    "Communication": "schedule schedules fusion algorithm algorithms network update route wire segment segments segment_bytes "
-    "memory device_memory link stall",
+    "Communication": "schedule schedules fusion algorithm algorithms network update route wire segment segments "
+    "segment_bytes memory device_memory link stall",
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay beta1 beta2 epsilon clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check",
     "Files": "save every resume profile tune plot picture timeline json_file",
