@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.contestants import contestant
-from dear_mpi.bench.summary import CLASSES, against_mpi, all_calls, shown
+from dear_mpi.bench.table import CLASSES, against_mpi, all_calls, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes

@@ -71,6 +71,17 @@ class CannotRun(ValueError):
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A collective that is prepared on its buffers; ``untimed`` is what comes after each run."""
+
+    run: Callable[[], object]
+    free: Callable[[], object] = lambda: None
+    untimed: Callable[[], object] = lambda: None
+    segment_bytes: int | None = None  # which a plan has chosen
+    chosen: str | None = None  # the algorithm that a plan has chosen
+
+
+@dataclass(frozen=True)
 class Samples:
     """What was measured of a contestant: the seconds of each sample on each rank, and elements that were wrong in all.
 

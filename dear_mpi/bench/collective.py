@@ -1,6 +1,7 @@
 """Time collectives of several makers in one run: our plans, MPI libraries, gloo, a prototype written by hand."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -8,14 +9,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 import numpy as np
 
 from dear_mpi.bench.case import BUS_FACTORS, CHOICES, CannotRun, Case, Conditions, Row, Samples, row_of
-from dear_mpi.bench.contestant import Setup
-from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant, prepare
+from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, Setup, calls_of, contestant, prepare
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
-from dear_mpi.bench.summary import against_peers
 from dear_mpi.collectives.plans.tuning import default_segment, rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
@@ -23,8 +22,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.distinct import check_distinct
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.units import check_distinct, format_bytes
 
 SAMPLES = (11, 200)
 WARM_UP = 3  # turns at every size
@@ -133,6 +131,19 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
     rows, fit = rank_0_does(world, lambda: modelled(against_peers(rows), world.transport.hosts))
     return Report(rows, fit, contest.names, left_out)
+
+
+def against_peers(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
+    cases = defaultdict[tuple[str, int], list[Row]](list)
+    for row in rows:
+        cases[row.collective, row.bytes].append(row)
+    peers: dict[tuple[str, int], Row] = {}
+    for case, same in cases.items():
+        calls = [row for row in same if contestant(row.algorithm).is_library]
+        peers[case] = min(calls, key=lambda row: row.p50_us, default=same[0])
+    found = [(row, peers[row.collective, row.bytes]) for row in rows]
+    return [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row, peer in found]
 
 
 def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | None]:

@@ -12,20 +12,25 @@
 Every other name is a plan of ours, by what ``make_plan`` calls an algorithm.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 
-from dear_mpi.bench.case import CannotRun, Case
-from dear_mpi.bench.contestant import Contestant, Prepared, Setup
+from dear_mpi.bench.case import CannotRun, Case, Prepared
 from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
-from dear_mpi.bench.native import FORMS, OTHERS, native_call
+from dear_mpi.bench.native import FORMS, OTHERS, Form, native_call
 from dear_mpi.bench.prototype import PrototypeRing
+from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans import functions
+from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.transports.transport import StagedTransport
-from dear_mpi.kernels.array import synchronize
+from dear_mpi.collectives.transports.transport import StagedTransport, Transport
+from dear_mpi.kernels.array import Array, synchronize
 from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.slab import Slab
+from dear_mpi.ranks.world import World
 
 DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function", "prototype"),
@@ -33,6 +38,47 @@ DEFAULTS = {
 }
 LIBRARIES = ("native", *OTHERS)
 BEST = "-best"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A case, its arrays, the ranks, and the largest message."""
+
+    case: Case
+    x: Array
+    out: Array | None
+    transport: Transport
+    segment_bytes: int
+
+    def plan(self, algorithm: str) -> Plan:
+        case, op = self.case, self.case.op if self.case.reduces else "sum"
+        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
+        return make_plan(
+            case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
+        )
+
+    def prepared(self, algorithm: str) -> Prepared:
+        plan = self.plan(algorithm)
+        return Prepared(plan, plan.free, segment_bytes=plan.segment_bytes, chosen=plan.algorithm)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to carry collectives out, and how the benchmark treats it."""
+
+    open: Callable[[Setup], Prepared]  # an ArgumentError or a CannotRun where it sits a case out
+    maker: str = "ours"  # or others; or the MPI library whose call it is: native, openmpi, mpich
+    is_plan: bool = False  # of ours, in the memory that it would have in a program
+    segments: bool = True  # whether the size of the largest message makes a difference to it
+    processes: bool = False  # whether its ranks must be the processes of an MPI job
+    alone: bool = False  # whether it takes its turns apart from the others, which its threads would disturb
+    check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
+    session: Callable[[World], AbstractContextManager[str]] | None = None  # around all its cases; gives its long name
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is a call of an MPI library."""
+        return self.maker not in ("ours", "others")
 
 
 def host_copies(setup: Setup) -> Prepared:
@@ -85,6 +131,22 @@ def direct(setup: Setup) -> Prepared:
     return setup.prepared("ring")
 
 
+def native(setup: Setup, form: Form) -> Prepared:
+    """A call of the library; a plan of ours around it where there is none for these arrays, or this op."""
+    case = setup.case
+    if not form.serves(case, setup.transport.size):
+        what = "-counts only for reduce_scatter and all_gather of equal shards"
+        raise CannotRun(f"{what}, -beside only for reduce_scatter and all_reduce in place")
+    plan = setup.plan("native")  # an ArgumentError where the library cannot do it
+    alone = case.device == "cpu" and case.op != "average" and (setup.out is None or case.collective != "broadcast")
+    if not alone and form == FORMS[""]:
+        return Prepared(plan, plan.free)
+    plan.free()
+    if not alone:
+        raise CannotRun("is the MPI call alone: for host memory, no average, and broadcasts in place")
+    return native_call(case, setup.x, setup.out, setup.transport, form)
+
+
 CONTESTANTS = {
     "prototype": Contestant(prototype, "others", processes=True),
     "gloo": Contestant(
@@ -95,7 +157,7 @@ CONTESTANTS = {
     "direct": Contestant(direct),
     "function": Contestant(function, segments=False),
 } | {
-    f"{library}{suffix}": Contestant(partial(native_call, form=form), library, segments=False, processes=True)
+    f"{library}{suffix}": Contestant(partial(native, form=form), library, segments=False, processes=True)
     for library in LIBRARIES
     for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from dear_mpi.bench.beside import Delays, measure_delays
-from dear_mpi.bench.case import CannotRun, Case, Samples
-from dear_mpi.bench.contestant import Prepared, Setup
-from dear_mpi.bench.contestants import contestant, prepare
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples
+from dear_mpi.bench.contestants import Setup, contestant, prepare
 from dear_mpi.bench.data import Data
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.kernels import reference

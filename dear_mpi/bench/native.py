@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dear_mpi.bench.case import CannotRun, Case
-from dear_mpi.bench.contestant import Prepared, Setup
+from dear_mpi.bench.case import CannotRun, Case, Prepared
 from dear_mpi.collectives.plans.runners.native import move, mpi_call
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.kernels.array import array_module
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import copier
+
+OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}  # libraries that may run in a job of their own
 
 
 def blocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
@@ -53,7 +55,7 @@ class Form:
     beside: bool = False
 
     def serves(self, case: Case, ranks: int) -> bool:
-        """Whether this form is worth a row of its own: see the message of ``native_call``."""
+        """Whether this form is worth a row of its own."""
         if self.counts and (case.collective not in ("reduce_scatter", "all_gather") or case.count % ranks):
             return False
         return not self.beside or (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in")
@@ -69,32 +71,19 @@ FORMS = {  # by what follows the library in a contestant's name
     "-beside": Form(beside=True),
     "-counts-beside": Form(counts=True, beside=True),
 }
-OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}  # libraries that may run in a job of their own
 
 
-def native_call(setup: Setup, form: Form) -> Prepared:
-    """A call of the library; a plan of ours around it where there is none for these arrays, or this op."""
-    case, ranks = setup.case, setup.transport.size
-    if not form.serves(case, ranks):
-        what = "-counts only for reduce_scatter and all_gather of equal shards"
-        raise CannotRun(f"{what}, -beside only for reduce_scatter and all_reduce in place")
-    plan = setup.plan("native")  # an ArgumentError where the library cannot do it
-    if case.device != "cpu" or case.op == "average" or (setup.out is not None and case.collective == "broadcast"):
-        if form != FORMS[""]:
-            plan.free()
-            raise CannotRun("is the MPI call alone: for host memory, no average, and broadcasts in place")
-        return Prepared(plan, plan.free)
-    plan.free()
-    partition, rank = Partition.of(case.count, ranks), setup.transport.rank
-    own = partition.shard(rank)
-    scatters, result = case.collective == "reduce_scatter", setup.out
+def native_call(case: Case, x: Array, out: Array | None, transport: Transport, form: Form) -> Prepared:
+    """A call of the library, on arrays of the host."""
+    partition, rank = Partition.of(case.count, transport.size), transport.rank
+    own, scatters, result = partition.shard(rank), case.collective == "reduce_scatter", out
     untimed: Callable[[], object] = lambda: None  # noqa: E731
     if result is None and form.beside:
-        home = setup.x[own] if scatters else setup.x
-        result = array_module(setup.x).empty_like(home)
+        home = x[own] if scatters else x
+        result = array_module(x).empty_like(home)
         untimed = copier(home, result)
     elif result is None and scatters:  # MPI leaves the shard at the start of the buffer
-        untimed = partial(move, setup.x[own], setup.x[: own.stop - own.start])
+        untimed = partial(move, x[own], x[: own.stop - own.start])
     op = case.op if case.reduces else "sum"
-    call = mpi_call(case.collective, setup.x, result, partition, rank=rank, op=op, by_counts=form.counts)
-    return replace(form.prepare(setup.transport.native, *call), untimed=untimed)
+    call = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
+    return replace(form.prepare(transport.native, *call), untimed=untimed)

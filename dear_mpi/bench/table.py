@@ -1,5 +1,6 @@
 """The rows of a benchmark as a table."""
 
+import statistics
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
@@ -7,11 +8,9 @@ from rich.table import Table
 
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.collective import Report
-from dear_mpi.bench.contestants import contestant
+from dear_mpi.bench.contestants import BEST, contestant
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.interleaved import CALLS
-from dear_mpi.bench.kernels import KernelRow
-from dear_mpi.bench.summary import CLASSES, against_mpi, shown
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, table
 from dear_mpi.reporting.units import format_bytes, format_hosts, plural
@@ -30,6 +29,8 @@ def show_bench(world: World, report: Report) -> None:
     screen.print(fit_text(report.fit), soft_wrap=True, markup=False)
 
 
+CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
+OURS = "our best"
 CAPTIONS = {
     "isolated": "us: medians over {calls}, each from a barrier to its end on its slowest rank",
     "streaming": f"us: medians over {{calls}}, each the mean of {CALLS[1]} or more calls in a row and over ranks; "
@@ -68,10 +69,10 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
     }
     if rows[0].cadence == "streaming":
         columns["mean"] = lambda row: (
-            f"{row.mean_us:.{digits(row)}f} ({row.rank_min_us:.{digits(row)}f} to {row.rank_max_us:.{digits(row)}f})"
+            f"{us(row, row.mean_us)} ({us(row, row.rank_min_us)} to {us(row, row.rank_max_us)})"
         )
     if any(row.model_us is not None for row in rows):
-        columns["model"] = lambda row: "" if row.model_us is None else f"{row.model_us:.{digits(row)}f}"
+        columns["model"] = lambda row: "" if row.model_us is None else us(row, row.model_us)
     return columns | {
         "busbw": lambda row: f"{row.busbw_GBps:.2f}",
         "/ peer": lambda row: f"{row.over_peer:.2f}",
@@ -81,6 +82,11 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
 
 def digits(row: Row) -> int:
     return 0 if row.p50_us >= 100 else 1
+
+
+def us(row: Row, figure: float) -> str:
+    """As many digits as the row's median has."""
+    return f"{figure:.{digits(row)}f}"
 
 
 def name_of(row: Row) -> str:
@@ -112,6 +118,50 @@ def summary_of(rows: Sequence[Row]) -> Table | str:
     return summary
 
 
+def all_calls(row: Row) -> str:
+    """The name that stands for all calls of the library that made this row; the name of nobody, if none did."""
+    return f"{contestant(row.algorithm).maker}{BEST}"
+
+
+def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """The rows of the contestants that were named; for a library's best call, its best row at each size."""
+    best: dict[tuple[str, int], Row] = {}
+    for row in rows:
+        key = all_calls(row), row.bytes
+        best[key] = min(best.get(key, row), row, key=lambda row: row.p50_us)
+    fastest = [row for (name, _), row in best.items() if name in names]
+    return [row for row in rows if row.algorithm in names or row in fastest]
+
+
+def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    """For each of ours, and for the best of them: the geometric mean of its times over its peers' times, per class.
+
+    Rows are of one collective. A row whose interval is wider than its median tells nothing, nor does one whose peer has
+    such an interval. A class counts only the sizes that tell something of every algorithm with a mean there. None where
+    a class has no such size.
+    """
+    noisy = {(row.algorithm, row.bytes) for row in rows if row.ci_high_us - row.ci_low_us > row.p50_us}
+    ratios: dict[str, dict[int, float]] = {}
+    for row in rows:
+        told = not noisy & {(row.algorithm, row.bytes), (row.peer, row.bytes)}
+        if told and contestant(row.algorithm).maker == "ours" and contestant(row.peer).is_library:
+            for name in (row.algorithm, OURS):
+                mine = ratios.setdefault(name, {})
+                mine[row.bytes] = min(row.over_peer, mine.get(row.bytes, row.over_peer))
+    names = sorted(ratios, key=lambda name: name == OURS)
+    if len(names) == 2:  # the only one of ours is the best of them
+        names.remove(OURS)
+    columns = [column([ratios[name] for name in names], *sizes) for sizes in CLASSES.values()]
+    return {name: list(means) for name, *means in zip(names, *columns, strict=True)}
+
+
+def column(ratios: Sequence[dict[int, float]], low: int, high: int) -> list[float | None]:
+    """The means of all over the same sizes."""
+    chosen = [{size: ratio for size, ratio in each.items() if low <= size <= high} for each in ratios]
+    common = set[int]().union(*chosen).intersection(*filter(None, chosen))
+    return [statistics.geometric_mean([each[size] for size in common]) if each and common else None for each in chosen]
+
+
 def fit_text(fit: Fit | None) -> str:
     """The fitted network in words."""
     if fit is None:
@@ -128,28 +178,3 @@ def fit_text(fit: Fit | None) -> str:
         f"Network fitted to {plural(fit.rows, 'row')}: alpha {network.alpha * 1e6:.1f} us, o {o}, 1/beta {beta}, "
         f"1/gamma {gamma}; the median row is {fit.residual:.0%} off the model."
     )
-
-
-KERNEL_COLUMNS: dict[str, Callable[[KernelRow], str]] = {
-    "kernel": lambda row: row.kernel,
-    "tensors": lambda row: row.tensors,
-    "number": lambda row: str(row.number),
-    "bucket": lambda row: f"{row.bucket_bytes / 1e6:.1f} MB {row.bucket_dtype}",
-    "time (us)": lambda row: interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, 0),
-    "GB/s": lambda row: f"{row.GBps:.1f}",
-    "/ copy": lambda row: f"{row.of_copy:.2f}",
-    "/ one by one": lambda row: "" if row.faster_than_each is None else f"{row.faster_than_each:.1f} x",
-}
-
-
-def show_kernels(world: World, rows: Sequence[KernelRow], device: str) -> None:
-    """One line per kernel and list of tensors."""
-    found = table(
-        [rows],
-        KERNEL_COLUMNS,
-        left=("kernel", "tensors"),
-        title=f"kernels on {device}, fp32 tensors, 1 rank",
-        caption=f"us: medians; {PLUS_MINUS}; GB/s: bytes read and written; / copy: bandwidth over that of one copy of "
-        "the bucket; / one by one: how many times as fast as one copy per tensor",
-    )
-    console(world).print(found)

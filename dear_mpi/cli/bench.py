@@ -14,13 +14,13 @@ from dear_mpi.bench.collective import Contest
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.contestants import DEFAULTS
 from dear_mpi.bench.table import show_bench
-from dear_mpi.bench.tune import Tuning
+from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.flags import JOB_FLAGS, NAMES, SEGMENT, Flags, listed, parameter, parsed, with_flags
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.reporting.units import parse_bytes, parse_sizes, usable_link
+from dear_mpi.reporting.units import parse_bytes, parse_link, parse_sizes
 
 ALGORITHMS = (
     f"What to compare, with commas; the first is the baseline. Ours: {NAMES}, auto, FILE.py:FUNCTION, and function: a "
@@ -85,16 +85,16 @@ def bench(flags: Flags) -> None:
         contest = Contest(**given | {name: read(given[name]) for name, read in READ.items() if name in given})
         how = {name: flags[name] for name in JOB if name in flags}
         if "link" in how:
-            how["link"] = parsed("--link", usable_link, how["link"])
+            how["link"] = parsed("--link", parse_link, how["link"])
         rows = run_ranks(lambda world: bench_and_show(world, contest, flags.get("tune")), device=contest.device, **how)
     raise typer.Exit(int(any(row["wrong"] for row in rows)))
 
 
 def bench_and_show(world: World, contest: Contest, tune: Path | None) -> list[dict[str, Any]]:
-    tuning = None if tune is None else Tuning(tune, contest.names, world)
+    before = () if tune is None else rules_before(tune, contest.names, world)
     with bar(world, len(contest.cases()), "warming up") as progress:
         report = run_bench(contest, world, progress)
     show_bench(world, report)
-    if tuning is not None:
-        tuning.write(report.rows)
+    if tune is not None:
+        write_tuned(tune, before, report.rows, world)
     return [asdict(row) for row in report.rows]

@@ -10,8 +10,8 @@ from dear_mpi.collectives.launch.cuda_aware import decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, queries, without_pmix
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
 from dear_mpi.collectives.transports.patience import cgroup_limit, machine, own_cores
+from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
 from dear_mpi.doctor.facts import Facts, RankFacts
 from dear_mpi.doctor.findings import Finding
 from dear_mpi.doctor.in_use import in_use

@@ -10,14 +10,13 @@ import pytest
 from dear_mpi.bench import collective
 from dear_mpi.bench.beside import Delays, measure_delays
 from dear_mpi.bench.case import BUS_FACTORS, CannotRun, Case, Samples, row_of
-from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.collective import Contest, against_peers, bench
 from dear_mpi.bench.contestants import calls_of
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
 from dear_mpi.bench.gloo import gloo_group, meeting_place
 from dear_mpi.bench.native import FORMS
-from dear_mpi.bench.summary import OURS, against_mpi, against_peers, shown
-from dear_mpi.bench.table import fit_text, label
+from dear_mpi.bench.table import OURS, against_mpi, fit_text, label, shown
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.tuning import Rule, write_rules

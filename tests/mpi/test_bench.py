@@ -17,7 +17,7 @@ from dear_mpi.bench.native import FORMS, OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.bench.table import show_bench
-from dear_mpi.bench.tune import Tuning
+from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -246,9 +246,9 @@ def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
     settings = replace(QUICK, algorithms=("ring", "naive", "native"), segments=(512, 4096))
 
     def command(world):
-        tuning = Tuning(file, settings.names, world)
+        before = rules_before(file, settings.names, world)
         report = bench(settings, world)
-        tuning.write(report.rows)
+        write_tuned(file, before, report.rows, world)
         comm.Barrier()
         return report
 
@@ -306,7 +306,7 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
         (bad, ("native", "auto"), "algorithms must name some that auto may pick"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            run_world(lambda world, path=path, names=names: Tuning(path, names, world))
+            run_world(lambda world, path=path, names=names: rules_before(path, names, world))
 
 
 @pytest.mark.parametrize("segment_bytes", [4, 12, 4096])
