@@ -19,8 +19,6 @@ from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples
 from dear_mpi.bench.contestants import Setup, contestant, prepare
 from dear_mpi.bench.data import Data
 from dear_mpi.collectives.plans.reach import wants_shared
-from dear_mpi.kernels import reference
-from dear_mpi.kernels.array import Array
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
@@ -34,30 +32,17 @@ class Interleaved:
 
     def __init__(self, case: Case, keys: Sequence[Key], world: World, streams: Streams) -> None:
         self.case, self.transport, self.stream, self.turn = case, world.transport, streams.compute, 0
-        self.data = cache(partial(self.new_data, world, streams))  # by memory
-        self.ready: dict[Key, tuple[Prepared, str]] = {}  # and its memory
+        self.data = cache(partial(Data, case, world, streams))  # by memory
+        self.ready: dict[Key, tuple[Prepared, Data]] = {}
         self.left_out: dict[str, str] = {}
         for name, segment_bytes in keys:
-            memory = self.memory_of(name)
-            data = self.data(memory)
+            data = self.data(self.memory_of(name))
             try:
                 prepared = prepare(name, Setup(case, data.x, data.out, world.transport, segment_bytes))
             except CannotRun as error:
                 self.left_out[name] = str(error)
                 continue
-            self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, memory
-
-    def new_data(self, world: World, streams: Streams, memory: str) -> Data:
-        """The arrays of a memory. They begin at a page boundary: MPI libraries copy from one to the other, and
-        memcpy is slow where NumPy often puts the second one (see ``SLOW_TO_COPY`` in kernels/reference.py)."""
-        allocate = reference.allocate if memory in ("private", "device") else world.transport.allocate
-
-        def zeros(nbytes: int) -> Array:
-            array = allocate(nbytes)
-            array[...] = 0
-            return streams.put(array)
-
-        return Data(self.case, world.rank, world.size, streams.put, zeros)
+            self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
     def memory_of(self, name: str) -> str:
         """Collective: where the buffers of a contestant are."""
@@ -79,8 +64,7 @@ class Interleaved:
             self.turn += 1
             # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
-                prepared, memory = self.ready[key]
-                data = self.data(memory)
+                prepared, data = self.ready[key]
                 data.fill(self.turn)
                 self.transport.barrier()
                 elapsed_s = self.call_s(prepared)
@@ -95,18 +79,17 @@ class Interleaved:
             key: Samples(
                 [times_s[key] for times_s, _ in answers],
                 sum(errors[key] for _, errors in answers),
-                memory,
+                data.memory,
                 prepared.chosen,
             )
-            for key, (prepared, memory) in self.ready.items()
+            for key, (prepared, data) in self.ready.items()
         }
 
     def delays(self, turns: int) -> dict[Key, Delays]:
         """Collective: what an update beside each plan of ours does to both."""
         found: dict[Key, Delays] = {}
-        for key, (prepared, memory) in self.ready.items():
+        for key, (prepared, data) in self.ready.items():
             if prepared.chosen is not None:
-                data = self.data(memory)
                 data.clear()
                 found[key] = measure_delays(prepared.run, data.x.nbytes, self.transport, turns)
         return found

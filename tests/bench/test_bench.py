@@ -4,7 +4,6 @@ import socket
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from dear_mpi.bench import collective
@@ -23,6 +22,7 @@ from dear_mpi.collectives.plans.tuning import Rule, write_rules
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_sizes
 
@@ -99,10 +99,9 @@ def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
         ranks = [
             Data(
                 Case(collective, 4000, placement=placement),
-                rank,
-                3,
-                lambda array: array,
-                lambda nbytes: np.zeros(nbytes, "u1"),
+                SimpleNamespace(rank=rank, size=3, transport=None),
+                host_streams(),
+                "private",
             )
             for rank in range(3)
         ]
