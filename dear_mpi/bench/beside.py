@@ -10,8 +10,7 @@ The update is SGD without momentum, of as many fp32 parameters as the buffer of 
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -25,50 +24,44 @@ from dear_mpi.kernels.optimizers import SGD
 ITEM_BYTES = 4
 
 
-@dataclass(frozen=True)
-class Delays:
-    """Seconds, medians over turns: how much longer a collective takes on its slowest rank when it runs together with an
-    update, and how long that update takes, alone and together with it, in the mean over ranks."""
+def delays(run: Callable[[], object], nbytes: int, transport: Transport, turns: int) -> dict[str, float]:
+    """Collective: run a prepared collective of so many bytes and an update, alone and together.
 
-    delay_s: float
-    update_s: float
-    update_beside_s: float
-
-
-def measure_delays(run: Callable[[], object], nbytes: int, transport: Transport, turns: int) -> Delays:
-    """Collective: of a collective that is prepared, and has a buffer of ``nbytes``; one turn more does not count."""
+    Returns:
+        What a row has of it, medians over so many turns after one that does not count, in us: how much longer the
+        collective takes on its slowest rank together with the update; and how long the update takes, alone and
+        together with it, in the mean over ranks.
+    """
     count, optimizer = max(1, nbytes // ITEM_BYTES), SGD(lr=0.01)
-    apply = updater(np.zeros(count, "f4"), np.ones(count, "f4"), [], optimizer)
-    update = partial(apply, optimizer, 1, 1.0)
+    update = partial(updater(np.zeros(count, "f4"), np.ones(count, "f4"), [], optimizer), optimizer, 1, 1.0)
     with ThreadPoolExecutor(1) as thread:
-        start = partial(thread.submit, run)
-        mine = [turn(start, update, transport.barrier) for _ in range(1 + turns)][1:]
+        mine = [turn(run, update, thread, transport) for _ in range(1 + turns)][1:]
     ranks = np.array(transport.gather_values(mine))
     together_s, alone_s = ranks[:, :, :2].max(axis=0).T
     update_s, update_beside_s = ranks[:, :, 2:].mean(axis=0).T
-    return Delays(*(median(each.tolist()) for each in (together_s - alone_s, update_s, update_beside_s)))
+    found_s = {"delay_us": together_s - alone_s, "update_us": update_s, "update_beside_us": update_beside_s}
+    return {name: 1e6 * median(seconds.tolist()) for name, seconds in found_s.items()}
 
 
 def turn(
-    start: Callable[[], Future[object]], update: Callable[[], object], barrier: Callable[[], object]
+    run: Callable[[], object], update: Callable[[], object], thread: ThreadPoolExecutor, transport: Transport
 ) -> tuple[float, float, float, float]:
     """Seconds on this rank: of the collective with an update beside it, and alone; of the update alone, and with the
     collective beside it."""
-
-    def seconds(call: Callable[[], object]) -> float:
-        """Of a call that all ranks begin at once."""
-        barrier()
-        begin = perf_counter()
-        call()
-        return perf_counter() - begin
+    update_beside_s: list[float] = []
 
     def together() -> None:
-        running = start()
+        running = thread.submit(run)
         begin = perf_counter()
         update()
         update_beside_s.append(perf_counter() - begin)
         running.result()
 
-    update_beside_s: list[float] = []
-    update_s, alone_s = seconds(update), seconds(lambda: start().result())
+    def seconds(call: Callable[[], object]) -> float:
+        transport.barrier()
+        begin = perf_counter()
+        call()
+        return perf_counter() - begin
+
+    update_s, alone_s = seconds(update), seconds(lambda: thread.submit(run).result())
     return seconds(together), alone_s, update_s, update_beside_s[0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from dear_mpi.bench.beside import Delays
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.stats import median
@@ -86,14 +86,14 @@ class Samples:
     """What was measured of a contestant: the seconds of each sample on each rank, and elements that were wrong in all.
 
     ``memory`` is where its buffers were, ``chosen`` the algorithm that a plan took; ``delays`` what was measured with
-    an update beside it, if that was asked for.
+    an update beside it (``beside.py``), if that was asked for.
     """
 
     times_s: list[list[float]]  # a list per rank
     wrong: int
     memory: str = "private"
     chosen: str | None = None
-    delays: Delays | None = None
+    delays: Mapping[str, Any] = field(default_factory=dict)
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
@@ -150,7 +150,6 @@ def row_of(
     means_us = by_rank_us.mean(axis=1)
     middle = median(times_us.tolist())
     algbw = case.used_bytes / middle.value * 1e-3
-    delays = {} if samples.delays is None else asdict(samples.delays)
     return Row(
         collective=case.collective,
         algorithm=algorithm,
@@ -182,5 +181,5 @@ def row_of(
         rank_max_us=float(means_us.max()),
         memory=samples.memory,
         chosen=samples.chosen or algorithm,
-        **{name.replace("_s", "_us"): seconds * 1e6 for name, seconds in delays.items()},
+        **samples.delays,
     )

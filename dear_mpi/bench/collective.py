@@ -197,6 +197,6 @@ def at_size(
     interleaved.free()
     names = [name for name, _ in keys]
     return {
-        key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=delays.get(key))
+        key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=delays.get(key, {}))
         for key in sorted(found[0], key=lambda key: (names.index(key[0]), key[1]))
     }, left_out

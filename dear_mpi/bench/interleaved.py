@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from functools import cache, partial
 
-from dear_mpi.bench.beside import Delays, measure_delays
+from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples
 from dear_mpi.bench.contestants import Setup, contestant, prepare
 from dear_mpi.bench.data import Data
@@ -85,13 +85,13 @@ class Interleaved:
             for key, (prepared, data) in self.ready.items()
         }
 
-    def delays(self, turns: int) -> dict[Key, Delays]:
+    def delays(self, turns: int) -> dict[Key, dict[str, float]]:
         """Collective: what an update beside each plan of ours does to both."""
-        found: dict[Key, Delays] = {}
+        found: dict[Key, dict[str, float]] = {}
         for key, (prepared, data) in self.ready.items():
             if prepared.chosen is not None:
                 data.clear()
-                found[key] = measure_delays(prepared.run, data.x.nbytes, self.transport, turns)
+                found[key] = delays(prepared.run, data.x.nbytes, self.transport, turns)
         return found
 
     def call_s(self, prepared: Prepared) -> float:
