@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
 
-import numpy as np
-
-from dear_mpi.bench.case import BUS_FACTORS, CHOICES, CannotRun, Case, Conditions, Row, Samples, row_of
-from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, Setup, calls_of, contestant, prepare
+from dear_mpi.bench.case import BUS_FACTORS, CHOICES, Case, Conditions, Row, Samples, row_of
+from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key
@@ -72,7 +70,7 @@ class Contest(Conditions):
             who.check()
             if who.maker in OTHERS:
                 check_other(who.maker, world, self.other_mpi)
-            rules_of(name)  # of a file that may be bad
+            rules_of(name)  # which may be in a bad file
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
         """Who takes part in a case, each call of a library by its own name, and with which segments."""
@@ -153,20 +151,17 @@ def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | No
 
 def check_plans(contest: Contest, world: World, streams: Streams) -> None:
     """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
-    x = streams.put(np.zeros(world.size, DTYPES[contest.dtype]))
-    for name in (name for name in contest.algorithms if contestant(name).is_plan):
-        faults = []
-        for collective in contest.collectives:
-            case = Case(collective, 0, dtype=contest.dtype, op=contest.op)
-            try:
-                prepare(name, Setup(case, x, None, world.transport, min(contest.segments))).free()
-            except CannotRun as error:
-                faults.append(error)
-        if len(faults) == len(contest.collectives):
-            others = (name for name, who in CONTESTANTS.items() if not who.is_library)
-            raise ArgumentError(
-                f"{faults[0]}; the benchmark also has {', '.join((*LIBRARIES, 'native-best', *others))}"
-            )
+    plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
+    nbytes, left_out = world.size * DTYPES[contest.dtype].itemsize, []
+    least = replace(contest.cases()[0], nbytes=nbytes, placement="in", memory="private")
+    for collective in contest.collectives:
+        tried = Interleaved(replace(least, collective=collective), plans, world, streams)
+        tried.free()
+        left_out.append(tried.left_out)
+    for name, _ in plans:
+        if all(name in each for each in left_out):
+            others = (*LIBRARIES, "native-best", *(other for other, who in CONTESTANTS.items() if not who.is_library))
+            raise ArgumentError(f"{left_out[0][name]}; the benchmark also has {', '.join(others)}")
 
 
 def at_size(
