@@ -1,4 +1,4 @@
-"""What is measured: one collective at one size, and the row that comes of it."""
+"""What is measured: one collective at one size; what a contestant makes of it, its samples, and the row of them."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def slow_device_path(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def crowded(facts: Facts) -> Iterator[Finding]:
+def cores(facts: Facts) -> Iterator[Finding]:
     for _, ranks in grouped(facts.ranks, lambda rank: rank.machine):
         crowd = Crowd.of(THREADS * len(ranks), (rank.cores for rank in ranks), (rank.limit for rank in ranks))
         where = f"{plural(len(ranks), 'rank')} of {', '.join(dict.fromkeys(rank.host for rank in ranks))}"
@@ -119,9 +119,6 @@ def crowded(facts: Facts) -> Iterator[Finding]:
                 f"{where}: in training, where each rank has {THREADS} threads, {crowd}",
                 f"for the fastest small collectives allow each rank {THREADS} cores",
             )
-
-
-def bound_to_one_core(facts: Facts) -> Iterator[Finding]:
     bound = [rank for rank in facts.ranks if len(rank.cores) == 1 < rank.host_cores]
     if bound:
         yield warning(
@@ -129,15 +126,12 @@ def bound_to_one_core(facts: Facts) -> Iterator[Finding]:
             "cannot overlap there",
             "Open MPI: --bind-to none or --map-by slot:PE=2; MPICH: -bind-to none; srun: --cpus-per-task=2",
         )
-
-
-def blas_crowd(facts: Facts) -> Iterator[Finding]:
     for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
-        cores, threads = len(set().union(*(rank.cores for rank in ranks))), sum(rank.blas_threads for rank in ranks)
-        if len(ranks) > 1 and threads > max(cores, len(ranks)):
+        allowed, threads = len(set().union(*(rank.cores for rank in ranks))), sum(rank.blas_threads for rank in ranks)
+        if len(ranks) > 1 and threads > max(allowed, len(ranks)):
             yield warning(
-                f"NumPy's linear algebra would start {threads} threads on the {plural(cores, 'core')} of {host}",
-                f"export OMP_NUM_THREADS={max(1, cores // len(ranks))}",
+                f"NumPy's linear algebra would start {threads} threads on the {plural(allowed, 'core')} of {host}",
+                f"export OMP_NUM_THREADS={max(1, allowed // len(ranks))}",
             )
 
 
@@ -181,8 +175,14 @@ def pausing_tcp(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
-    *(library, gpus, crowded, bound_to_one_core, blas_crowd, wrong_local_rank, small_pages, pausing_tcp),
-    *(device_memory, slow_device_path),
+    library,
+    gpus,
+    cores,
+    wrong_local_rank,
+    small_pages,
+    pausing_tcp,
+    device_memory,
+    slow_device_path,
 )
 
 
