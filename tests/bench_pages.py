@@ -14,8 +14,8 @@ from itertools import groupby
 from pathlib import Path
 
 from dear_mpi.bench.case import Row
-from dear_mpi.bench.native import mpi_of
-from dear_mpi.bench.summary import CLASSES, against_mpi, is_ours, shown
+from dear_mpi.bench.contestants import contestant
+from dear_mpi.bench.table import CLASSES, against_mpi, all_calls, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
@@ -74,15 +74,14 @@ def time_of(row, unit_us=1.0):
 
 def column_of(row):
     """The name of a column; that of a library is the name of its best call."""
-    library = mpi_of(row.algorithm)
-    return row.algorithm if library is None else f"{library}-best"
+    return all_calls(row) if contestant(row.algorithm).is_library else row.algorithm
 
 
 def cell(row):
     if row is None:
         return ""
     chosen_by = f", {row.chosen}" if row.chosen != row.algorithm else ""
-    call = f", {row.algorithm}" if mpi_of(row.algorithm) else ""
+    call = f", {row.algorithm}" if contestant(row.algorithm).is_library else ""
     return f"{time_of(row)} ({row.over_peer:.2f}{chosen_by}{call})"
 
 
@@ -163,7 +162,7 @@ def hosts_page(file, names, sizes, sent):
         cut = f", {format_bytes(segment)}" if segment else ""
         cells = []
         for row, bound in zip(sorted(group, key=lambda row: row.bytes), bounds_ms, strict=True):
-            call = f", {row.algorithm}" if mpi_of(row.algorithm) else ""
+            call = f", {row.algorithm}" if contestant(row.algorithm).is_library else ""
             cells.append(f"{time_of(row, 1e3)} ({bound * 1e3 / row.p50_us:.2f}{call})")
         table.append([f"{name}{cut}", *cells])
     return [HOSTS, *lines_of(table), "", WHY]
@@ -171,7 +170,7 @@ def hosts_page(file, names, sizes, sent):
 
 def label(row):
     """What a row of the table has in common: the maker, and the segment of ours."""
-    return column_of(row), row.segment_bytes if is_ours(row.algorithm) else 0
+    return column_of(row), row.segment_bytes if contestant(row.algorithm).maker == "ours" else 0
 
 
 def gpu(runs):

@@ -1,8 +1,8 @@
-"""What is measured: one collective at one size, and the row that comes of it."""
+"""What is measured: one collective at one size; what a contestant makes of it, its samples, and the row of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,29 +21,45 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "reduce": lambda ranks: 1.0,
 }
 PLACEMENTS = {"in": "in place", "out": "out of place"}
-MEMORIES = ("auto", "shared", "private")
-CADENCES = ("isolated", "streaming")
+CHOICES: dict[str, Collection[str]] = {
+    "placement": PLACEMENTS,
+    "dtype": DTYPES,
+    "op": ("sum", "average", "prod", "min", "max"),
+    "device": ("cpu", "cuda"),
+    "memory": ("auto", "shared", "private"),
+    "cadence": ("isolated", "streaming"),
+}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A collective on a full buffer of ``nbytes``, rounded down to whole elements.
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What holds for all collectives and sizes of a run; ``CHOICES`` has what there is of each.
 
     ``memory`` is where our plans' buffers are on the host: shared, private, or auto, as in a user's program.
     """
 
-    collective: str
-    nbytes: int
+    placement: str = "in"
     dtype: str = "fp32"
     op: str = "sum"
-    placement: str = "in"
     device: str = "cpu"
     memory: str = "auto"
     cadence: str = "isolated"
 
+
+@dataclass(frozen=True)
+class Case(Conditions):
+    """A collective on a full buffer of ``nbytes``, rounded down to whole elements."""
+
+    collective: str
+    nbytes: int
+
     @property
     def count(self) -> int:
         return self.nbytes // DTYPES[self.dtype].itemsize
+
+    @property
+    def used_bytes(self) -> int:
+        return self.count * DTYPES[self.dtype].itemsize
 
     @property
     def reduces(self) -> bool:
@@ -51,12 +67,23 @@ class Case:
 
 
 class CannotRun(ValueError):
-    """A backend cannot run a case; the message says why. All ranks raise it alike."""
+    """A contestant cannot run a case; the message says why. All ranks raise it alike."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A collective that is prepared on its buffers; ``untimed`` is what comes after each run."""
+
+    run: Callable[[], object]
+    free: Callable[[], object] = lambda: None
+    untimed: Callable[[], object] = lambda: None
+    segment_bytes: int | None = None  # which a plan has chosen
+    chosen: str | None = None  # the algorithm that a plan has chosen
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What was measured of a backend: the seconds of each sample on each rank, and elements that were wrong in all.
+    """What was measured of a contestant: the seconds of each sample on each rank, and elements that were wrong in all.
 
     ``memory`` is where its buffers were, ``chosen`` the algorithm that a plan took; ``delays`` what was measured with
     an update beside it (``beside.py``), if that was asked for.
@@ -75,7 +102,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Row:
-    """One backend at one size."""
+    """One contestant at one size."""
 
     collective: str
     algorithm: str
@@ -107,7 +134,7 @@ class Row:
     rank_max_us: float
     memory: str  # where the buffers were: shared, private or device
     chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
-    peer: str = ""  # the fastest call of an MPI library at this size, else the first backend
+    peer: str = ""  # the fastest call of an MPI library at this size, else the first contestant
     over_peer: float = 1.0  # time / its time
     delay_us: float | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
     update_us: float | None = None  # of that update alone
@@ -122,15 +149,14 @@ def row_of(
     times_us = by_rank_us.max(axis=0) if case.cadence == "isolated" else by_rank_us.mean(axis=0)
     means_us = by_rank_us.mean(axis=1)
     middle = median(times_us.tolist())
-    nbytes = case.count * DTYPES[case.dtype].itemsize
-    algbw = nbytes / middle.value * 1e-3
+    algbw = case.used_bytes / middle.value * 1e-3
     return Row(
         collective=case.collective,
         algorithm=algorithm,
         backend=backend,
         device=case.device,
         ranks=ranks,
-        bytes=nbytes,
+        bytes=case.used_bytes,
         count=case.count,
         dtype=case.dtype,
         op=case.op if case.reduces else "none",

@@ -16,8 +16,11 @@ from ml_dtypes import finfo
 from dear_mpi.bench.case import Case
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.kernels import reference
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
+from dear_mpi.ranks.streams import Streams
+from dear_mpi.ranks.world import World
 
 PERIOD = 31  # a prime: chunks begin at different values
 # All whole numbers up to here are exact.
@@ -28,22 +31,28 @@ COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "m
 class Data:
     """The arrays ``x`` and ``out`` of a call on this rank (``out`` is None in place), filled and checked each turn.
 
-    ``put`` brings an array of the host to where the call works, ``zeros`` makes so many bytes there.
+    They begin at a page boundary: MPI libraries copy from one to the other, and memcpy is slow where NumPy often puts
+    the second one (see ``SLOW_TO_COPY`` in kernels/reference.py).
     """
 
-    def __init__(
-        self, case: Case, rank: int, ranks: int, put: Callable[[Array], Array], zeros: Callable[[int], Array]
-    ) -> None:
-        count, dtype, contract = case.count, DTYPES[case.dtype], COLLECTIVES[case.collective]
+    def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
+        self.memory, count, rank, ranks = memory, case.count, world.rank, world.size
+        dtype, contract = DTYPES[case.dtype], COLLECTIVES[case.collective]
         begins, ends = (extent(holder, rank, ranks, count) for holder in (contract.begins, contract.ends))
         shard, whole, out_of_place = slice(*chunk_bounds(count, ranks, rank)), slice(0, count), case.placement == "out"
         x_part = shard if out_of_place and case.collective == "all_gather" else whole
         result_part = shard if out_of_place and case.collective == "reduce_scatter" else whole
-        x_bytes, result_bytes = ((part.stop - part.start) * dtype.itemsize for part in (x_part, result_part))
-        self.x = zeros(x_bytes).view(dtype)
-        self.out = zeros(result_bytes).view(dtype) if out_of_place else None
+        allocate = world.transport.allocate if memory == "shared" else reference.allocate
+
+        def zeros(part: slice) -> Array:
+            array = allocate((part.stop - part.start) * dtype.itemsize)
+            array[...] = 0
+            return streams.put(array).view(dtype)
+
+        self.x = zeros(x_part)
+        self.out = zeros(result_part) if out_of_place else None
         bits, length = f"u{dtype.itemsize}", count + PERIOD + 1
-        mine, expected = (put(np.resize(values.view(bits), length)) for values in patterns(case, rank, ranks))
+        mine, expected = (streams.put(np.resize(values.view(bits), length)) for values in patterns(case, rank, ranks))
         self.mine, self.expected = mine[begins.start :], expected[ends.start :]
         self.others = mine[x_part.start + 1 :]  # for what this rank does not bring
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(begins, x_part)]

@@ -1,12 +1,12 @@
-"""Backends take turns at one case: with the same data, call by call, so whatever else the machine does hits them
+"""Contestants take turns at one case: with the same data, call by call, so whatever else the machine does hits them
 alike. A sample is
 
     isolated     one call, from a barrier to its end; its result is checked
     streaming    calls in a row on the same data, after one whose result is checked: the mean of their times. As in
                  OSU's benchmarks, the ranks meet at a barrier between calls, which is not timed.
 
-Each backend works in the memory that it would have in a user's program: ours in memory that the ranks of a host share
-where they make use of it, as in training, unless they are told otherwise; all others in private memory.
+Each works in the memory that it would have in a user's program: ours in memory that the ranks of a host share where
+they make use of it, as in training, unless they are told otherwise; all others in private memory.
 """
 
 import itertools
@@ -14,74 +14,57 @@ import random
 from collections.abc import Sequence
 from functools import cache, partial
 
-from dear_mpi.bench.backends import BACKENDS, open_backend
 from dear_mpi.bench.beside import delays
-from dear_mpi.bench.case import CannotRun, Case, Samples
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples
+from dear_mpi.bench.contestants import Setup, contestant, prepare
 from dear_mpi.bench.data import Data
-from dear_mpi.bench.prepared import Prepared, Setup
 from dear_mpi.collectives.plans.reach import wants_shared
-from dear_mpi.kernels import reference
-from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
-Key = tuple[str, int]  # a backend and its segment_bytes
+Key = tuple[str, int]  # a contestant and its segment_bytes
 SMALL_BYTES = 16 * 1024
 CALLS = 100, 10  # in a row: of small buffers, and of all others
 
 
 class Interleaved:
-    """Collective: the backends of a case, prepared; ``left_out`` says why those are missing that cannot run it."""
+    """Collective: the contestants of a case, prepared; ``left_out`` says why those are missing that cannot run it."""
 
     def __init__(self, case: Case, keys: Sequence[Key], world: World, streams: Streams) -> None:
         self.case, self.transport, self.stream, self.turn = case, world.transport, streams.compute, 0
-        self.data = cache(partial(self.new_data, world, streams))  # by memory
-        self.backends: dict[Key, tuple[Prepared, str]] = {}  # and its memory
+        self.data = cache(partial(Data, case, world, streams))  # by memory
+        self.ready: dict[Key, tuple[Prepared, Data]] = {}
         self.left_out: dict[str, str] = {}
         for name, segment_bytes in keys:
-            memory = self.memory_of(name)
-            data = self.data(memory)
+            data = self.data(self.memory_of(name))
             try:
-                prepared = open_backend(name, Setup(case, data.x, data.out, world.transport, segment_bytes))
+                prepared = prepare(name, Setup(case, data.x, data.out, world.transport, segment_bytes))
             except CannotRun as error:
                 self.left_out[name] = str(error)
                 continue
-            self.backends[name, prepared.segment_bytes or segment_bytes] = prepared, memory
-
-    def new_data(self, world: World, streams: Streams, memory: str) -> Data:
-        """The arrays of a memory. They begin at a page boundary: MPI libraries copy from one to the other, and
-        memcpy is slow where NumPy often puts the second one (see ``SLOW_TO_COPY`` in kernels/reference.py)."""
-        allocate = reference.allocate if memory in ("private", "device") else world.transport.allocate
-
-        def zeros(nbytes: int) -> Array:
-            array = allocate(nbytes)
-            array[...] = 0
-            return streams.put(array)
-
-        return Data(self.case, world.rank, world.size, streams.put, zeros)
+            self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
     def memory_of(self, name: str) -> str:
-        """Collective: where the buffers of a backend are."""
+        """Collective: where the buffers of a contestant are."""
         case, transport = self.case, self.transport
         if case.device != "cpu":
             return "device"
-        nbytes = case.count * DTYPES[case.dtype].itemsize
-        best = "shared" if wants_shared(name, transport.hosts, case.collective, nbytes) else "private"
-        memory = "private" if name in BACKENDS else best if case.memory == "auto" else case.memory
-        in_reach = memory == "private" or transport.reach(self.data(memory).x) is not None
-        return memory if in_reach else "private"
+        if not contestant(name).is_plan:
+            return "private"
+        shared = case.memory == "shared"
+        if case.memory == "auto":
+            shared = wants_shared(name, transport.hosts, case.collective, case.used_bytes)
+        return "shared" if shared and transport.reach(self.data("shared").x) is not None else "private"
 
     def run(self, turns: int) -> dict[Key, Samples]:
         """Collective: so many samples of each, after one turn that does not count."""
-        mine: dict[Key, list[float]] = {key: [] for key in self.backends}
-        wrong = dict.fromkeys(self.backends, 0)
+        mine: dict[Key, list[float]] = {key: [] for key in self.ready}
+        wrong = dict.fromkeys(self.ready, 0)
         for group, counts in itertools.product(self.groups(), [False] + [True] * turns):
             self.turn += 1
-            # In another order each time, so that no backend always follows the slowest; the same on all ranks.
+            # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
-                prepared, memory = self.backends[key]
-                data = self.data(memory)
+                prepared, data = self.ready[key]
                 data.fill(self.turn)
                 self.transport.barrier()
                 elapsed_s = self.call_s(prepared)
@@ -96,18 +79,17 @@ class Interleaved:
             key: Samples(
                 [times_s[key] for times_s, _ in answers],
                 sum(errors[key] for _, errors in answers),
-                memory,
+                data.memory,
                 prepared.chosen,
             )
-            for key, (prepared, memory) in self.backends.items()
+            for key, (prepared, data) in self.ready.items()
         }
 
     def delays(self, turns: int) -> dict[Key, dict[str, float]]:
         """Collective: what an update beside each plan of ours does to both."""
         found: dict[Key, dict[str, float]] = {}
-        for key, (prepared, memory) in self.backends.items():
+        for key, (prepared, data) in self.ready.items():
             if prepared.chosen is not None:
-                data = self.data(memory)
                 data.clear()
                 found[key] = delays(prepared.run, data.x.nbytes, self.transport, turns)
         return found
@@ -131,10 +113,10 @@ class Interleaved:
         return elapsed_s / calls
 
     def groups(self) -> list[list[Key]]:
-        """Which backends take turns. What the threads of some still do would hit the next: these are on their own."""
-        alone = [key for key in self.backends if key[0] in BACKENDS and BACKENDS[key[0]].alone]
-        return [[key for key in self.backends if key not in alone], alone]
+        """Who takes turns. What the threads of some still do would hit the next: these are on their own."""
+        alone = [key for key in self.ready if contestant(key[0]).alone]
+        return [[key for key in self.ready if key not in alone], alone]
 
     def free(self) -> None:
-        for prepared, _ in self.backends.values():
+        for prepared, _ in self.ready.values():
             prepared.free()

@@ -18,7 +18,9 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, Slab, round_up
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.streams import Streams
+from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import median, ratio
+from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, table
 
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
@@ -125,3 +127,28 @@ def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **fac
         of_copy=bandwidth / (moved["copy"] / statistics.median(times["copy"])),
         faster_than_each=ratio(times["each"], times[kernel]).value if "each" in times else None,
     )
+
+
+KERNEL_COLUMNS: dict[str, Callable[[KernelRow], str]] = {
+    "kernel": lambda row: row.kernel,
+    "tensors": lambda row: row.tensors,
+    "number": lambda row: str(row.number),
+    "bucket": lambda row: f"{row.bucket_bytes / 1e6:.1f} MB {row.bucket_dtype}",
+    "time (us)": lambda row: interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, 0),
+    "GB/s": lambda row: f"{row.GBps:.1f}",
+    "/ copy": lambda row: f"{row.of_copy:.2f}",
+    "/ one by one": lambda row: "" if row.faster_than_each is None else f"{row.faster_than_each:.1f} x",
+}
+
+
+def show_kernels(world: World, rows: Sequence[KernelRow], device: str) -> None:
+    """One line per kernel and list of tensors."""
+    found = table(
+        [rows],
+        KERNEL_COLUMNS,
+        left=("kernel", "tensors"),
+        title=f"kernels on {device}, fp32 tensors, 1 rank",
+        caption=f"us: medians; {PLUS_MINUS}; GB/s: bytes read and written; / copy: bandwidth over that of one copy of "
+        "the bucket; / one by one: how many times as fast as one copy per tensor",
+    )
+    console(world).print(found)

@@ -5,36 +5,35 @@
     -persistent     MPI_Allreduce_init once; a start and a wait in each call (MPI-4)
     -counts         MPI_Reduce_scatter and MPI_Allgatherv, which are given the count of each rank
     -beside         from the buffer into a second one, where all others work in place
-    -best           all of these that there are for a collective
 
 What brings the result from where a call leaves it to where it belongs is not timed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dear_mpi.bench.case import CannotRun, Case
-from dear_mpi.bench.prepared import Prepared, Setup
+from dear_mpi.bench.case import CannotRun, Case, Prepared
 from dear_mpi.collectives.plans.runners.native import move, mpi_call
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.kernels.array import array_module
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import copier
 
-RunAndFree = tuple[Callable[[], object], Callable[[], object]]
+OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}  # libraries that may run in a job of their own
 
 
-def blocking(comm: Any, name: str, arguments: Sequence[Any]) -> RunAndFree:
-    return partial(getattr(comm, name), *arguments), lambda: None
+def blocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
+    return Prepared(partial(getattr(comm, name), *arguments))
 
 
-def nonblocking(comm: Any, name: str, arguments: Sequence[Any]) -> RunAndFree:
+def nonblocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
     start = getattr(comm, f"I{name.lower()}")
-    return lambda: start(*arguments).Wait(), lambda: None
+    return Prepared(lambda: start(*arguments).Wait())
 
 
-def persistent(comm: Any, name: str, arguments: Sequence[Any]) -> RunAndFree:
+def persistent(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
     try:
         request = getattr(comm, f"{name}_init")(*arguments)
     except (AttributeError, NotImplementedError):
@@ -44,25 +43,25 @@ def persistent(comm: Any, name: str, arguments: Sequence[Any]) -> RunAndFree:
         request.Start()
         request.Wait()
 
-    return run, request.Free
+    return Prepared(run, request.Free)
 
 
 @dataclass(frozen=True)
 class Form:
     """One of the calls; see above."""
 
-    prepare: Callable[[Any, str, Sequence[Any]], RunAndFree] = blocking
+    prepare: Callable[[Any, str, Sequence[Any]], Prepared] = blocking
     counts: bool = False
     beside: bool = False
 
     def serves(self, case: Case, ranks: int) -> bool:
-        """Whether this form is worth a row of its own: see the message of ``native_call``."""
+        """Whether this form is worth a row of its own."""
         if self.counts and (case.collective not in ("reduce_scatter", "all_gather") or case.count % ranks):
             return False
         return not self.beside or (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in")
 
 
-FORMS = {  # by what follows the library in a backend's name
+FORMS = {  # by what follows the library in a contestant's name
     "": Form(),
     "-nonblocking": Form(nonblocking),
     "-persistent": Form(persistent),
@@ -72,56 +71,19 @@ FORMS = {  # by what follows the library in a backend's name
     "-beside": Form(beside=True),
     "-counts-beside": Form(counts=True, beside=True),
 }
-BEST = "-best"
-LIBRARIES = {"native": "this job's", "openmpi": "Open MPI's", "mpich": "MPICH's"}
 
 
-def mpi_of(name: str) -> str | None:
-    """The library whose call, or whose calls, a backend's name means; None for other backends.
-
-    >>> mpi_of("native"), mpi_of("mpich-best"), mpi_of("ring")
-    ('native', 'mpich', None)
-    """
-    library, dash, form = name.partition("-")
-    return library if library in LIBRARIES and dash + form in (*FORMS, BEST) else None
-
-
-def calls_of(name: str, case: Case, ranks: int) -> list[str]:
-    """What a backend's name stands for in a case: all calls of a library that serve it, or itself.
-
-    >>> calls_of("mpich-best", Case("all_reduce", 64), 2)
-    ['mpich', 'mpich-nonblocking', 'mpich-persistent', 'mpich-beside']
-    """
-    library = mpi_of(name)
-    if library is None or name != library + BEST:
-        return [name]
-    return [library + suffix for suffix, form in FORMS.items() if form.serves(case, ranks)]
-
-
-def native_call(setup: Setup, form: Form) -> Prepared:
-    """A call of the library; a plan of ours around it where there is none for these arrays, or this op."""
-    case, ranks = setup.case, setup.transport.size
-    if not form.serves(case, ranks):
-        what = "-counts only for reduce_scatter and all_gather of equal shards"
-        raise CannotRun(f"{what}, -beside only for reduce_scatter and all_reduce in place")
-    plan = setup.plan("native")  # an ArgumentError where the library cannot do it
-    if case.device != "cpu" or case.op == "average" or (setup.out is not None and case.collective == "broadcast"):
-        if form != FORMS[""]:
-            plan.free()
-            raise CannotRun("is the MPI call alone: for host memory, no average, and broadcasts in place")
-        return Prepared(plan, plan.free)
-    plan.free()
-    partition, rank = Partition.of(case.count, ranks), setup.transport.rank
-    own = partition.shard(rank)
-    scatters, result = case.collective == "reduce_scatter", setup.out
+def native_call(case: Case, x: Array, out: Array | None, transport: Transport, form: Form) -> Prepared:
+    """A call of the library, on arrays of the host."""
+    partition, rank = Partition.of(case.count, transport.size), transport.rank
+    own, scatters, result = partition.shard(rank), case.collective == "reduce_scatter", out
     untimed: Callable[[], object] = lambda: None  # noqa: E731
     if result is None and form.beside:
-        home = setup.x[own] if scatters else setup.x
-        result = array_module(setup.x).empty_like(home)
+        home = x[own] if scatters else x
+        result = array_module(x).empty_like(home)
         untimed = copier(home, result)
     elif result is None and scatters:  # MPI leaves the shard at the start of the buffer
-        untimed = partial(move, setup.x[own], setup.x[: own.stop - own.start])
+        untimed = partial(move, x[own], x[: own.stop - own.start])
     op = case.op if case.reduces else "sum"
-    call = mpi_call(case.collective, setup.x, result, partition, rank=rank, op=op, by_counts=form.counts)
-    run, free = form.prepare(setup.transport.native, *call)
-    return Prepared(run, free, untimed)
+    call = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
+    return replace(form.prepare(transport.native, *call), untimed=untimed)

@@ -1,6 +1,6 @@
 """Time the collectives of another MPI library than this job's in the same run: a second job carries them out.
 
-    mpirun -n 4 dear-mpi bench          rank 0 starts:  mpirun.mpich -n 4 python -m dear_mpi.bench.peer
+    mpirun -n 4 dear-mpi bench          rank 0 starts:  mpirun.mpich -n 4 python -m dear_mpi.bench.other_mpi
        sleeps, looking now and then <-- a line each --> sleeps until its turn
 
 Rank 0 talks to it over its standard streams. A job that waits for the other one sleeps, and so leaves it the cores.
@@ -17,21 +17,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from dear_mpi.bench.case import Case, Samples
+from dear_mpi.bench.interleaved import Interleaved
+from dear_mpi.bench.native import OTHERS
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.patience import own_cores
-from dear_mpi.ranks.world import World
+from dear_mpi.ranks.streams import open_streams
+from dear_mpi.ranks.world import World, run_world
 
-OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 MARK = "dear-mpi peer: "  # before each answer; a library may print lines of its own
 ANSWER = re.compile(f"{MARK}(.*)\n".encode())
 START_S, ANSWER_S, END_S = 60.0, 300.0, 10.0
+SEGMENT_BYTES = 1 << 20  # makes no difference to the library
 T = TypeVar("T")
 
 # Open MPI's mpirun does not tell its ranks that their standard input is over: so the launcher itself has to be ended
@@ -79,44 +82,17 @@ class OtherMpi:
 
     def __init__(self, name: str, world: World, command: str) -> None:
         self.name, self.world = name, world
-        self.job: Any = None  # a Child, on rank 0
+        self.process: Any = None  # on rank 0, a Popen
         self.library: str = rank_0_does(world, lambda: self.open(command))
 
     def open(self, command: str) -> str:
         size = self.world.size
-        self.job = Child(self.name, *launcher(self.name, command, size), size)
-        try:
-            ready = self.job.answer(START_S)
-            if ready["ranks"] != size or not ready["library"].startswith(OTHERS[self.name]):
-                found = f"{ready['library']} on {ready['ranks']}"
-                raise ValueError(f"the job for {self.name!r} must be {OTHERS[self.name]} on {size} ranks, not {found}")
-        except BaseException:
-            self.job.close()
-            raise
-        return str(ready["library"])
-
-    def run(self, case: Case, turns: int, calls: Sequence[str]) -> dict[str, Samples | str]:
-        """Collective: so many samples of each of the library's calls, or why it cannot run."""
-        order = {"case": asdict(case), "turns": turns, "calls": calls}
-        answer: dict[str, Any] = rank_0_does(self.world, lambda: self.job.answer(ANSWER_S, order))
-        return {name: found if isinstance(found, str) else Samples(**found) for name, found in answer.items()}
-
-    def close(self) -> None:
-        if self.job is not None:
-            self.job.close()
-
-
-class Child:
-    """A child process that answers lines of JSON."""
-
-    def __init__(self, name: str, command: list[str], environment: dict[str, str], size: int) -> None:
-        command = [*command, "-n", str(size), sys.executable, "-m", "dear_mpi.bench.peer"]
-        if shutil.which(command[0]) is None:
-            raise ValueError(f"the job for {name!r} cannot be started: there is no command {command[0]!r}")
-        self.name = name
+        start, environment = launcher(self.name, command, size)
+        if shutil.which(start[0]) is None:
+            raise ValueError(f"the job for {self.name!r} cannot be started: there is no command {start[0]!r}")
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, *command],
+            [sys.executable, "-c", START, *start, "-n", str(size), sys.executable, "-m", "dear_mpi.bench.other_mpi"],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -124,24 +100,37 @@ class Child:
             bufsize=0,
             start_new_session=True,
         )
-        assert self.process.stdin is not None, "Popen was told to open it"
-        assert self.process.stdout is not None, "Popen was told to open it"
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        try:
+            ready = self.answer(START_S)
+            if ready["ranks"] != size or not ready["library"].startswith(OTHERS[self.name]):
+                found = f"{ready['library']} on {ready['ranks']}"
+                raise ValueError(f"the job for {self.name!r} must be {OTHERS[self.name]} on {size} ranks, not {found}")
+        except BaseException:
+            self.close()
+            raise
+        return str(ready["library"])
 
-    def answer(self, limit_s: float, order: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What it says to an order, or at its start; a ValueError if it has ended or is too slow."""
+    def run(self, case: Case, turns: int, calls: Sequence[str]) -> tuple[dict[str, Samples], dict[str, str]]:
+        """Collective: so many samples of each of the library's calls; and why others cannot run."""
+        native = {call.replace(self.name, "native", 1): call for call in calls}
+        order = {"case": asdict(case), "turns": turns, "calls": list(native)}
+        found, left_out = rank_0_does(self.world, lambda: self.answer(ANSWER_S, order))
+        samples = {native[name]: Samples(**each) for name, each in found.items()}
+        return samples, {native[name]: why for name, why in left_out.items()}
+
+    def answer(self, limit_s: float, order: Mapping[str, Any] | None = None) -> Any:
+        """What the job says to an order, or at its start; a ValueError if it has ended or is too slow."""
         if order is not None:
-            self.stdin.write(f"{json.dumps(order)}\n".encode())
+            self.process.stdin.write(f"{json.dumps(order)}\n".encode())
         end, said = time.monotonic() + limit_s, b""
         while (answer := ANSWER.search(said)) is None:
-            if not select.select([self.stdout], [], [], max(end - time.monotonic(), 0))[0]:
+            if not select.select([self.process.stdout], [], [], max(end - time.monotonic(), 0))[0]:
                 raise ValueError(f"the job for {self.name!r} has not answered for {limit_s:.0f} s")
-            found = os.read(self.stdout.fileno(), 1 << 16)
+            found = os.read(self.process.stdout.fileno(), 1 << 16)
             if not found:
                 raise ValueError(f"the job for {self.name!r} has ended: {self.last_words()}")
             said += found  # nothing comes after an answer before the next order
-        content: dict[str, Any] = json.loads(answer[1])
-        return content
+        return json.loads(answer[1])
 
     def last_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -151,15 +140,16 @@ class Child:
 
     def close(self) -> None:
         """End it: politely, then by its launcher, which ends its ranks, and at last by force."""
-        with contextlib.suppress(OSError), self.stdin:
-            self.stdin.write(END)
-        pushes: tuple[Callable[[], object], ...] = (self.process.poll, self.process.terminate, self.process.kill)
-        for push in pushes:
+        if self.process is None:
+            return
+        with contextlib.suppress(OSError), self.process.stdin:
+            self.process.stdin.write(END)
+        for push in (self.process.poll, self.process.terminate, self.process.kill):
             push()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_S)
                 break
-        self.stdout.close()
+        self.process.stdout.close()
         self.errors.close()
 
 
@@ -179,3 +169,27 @@ def launcher(name: str, command: str, size: int) -> tuple[list[str], dict[str, s
         if size > len(own_cores()):
             environment.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")  # see tests/launch.py
     return [str(mpirun)], environment
+
+
+def serve(world: World) -> None:
+    """Collective, in the other job: answer until rank 0 is told to end."""
+
+    def say(answer: Any) -> None:
+        if world.rank == 0:
+            print(MARK + json.dumps(answer), flush=True)
+
+    interleaved: Interleaved | None = None
+    say({"library": world.transport.name, "ranks": world.size})
+    while order := rank_0_does(world, lambda: json.loads(sys.stdin.readline() or "null")):
+        case = Case(**order["case"])
+        if interleaved is None or interleaved.case != case:
+            if interleaved is not None:
+                interleaved.free()
+            keys = [(name, SEGMENT_BYTES) for name in order["calls"]]
+            interleaved = Interleaved(case, keys, world, open_streams(case.device))
+        found = interleaved.run(order["turns"])
+        say(({name: asdict(samples) for (name, _), samples in found.items()}, interleaved.left_out))
+
+
+if __name__ == "__main__":
+    run_world(serve)

@@ -1,19 +1,18 @@
 """The rows of a benchmark as a table."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from rich.table import Table
 
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.collective import Report
+from dear_mpi.bench.contestants import BEST, contestant
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.interleaved import CALLS
-from dear_mpi.bench.kernels import KernelRow
-from dear_mpi.bench.native import mpi_of
-from dear_mpi.bench.summary import CLASSES, against_mpi, is_ours, shown
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval
+from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, table
 from dear_mpi.reporting.units import format_bytes, format_hosts, plural
 
 
@@ -30,6 +29,8 @@ def show_bench(world: World, report: Report) -> None:
     screen.print(fit_text(report.fit), soft_wrap=True, markup=False)
 
 
+CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
+OURS = "our best"
 CAPTIONS = {
     "isolated": "us: medians over {calls}, each from a barrier to its end on its slowest rank",
     "streaming": f"us: medians over {{calls}}, each the mean of {CALLS[1]} or more calls in a row and over ranks; "
@@ -38,47 +39,67 @@ CAPTIONS = {
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """One line per size and backend."""
+    """One line per size and contestant."""
     first = rows[0]
-    others = {mpi_of(row.algorithm) or row.algorithm: row.backend for row in rows if row.backend != first.backend}
-    backends = ", ".join([f"over {first.backend}", *(f"{name}: {backend}" for name, backend in others.items())])
+    others = {name_of(row): row.backend for row in rows if row.backend != first.backend}
+    over = ", ".join([f"over {first.backend}", *(f"{name}: {library}" for name, library in others.items())])
     op = "" if first.op == "none" else f"{first.op}, "
     what = f"{first.collective}, {format_hosts(first.hosts)}, {first.dtype}, {op}{first.placement}, {first.cadence}"
     least, most = min(row.samples for row in rows), max(row.samples for row in rows)
     calls = f"{least} to {most} samples" if least < most else plural(most, "sample")
-    peers = "the fastest call of an MPI library" if mpi_of(first.peer) else first.peer
+    peers = "the fastest call of an MPI library" if contestant(first.peer).is_library else first.peer
     caption = CAPTIONS[first.cadence].format(calls=calls)
-    table = Table(
-        title=f"{what}, {backends}",
+    return table(
+        (list(group) for _, group in groupby(rows, lambda row: row.bytes)),
+        columns_of(rows),
+        left=("algorithm", "memory"),
+        title=f"{what}, {over}",
         caption=f"{caption}; {PLUS_MINUS}; busbw in GB/s; / peer: time over that of {peers} at the same size",
     )
-    cuts, streams = len({row.segment_bytes for row in rows}) > 1, first.cadence == "streaming"
-    modelled = any(row.model_us is not None for row in rows)
-    heads = ("bytes", "algorithm", "memory", "time (us)", *["mean"] * streams, *["model"] * modelled)
-    for head in (*heads, "busbw", "/ peer", "wrong"):
-        table.add_column(head, justify="left" if head in ("algorithm", "memory") else "right", overflow="fold")
-    for row, later in zip(rows, [*rows[1:], None], strict=True):
-        digits = 0 if row.p50_us >= 100 else 1
-        mean = f"{row.mean_us:.{digits}f} ({row.rank_min_us:.{digits}f} to {row.rank_max_us:.{digits}f})"
-        table.add_row(
-            format_bytes(row.bytes),
-            label(row, cuts=cuts),
-            row.memory,
-            interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, digits),
-            *[mean] * streams,
-            *["" if row.model_us is None else f"{row.model_us:.{digits}f}"] * modelled,
-            f"{row.busbw_GBps:.2f}",
-            f"{row.over_peer:.2f}",
-            str(row.wrong),
-            end_section=later is None or later.bytes != row.bytes,
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """What is told of each row: a column that would say nothing of any is not there."""
+    cuts = len({row.segment_bytes for row in rows}) > 1
+    columns: dict[str, Callable[[Row], str]] = {
+        "bytes": lambda row: format_bytes(row.bytes),
+        "algorithm": lambda row: label(row, cuts=cuts),
+        "memory": lambda row: row.memory,
+        "time (us)": lambda row: interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, digits(row)),
+    }
+    if rows[0].cadence == "streaming":
+        columns["mean"] = lambda row: (
+            f"{us(row, row.mean_us)} ({us(row, row.rank_min_us)} to {us(row, row.rank_max_us)})"
         )
-    return table
+    if any(row.model_us is not None for row in rows):
+        columns["model"] = lambda row: "" if row.model_us is None else us(row, row.model_us)
+    return columns | {
+        "busbw": lambda row: f"{row.busbw_GBps:.2f}",
+        "/ peer": lambda row: f"{row.over_peer:.2f}",
+        "wrong": lambda row: str(row.wrong),
+    }
+
+
+def digits(row: Row) -> int:
+    return 0 if row.p50_us >= 100 else 1
+
+
+def us(row: Row, figure: float) -> str:
+    """As many digits as the row's median has."""
+    return f"{figure:.{digits(row)}f}"
+
+
+def name_of(row: Row) -> str:
+    """The library whose call it is, or the contestant."""
+    who = contestant(row.algorithm)
+    return who.maker if who.is_library else row.algorithm
 
 
 def label(row: Row, *, cuts: bool) -> str:
-    """The backend, what ``auto`` has chosen, and the segment where there are several."""
+    """The contestant, what ``auto`` has chosen, and the segment where there are several."""
     name = row.algorithm if row.chosen == row.algorithm else f"{row.algorithm} ({row.chosen})"
-    return f"{name}, {format_bytes(row.segment_bytes)}" if cuts and is_ours(row.algorithm) else name
+    is_ours = contestant(row.algorithm).maker == "ours"
+    return f"{name}, {format_bytes(row.segment_bytes)}" if cuts and is_ours else name
 
 
 def summary_of(rows: Sequence[Row]) -> Table | str:
@@ -88,13 +109,57 @@ def summary_of(rows: Sequence[Row]) -> Table | str:
         return ""
     what = f"{rows[0].collective}, {plural(rows[0].ranks, 'rank')}"
     peers = ", ".join(dict.fromkeys(row.peer for row in rows))
-    table = Table(title=f"{what}: time / fastest MPI call, geometric means", caption=f"fastest were: {peers}")
-    table.add_column("algorithm")
+    summary = Table(title=f"{what}: time / fastest MPI call, geometric means", caption=f"fastest were: {peers}")
+    summary.add_column("algorithm")
     for name in CLASSES:
-        table.add_column(name, justify="right")
+        summary.add_column(name, justify="right")
     for name, means in found.items():
-        table.add_row(name, *("" if mean is None else f"{mean:.2f}" for mean in means))
-    return table
+        summary.add_row(name, *("" if mean is None else f"{mean:.2f}" for mean in means))
+    return summary
+
+
+def all_calls(row: Row) -> str:
+    """The name that stands for all calls of the library that made this row; the name of nobody, if none did."""
+    return f"{contestant(row.algorithm).maker}{BEST}"
+
+
+def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """The rows of the contestants that were named; for a library's best call, its best row at each size."""
+    best: dict[tuple[str, int], Row] = {}
+    for row in rows:
+        key = all_calls(row), row.bytes
+        best[key] = min(best.get(key, row), row, key=lambda row: row.p50_us)
+    fastest = [row for (name, _), row in best.items() if name in names]
+    return [row for row in rows if row.algorithm in names or row in fastest]
+
+
+def against_mpi(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    """For each of ours, and for the best of them: the geometric mean of its times over its peers' times, per class.
+
+    Rows are of one collective. A row whose interval is wider than its median tells nothing, nor does one whose peer has
+    such an interval. A class counts only the sizes that tell something of every algorithm with a mean there. None where
+    a class has no such size.
+    """
+    noisy = {(row.algorithm, row.bytes) for row in rows if row.ci_high_us - row.ci_low_us > row.p50_us}
+    ratios: dict[str, dict[int, float]] = {}
+    for row in rows:
+        told = not noisy & {(row.algorithm, row.bytes), (row.peer, row.bytes)}
+        if told and contestant(row.algorithm).maker == "ours" and contestant(row.peer).is_library:
+            for name in (row.algorithm, OURS):
+                mine = ratios.setdefault(name, {})
+                mine[row.bytes] = min(row.over_peer, mine.get(row.bytes, row.over_peer))
+    names = sorted(ratios, key=lambda name: name == OURS)
+    if len(names) == 2:  # the only one of ours is the best of them
+        names.remove(OURS)
+    columns = [column([ratios[name] for name in names], *sizes) for sizes in CLASSES.values()]
+    return {name: list(means) for name, *means in zip(names, *columns, strict=True)}
+
+
+def column(ratios: Sequence[dict[int, float]], low: int, high: int) -> list[float | None]:
+    """The means of all over the same sizes."""
+    chosen = [{size: ratio for size, ratio in each.items() if low <= size <= high} for each in ratios]
+    common = set[int]().union(*chosen).intersection(*filter(None, chosen))
+    return [statistics.geometric_mean([each[size] for size in common]) if each and common else None for each in chosen]
 
 
 def fit_text(fit: Fit | None) -> str:
@@ -113,27 +178,3 @@ def fit_text(fit: Fit | None) -> str:
         f"Network fitted to {plural(fit.rows, 'row')}: alpha {network.alpha * 1e6:.1f} us, o {o}, 1/beta {beta}, "
         f"1/gamma {gamma}; the median row is {fit.residual:.0%} off the model."
     )
-
-
-def show_kernels(world: World, rows: Sequence[KernelRow], device: str) -> None:
-    """One line per kernel and list of tensors."""
-    table = Table(
-        title=f"kernels on {device}, fp32 tensors, 1 rank",
-        caption=f"us: medians; {PLUS_MINUS}; GB/s: bytes read and written; / copy: bandwidth over that of one copy of "
-        "the bucket; / one by one: how many times as fast as one copy per tensor",
-    )
-    heads = ("kernel", "tensors", "number", "bucket", "time (us)", "GB/s", "/ copy", "/ one by one")
-    for head in heads:
-        table.add_column(head, justify="left" if head in heads[:2] else "right")
-    for row in rows:
-        table.add_row(
-            row.kernel,
-            row.tensors,
-            str(row.number),
-            f"{row.bucket_bytes / 1e6:.1f} MB {row.bucket_dtype}",
-            interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, 0),
-            f"{row.GBps:.1f}",
-            f"{row.of_copy:.2f}",
-            "" if row.faster_than_each is None else f"{row.faster_than_each:.1f} x",
-        )
-    console(world).print(table)

@@ -21,8 +21,8 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 
 
-def may_be_picked(name: str) -> bool:
-    """Whether ``auto`` may pick it anywhere; a user's algorithm it may not, because its table is no code."""
+def may_be_chosen(name: str) -> bool:
+    """Whether ``auto`` may choose it anywhere; a user's algorithm it may not, because its table is no code."""
     return name in ALGORITHMS and runner_of(name) == "messages"
 
 
@@ -34,7 +34,7 @@ def tuned(rows: Sequence[Row]) -> list[Rule]:
 
 def of_collective(rows: list[Row]) -> list[Rule]:
     """A border lies between two sizes, in the middle of their logarithms."""
-    ours = sorted((row for row in rows if may_be_picked(row.algorithm)), key=lambda row: row.bytes)
+    ours = sorted((row for row in rows if may_be_chosen(row.algorithm)), key=lambda row: row.bytes)
     if not ours:
         return []
     best: list[Row] = []
@@ -61,34 +61,35 @@ def fastest(rows: list[Row], below: Row | None) -> Row:
     return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])
 
 
-class Tuning:
-    """Collective: see that rank 0 can write the file, and keep what is in it about other numbers of ranks.
+def rules_before(path: Path, names: Sequence[str], world: World) -> tuple[Rule, ...]:
+    """Collective: what is in the file so far, on rank 0.
 
-    An ArgumentError says that it cannot be written, is no table of rules, or that there is nothing to choose from.
+    Raises:
+        ArgumentError: it cannot be written, or is no table of rules, or there is nothing to choose from.
     """
+    found: list[Rule] = []
 
-    def __init__(self, path: Path, names: Sequence[str], world: World) -> None:
-        self.path, self.world = path, world
-        self.old: tuple[Rule, ...] = ()
-        agree(world.transport, "tune", lambda: self.check(names))
-
-    def check(self, names: Sequence[str]) -> dict[str, object]:
-        if not any(map(may_be_picked, names)):
+    def check() -> dict[str, object]:
+        if not any(map(may_be_chosen, names)):
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {', '.join(names)}")
-        if self.world.rank == 0:
-            check_writable("--tune", self.path)
-            self.old = read_rules(self.path) if self.path.exists() else ()
+        if world.rank == 0:
+            check_writable("--tune", path)
+            found.extend(read_rules(path) if path.exists() else ())
         return {}
 
-    def write(self, rows: Sequence[Row]) -> None:
-        """Collective: replace the rules of these collectives on this number of ranks."""
-        new = tuned(rows)
-        mine = {(rule.collective, rule.ranks) for rule in new}
-        kept = [rule for rule in self.old if (rule.collective, rule.ranks) not in mine]
-        machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": self.world.transport.name}
+    agree(world.transport, "tune", check)
+    return tuple(found)
 
-        def store() -> None:
-            with replacing("--tune", self.path) as file:
-                write_rules(file, machine, [*kept, *new])
 
-        by_rank_0(self.world.transport, "tune", store)
+def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], world: World) -> None:
+    """Collective: replace the rules of these rows' collectives on this number of ranks; all others stay."""
+    new = tuned(rows)
+    mine = {(rule.collective, rule.ranks) for rule in new}
+    kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]
+    machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": world.transport.name}
+
+    def store() -> None:
+        with replacing("--tune", path) as file:
+            write_rules(file, machine, [*kept, *new])
+
+    by_rank_0(world.transport, "tune", store)

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.bench.kernels import MODELS, SEGMENTS
+from dear_mpi.bench.kernels import MODELS, SEGMENTS, show_kernels
 from dear_mpi.bench.kernels import bench_kernels as run_kernels
-from dear_mpi.bench.table import show_kernels
 from dear_mpi.cli.flags import JsonFile, listed
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.ranks.streams import open_streams

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dear_mpi.cli.flags import Flags
 from dear_mpi.collectives.program.user_file import is_in_file
-from dear_mpi.reporting.files import check_different, check_kept, older
+from dear_mpi.reporting.files import older
 
 OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
@@ -25,11 +25,25 @@ def check_files(read: Mapping[str, Iterable[str | None]], written: Sequence[tupl
     Raises:
         ValueError: one would be lost.
     """
-    replaced = [(flag, path) for flag, path in written if flag in OLDER and path is not None]
-    check_different([*written, *((f"the older file of {flag}", older(path)) for flag, path in replaced)])
-    old = [(f"the older file of {flag} as", older(path)) for flag, path in replaced if path.is_file()]
-    named = [(flag, file_of(text)) for flag, texts in read.items() for text in texts if text is not None]
-    check_kept([(flag, Path(file)) for flag, file in named if file], [*written, *old])
+    files = [(flag, path) for flag, path in written if path is not None]
+    set_aside = [(flag, older(path), path.is_file()) for flag, path in files if flag in OLDER]
+    taken: dict[Path, str] = {}
+    for flag, path in [*files, *((f"the older file of {flag}", path) for flag, path, _ in set_aside)]:
+        if taken.setdefault(path.resolve(), flag) != flag:
+            raise ValueError(f"{taken[path.resolve()]} and {flag} must be different files, not both {str(path)!r}")
+    named = [(flag, Path(file)) for flag, texts in read.items() for text in texts if text and (file := file_of(text))]
+    for flag, path in [*files, *((f"the older file of {flag} as", path) for flag, path, there in set_aside if there)]:
+        for what, each in named:
+            if is_same(path, each):
+                raise ValueError(f"{flag} {str(path)!r} would write over the file of {what}: choose another name")
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, be it through links."""
+    try:
+        return one.samefile(other)
+    except OSError:  # not both are there
+        return one.resolve() == other.resolve()
 
 
 def file_of(text: str) -> str:

@@ -6,31 +6,32 @@ from typer.core import TyperCommand
 
 # Every flag of every command is here; what follows is the order in which the panels are shown.
 PANELS = {
-    "Workload": "model models ranks hosts data collective sizes size op placement dtype batch accumulate context "
-    "iterations seconds cadence beside device seed",
+    "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
+    "context iterations seconds cadence beside device seed",
     "Compute": "forward_time backward_time compute rate update_time straggler jitter",
-    "Communication": "schedule schedules fusion algorithm algorithms network update route wire segment segment_bytes "
-    "memory device_memory link stall",
+    "Communication": "schedule schedules fusion algorithm algorithms network update route wire segment segments "
+    "segment_bytes memory device_memory link stall",
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay beta1 beta2 epsilon clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check",
     "Files": "save every resume profile tune plot picture timeline json_file",
 }
-PLACE = {name: (panel, place) for panel, names in PANELS.items() for place, name in enumerate(names.split())}
-ORDER = list(PANELS)
+PLACES = {
+    name: (number, place, panel)
+    for number, (panel, names) in enumerate(PANELS.items())
+    for place, name in enumerate(names.split())
+}
+FIRST = (-1, 0, None)  # for what has no panel
 
 
 class PanelledCommand(TyperCommand):
     """A command whose help has panels; there a switch has no type, and ``--help`` no line."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return sorted(map(panelled, super().get_params(ctx)), key=place)
-
-
-def panelled(flag: Any) -> Any:
-    """A flag as it is shown."""
-    flag.hidden = flag.hidden or flag.name == "help"
-    flag.rich_help_panel = PLACE[flag.name][0] if flag.name in PLACE else None
-    return as_switch(flag)
+        flags: list[Any] = super().get_params(ctx)
+        for flag in flags:
+            flag.hidden = flag.hidden or flag.name == "help"
+            flag.rich_help_panel = PLACES.get(flag.name, FIRST)[2]
+        return sorted(map(as_switch, flags), key=lambda flag: PLACES.get(flag.name, FIRST))
 
 
 def as_switch(flag: Any) -> Any:
@@ -38,9 +39,3 @@ def as_switch(flag: Any) -> Any:
     if flag.is_flag:
         flag.metavar = ""
     return flag
-
-
-def place(flag: Any) -> tuple[int, int]:
-    """Where it is shown: what has no panel comes first."""
-    panel, number = PLACE.get(flag.name, ("", 0))
-    return (ORDER.index(panel) if panel else -1), number

@@ -18,7 +18,7 @@ from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import check_writable, replacing, set_aside
 from dear_mpi.reporting.terminal import console
-from dear_mpi.reporting.units import parse_seconds, usable_link
+from dear_mpi.reporting.units import parse_link, parse_seconds
 from dear_mpi.training.runs.config import Config
 
 
@@ -121,7 +121,7 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
     with complaining(mpi=threads is None):
         check_alone("--threads", threads)
         config = config_of(flags)
-        link = parsed("--link", usable_link, flags["link"]) if "link" in flags else None
+        link = parsed("--link", parse_link, flags["link"]) if "link" in flags else None
         if config.device == "cpu" and "device_memory" in flags:
             raise ValueError("--device-memory does not apply to the device 'cpu'")
         how = {name: flags[name] for name in ("device_memory", "stall_abort", "json_file") if name in flags}

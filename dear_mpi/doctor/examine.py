@@ -1,35 +1,60 @@
-"""Examine a job: start MPI if that can be, gather what all ranks know, and measure their links."""
+"""Examine a job: start MPI if that can be, gather what each rank knows about itself, and measure their links."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+from dear_mpi.collectives.launch.cuda_aware import decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
-from dear_mpi.collectives.launch.mpi_facts import MpiFacts, mpi_facts, without_pmix
+from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, queries, without_pmix
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.doctor.facts import Facts, gather_facts, rank_facts
+from dear_mpi.collectives.transports.patience import cgroup_limit, machine, own_cores
+from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
+from dear_mpi.doctor.facts import Facts, RankFacts
 from dear_mpi.doctor.findings import Finding
+from dear_mpi.doctor.in_use import in_use
 from dear_mpi.doctor.links import measure_links
 from dear_mpi.kernels.gpu import Gpu, current_gpu
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 
+# Settings that decide how messages travel, where they are set.
+SETTINGS = (
+    *("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_smsc", "OMPI_MCA_opal_cuda_support"),
+    *("OMPI_MCA_opal_common_ucx_tls", "OMPI_MCA_opal_common_ucx_devices"),
+    *("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "MPICH_GPU_SUPPORT_ENABLED", "MPIR_CVAR_ENABLE_GPU"),
+    *("MPIR_CVAR_CH4_NETMOD", "I_MPI_FABRICS", "I_MPI_OFFLOAD", "CUDA_VISIBLE_DEVICES"),
+)
+BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+
 
 def look(launch: Launch, device: str | None) -> Facts:
     """What this process finds out by itself. It starts MPI if that is possible."""
-    gpu = gpu_of(device)  # before MPI starts
+    gpu, why = gpu_of(device)  # before MPI starts
     mpi, problem = started(launch)
-    return Facts(launch, mpi, [rank_facts(launch.rank, launch, mpi, gpu)], problem, device)
-
-
-def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
-    """Collective: the facts of all ranks and of their links; only this rank's facts, where MPI is not usable."""
-    flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
-    agree(world.transport, "doctor", lambda: flags)
-    if not alone.usable:
-        return alone
-    facts = gather_facts(world, alone, device_memory)
-    links = [row for path in paths(facts) for row in measure_links(world.transport, nbytes, path)]
-    return replace(facts, links=links)
+    huge_pages, huge_pages_text = shared_huge_pages()
+    rank = RankFacts(
+        rank=launch.rank,
+        host=os.uname().nodename if mpi is None else mpi.host,
+        local_rank=0 if mpi is None else mpi.node_rank,
+        local_size=1 if mpi is None else mpi.node_size,
+        launched_local_rank=launch.local_rank,
+        cores=tuple(sorted(own_cores())),
+        host_cores=os.cpu_count() or 1,
+        blas_threads=blas_threads(os.environ, len(own_cores())),
+        huge_pages=huge_pages,
+        huge_pages_text=huge_pages_text,
+        gpu=gpu,
+        gpu_problem=why,
+        congestion=read(CONGESTION),
+        machine=machine(),
+        limit=cgroup_limit(),
+    )
+    return Facts(launch, mpi, [rank], problem, device)
 
 
 def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
@@ -43,15 +68,76 @@ def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
         return None, " ".join(str(error).split())
 
 
-def gpu_of(device: str | None) -> Gpu | str | None:
-    """The GPU of this rank, or why there is none; None where it is not wanted."""
+def gpu_of(device: str | None) -> tuple[Gpu | None, str | None]:
+    """The GPU of this rank, or why there is none; neither where it is not wanted."""
     if device == "cpu":
-        return None
+        return None, None
     select_gpu()
     try:
-        return current_gpu()
+        return current_gpu(), None
     except ValueError as error:
-        return str(error)
+        return None, str(error)
+
+
+def blas_threads(environment: Mapping[str, str], cores: int) -> int:
+    """How many threads NumPy's linear algebra starts in a process: as it is told, else one on each core it may use.
+
+    >>> blas_threads({"OMP_NUM_THREADS": "2,1"}, 8), blas_threads({}, 8)
+    (2, 8)
+    """
+    values = [environment.get(name, "").partition(",")[0] for name in BLAS_VARIABLES]
+    return next((int(value) for value in values if value.isdigit() and int(value) > 0), cores)
+
+
+def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
+    """Whether memory that plans share can have huge pages, by a trial; and what the kernel is set to.
+
+    Messages from shared memory with pages of 4 KiB take up to twice as long, where MPI lets the kernel copy them (CMA).
+    """
+    try:
+        descriptor, block = file_in_memory("dear-mpi-doctor", HUGE_BYTES)
+        os.close(descriptor)
+        problem = collapse(block)
+    except (OSError, AttributeError) as error:
+        problem = f"none: {error}"
+    # Of several words the one in brackets is set.
+    words = {name: read(folder / name).partition("[")[2].partition("]")[0] for name in ("enabled", "shmem_enabled")}
+    said = ", ".join(f"{name} {word}" for name, word in words.items() if word)
+    return not problem, f"{problem or 'collapsed on demand'} ({said or 'no such kernel settings'})"
+
+
+def read(file: Path) -> str:
+    """What the kernel has in one of its files; "" if it cannot be read."""
+    try:
+        return file.read_text("utf-8").strip()
+    except OSError:
+        return ""
+
+
+def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
+    """Collective: what each rank knows by itself, what they can only find out together, and their links, with messages
+    of ``nbytes``; only this rank's facts, where MPI is not usable."""
+    flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
+    agree(world.transport, "doctor", lambda: flags)
+    if not alone.usable:
+        return alone
+    comm: Any = world.transport.native
+    ranks: list[RankFacts] = world.transport.gather_values(replace(alone.ranks[0], rank=world.rank))
+    carries = in_use(alone.mpi.library) if world.rank == 0 and alone.mpi is not None else None
+    world.transport.barrier(asleep=True)
+    probed = decide(comm) if any(rank.gpu for rank in ranks) else None
+    facts = replace(
+        alone,
+        ranks=ranks,
+        settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
+        in_use=world.transport.gather_values(carries)[0],
+        ucx=next(iter(loaded("libucp")), None),
+        ucx_cuda=bool(loaded("libuct_cuda")),
+        queries=queries(comm),
+        probed=probed,
+        device_memory=decide(comm, device_memory) if probed and device_memory != "auto" else probed,
+    )
+    return replace(facts, links=[row for path in paths(facts) for row in measure_links(world.transport, nbytes, path)])
 
 
 def paths(facts: Facts) -> list[str]:

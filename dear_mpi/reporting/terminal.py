@@ -3,16 +3,22 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, TextIO, TypeVar
 
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
+from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of, launcher_process
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.screen import columns_of
+
+T = TypeVar("T")
 
 PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
+UNKNOWN_COLUMNS = 80  # of a terminal that does not tell
 FILE_COLUMNS = 1000  # of a file: no table is cut or wrapped
 REDRAW_S = 0.2
 
@@ -28,6 +34,52 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
         force_terminal=columns is not None,
         width=int(asked) if asked.isdigit() else columns or FILE_COLUMNS,
     )
+
+
+def columns_of(stream: TextIO) -> int | None:
+    """How wide the terminal is on which this standard stream is seen; None if it ends elsewhere or that is unknown.
+
+    Under a launcher its own streams do not tell: Open MPI gives each rank a terminal as standard output, whether its
+    own goes to one or to a file, and a pipe as standard error; MPICH gives pipes. So the launcher's streams are looked
+    at, in /proc. Where that cannot be done, as on another host than the launcher's, we take it that nobody looks on.
+    """
+    try:
+        number, launcher = stream.fileno(), launch_of(os.environ).launcher
+        process = None if launcher == "none" else launcher_process()
+        if process is None:
+            return None if launcher == OPEN_MPI else width_of(number)
+        # Opened anew, as it is another process's: without waiting for a reader, and never as our own terminal.
+        opened = os.open(process / "fd" / str(number), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            return width_of(opened)
+        finally:
+            os.close(opened)
+    except OSError:  # no such descriptor, no terminal, or a process that we may not look into
+        return None
+
+
+def width_of(descriptor: int) -> int:
+    """An OSError says that this is no terminal."""
+    return os.get_terminal_size(descriptor).columns or UNKNOWN_COLUMNS
+
+
+def table(
+    groups: Iterable[Iterable[T]], columns: Mapping[str, Callable[[T], str]], *, left: Container[str] = (), **look: Any
+) -> Table:
+    """A line for each row, a section for each group; figures stand on the right, the columns of ``left`` do not.
+
+    Args:
+        columns: by its head, the text of a row.
+        look: how it is shown, as rich's ``Table`` takes it.
+    """
+    made = Table(**look)
+    for head in columns:
+        made.add_column(head, justify="left" if head in left else "right", overflow="fold")
+    for group in groups:
+        made.add_section()
+        for row in group:
+            made.add_row(*(escape(text(row)) for text in columns.values()))
+    return made
 
 
 class WholeLines(Progress):

@@ -1,4 +1,4 @@
-"""Quantities as people write them on a command line: ``25MB``, ``256KiB``, ``10gbit,50us``.
+"""What people write on a command line: ``25MB``, ``256KiB``, ``10gbit,50us``, and lists.
 
 Sizes are binary, as in nccl-tests and in DeAR's own code: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as
 network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused, because it would be a guess.
@@ -6,7 +6,7 @@ network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 
 from dear_mpi.collectives.transports.emulated import Link
@@ -41,22 +41,11 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """
-    >>> parse_seconds("30s"), parse_seconds("1.5ms")
-    (30.0, 0.0015)
-    """
     return parse("time", text, SECONDS, "30s")
 
 
 def check_seconds(name: str, value: object) -> float:
-    """What this value, out of a flag or a file, is in seconds.
-
-    Raises:
-        ValueError: it is no number, below zero, or more than a day.
-
-    >>> check_seconds("forward_time", 1)
-    1.0
-    """
+    """What this value, out of a flag or a file, is in seconds; a ValueError if it is no number from 0 to a day."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_SECONDS:
         raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value!r}")
     return float(value)
@@ -72,11 +61,7 @@ def whole_number(text: str) -> int | None:
 
 
 def parse_rate(text: str) -> float:
-    """Floating-point operations in a second.
-
-    >>> parse_rate("10TFLOPS")
-    10000000000000.0
-    """
+    """Floating-point operations in a second, of a text such as 10TFLOPS."""
     flops = parse("rate", text, FLOPS, "10TFLOPS")
     if flops <= 0:
         raise ValueError(f"rate {text!r} must be above zero")
@@ -143,8 +128,11 @@ def format_hosts(ranks: Sequence[int]) -> str:
     return where if len(ranks) == 1 else f"{where} ({alike})"
 
 
-def parse_link(text: str) -> Link:
+def parse_link(text: str, what: str = "the") -> Link:
     """A bandwidth per direction and, after a comma, a latency; without one the latency is 0.
+
+    Raises:
+        ValueError: it cannot be read, or no message would ever end on such a link; ``what`` begins the error.
 
     >>> str(parse_link("10gbit,50us"))
     '10 Gbit/s, 50 us'
@@ -153,28 +141,14 @@ def parse_link(text: str) -> Link:
     bits_per_s = parse("bandwidth", bandwidth, BANDWIDTH, "10gbit,50us")
     if bits_per_s <= 0:
         raise ValueError(f"bandwidth {bandwidth!r} must be above zero")
-    return Link(bits_per_s / 8, parse("latency", latency, SECONDS, "10gbit,50us") if latency else 0.0)
-
-
-def usable_link(text: str, what: str = "the") -> Link:
-    """A link, whose messages end some day; ``what`` begins the error.
-
-    Raises:
-        ValueError: it cannot be read, or is too slow.
-    """
-    link = parse_link(text)
-    if link.bandwidth < LEAST_BANDWIDTH:
+    if bits_per_s / 8 < LEAST_BANDWIDTH:
         raise ValueError(f"{what} bandwidth must be at least 0.008kbit, a byte in a second")
-    check_seconds(f"{what} latency", link.latency_s)
-    return link
+    latency_s = parse("latency", latency, SECONDS, "10gbit,50us") if latency else 0.0
+    return Link(bits_per_s / 8, check_seconds(f"{what} latency", latency_s))
 
 
 def parse_share(name: str, text: str, most: float) -> float:
-    """A number, or a percentage, from 0 to ``most``.
-
-    Raises:
-        ValueError: it cannot be read, is below zero, or above ``most``.
-    """
+    """A number, or a percentage, from 0 to ``most``; a ValueError if it is none."""
     number = decimal(text.removesuffix("%"))
     if number is None:
         raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
@@ -190,3 +164,15 @@ def decimal(text: str) -> float | None:
         return float(text) if text.isascii() else None
     except ValueError:
         return None
+
+
+def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], Hashable] = str) -> None:
+    """A ValueError if two values of a list mean the same; ``what`` is how the user named it.
+
+    >>> check_distinct("fusion", ["25MB", "25mb"], str.lower)
+    Traceback (most recent call last):
+    ValueError: fusion must be different ones, not 25MB, 25mb
+    """
+    texts = list(map(str, given))
+    if len(set(map(meaning, texts))) < len(texts):
+        raise ValueError(f"{what} must be different ones, not {', '.join(texts)}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.units import check_seconds, parse_seconds, usable_link, whole_number
+from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
 from dear_mpi.simulate.machine import Machine, read_machine
 from dear_mpi.simulate.topology import TOPOLOGIES, parse_topology
 
@@ -85,7 +85,7 @@ def spelled(text: str, ranks: int) -> Network:
         fields = part.split(",")
         pairs = [field.split("=", 1) for field in fields if "=" in field]
         named = dict(pairs)
-        link = usable_link(",".join(field for field in fields if "=" not in field), f"network {text!r}: the")
+        link = parse_link(",".join(field for field in fields if "=" not in field), f"network {text!r}: the")
         names = [*blocks, *(name for name, _ in pairs)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -117,7 +117,7 @@ def shaped(text: str, ranks: int) -> Machine:
         raise ValueError(f"network {text!r}: a topology takes no {named[0]}, as SimGrid replays messages alone")
     if len(link) not in (1, 2):
         raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
-    found = usable_link(",".join(link), f"network {text!r}: the")
+    found = parse_link(",".join(link), f"network {text!r}: the")
     return Machine(Network(alpha=found.latency_s, beta=1 / found.bandwidth), "replayed", text, topology)
 
 

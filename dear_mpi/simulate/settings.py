@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from dear_mpi.reporting.distinct import check_distinct
+from dear_mpi.reporting.units import check_distinct
 from dear_mpi.simulate.compute import Compute, compute_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.uneven import parse_jitter

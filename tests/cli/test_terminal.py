@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from dear_mpi.reporting import screen, terminal
+from dear_mpi.reporting import terminal
 from tests.launch import mpis_at_hand
 
 TRAIN = ("-m", "dear_mpi", "train", "--model", "mlp", "--iterations", "3", "--schedule", "dear")
@@ -166,8 +166,8 @@ def processes(tmp_path, monkeypatch):
             (tmp_path / str(number) / "fd" / str(stream)).symlink_to(target)
 
     monkeypatch.setattr(os, "getppid", lambda: 40)
-    find = screen.launcher_process
-    monkeypatch.setattr(screen, "launcher_process", lambda: find(tmp_path))
+    find = terminal.launcher_process
+    monkeypatch.setattr(terminal, "launcher_process", lambda: find(tmp_path))
     return add
 
 
@@ -183,7 +183,7 @@ def test_the_launcher_is_found_above_a_wrapper(processes, of_open_mpi):
     processes(40, "a (b) shell", 30)
     processes(30, "prterun", 20, (end, end, "/dev/null"))
     processes(20, "mpirun", 1, ("/dev/null", "/dev/null", end))
-    assert [screen.columns_of(Stream(number)) for number in (1, 2)] == [COLUMNS, None]
+    assert [terminal.columns_of(Stream(number)) for number in (1, 2)] == [COLUMNS, None]
     window.text()
 
 
@@ -193,17 +193,17 @@ def test_where_no_launcher_is_seen_output_is_plain(process, processes, of_open_m
     window = Pty()
     if process:
         processes(*process)
-    assert screen.columns_of(Stream(window.writer)) is None
+    assert terminal.columns_of(Stream(window.writer)) is None
     window.text()
 
 
 def test_without_a_launcher_a_stream_tells_by_itself(monkeypatch, tmp_path):
-    monkeypatch.setattr(screen, "launch_of", lambda environment: type("", (), {"launcher": "none"}))
+    monkeypatch.setattr(terminal, "launch_of", lambda environment: type("", (), {"launcher": "none"}))
     window = Pty()
-    assert screen.columns_of(Stream(window.writer)) == COLUMNS
+    assert terminal.columns_of(Stream(window.writer)) == COLUMNS
     window.text()
     with open(tmp_path / "file", "w") as file:
-        assert screen.columns_of(file) is None
+        assert terminal.columns_of(file) is None
 
 
 def test_a_file_is_wide_unless_columns_says_otherwise(monkeypatch):

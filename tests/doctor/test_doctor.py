@@ -15,9 +15,9 @@ from dear_mpi.collectives.launch.mpi_facts import MpiFacts
 from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor import examine
+from dear_mpi.doctor.examine import shared_huge_pages
 from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
 from dear_mpi.doctor.findings import SEVERITIES, findings
-from dear_mpi.doctor.huge_pages import shared_huge_pages
 from dear_mpi.doctor.links import measure_links
 from dear_mpi.doctor.show import show_doctor
 from dear_mpi.kernels.gpu import Gpu

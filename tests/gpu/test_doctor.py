@@ -48,5 +48,5 @@ def test_the_gpu_of_a_rank():
     gpu = current_gpu()
     assert (gpu.number, gpu.count) == (0, count)
     assert ":" in gpu.address
-    assert gpu_of(None) == gpu
-    assert gpu_of("cpu") is None
+    assert gpu_of(None) == (gpu, None)
+    assert gpu_of("cpu") == (None, None)

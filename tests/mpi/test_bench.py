@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, and its backends are right."""
+"""The benchmark measures what it says, and its contestants are right."""
 
 import contextlib
 import json
@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.bench.case import BUS_FACTORS, Case
-from dear_mpi.bench.collective import Settings, bench
-from dear_mpi.bench.native import FORMS
-from dear_mpi.bench.other_mpi import OTHERS, OtherMpi
+from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.native import FORMS, OTHERS
+from dear_mpi.bench.other_mpi import OtherMpi
 from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.bench.table import show_bench
-from dear_mpi.bench.tune import Tuning
+from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -27,7 +27,7 @@ from dear_mpi.ranks.world import run_world
 pytestmark = pytest.mark.mpi
 
 FEW = 3  # samples
-QUICK = Settings(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
+QUICK = Contest(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
@@ -169,7 +169,7 @@ def test_the_other_mpi_leaves_no_process_behind(comm):
     def command(world):
         with contextlib.closing(OtherMpi(name, world, "")) as other:
             other.run(Case("all_reduce", 4096), 2, ["native"])
-            return other.job and other.job.process.pid
+            return other.process and other.process.pid
 
     pid = run_world(command)
     if pid:
@@ -195,7 +195,7 @@ def peers_of_this_run(session):
         ("/no/such/mpirun", "cannot be started: there is no command '/no/such/mpirun'"),
         ("false", "has ended: status 1"),
         ("sh -c 'echo lost >&2; exit 3'", "has ended: lost"),
-        (f"sh -c 'exec {sys.executable} -m dear_mpi.bench.peer'", "must be .* ranks, not .* on 1|has ended"),
+        (f"sh -c 'exec {sys.executable} -m dear_mpi.bench.other_mpi'", "must be .* ranks, not .* on 1|has ended"),
     ],
 )
 def test_another_mpi_that_does_not_start_is_an_error_on_all_ranks(comm, command, message):
@@ -246,9 +246,9 @@ def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
     settings = replace(QUICK, algorithms=("ring", "naive", "native"), segments=(512, 4096))
 
     def command(world):
-        tuning = Tuning(file, settings.names, world)
+        before = rules_before(file, settings.names, world)
         report = bench(settings, world)
-        tuning.write(report.rows)
+        write_tuned(file, before, report.rows, world)
         comm.Barrier()
         return report
 
@@ -306,7 +306,7 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
         (bad, ("native", "auto"), "algorithms must name some that auto may pick"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            run_world(lambda world, path=path, names=names: Tuning(path, names, world))
+            run_world(lambda world, path=path, names=names: rules_before(path, names, world))
 
 
 @pytest.mark.parametrize("segment_bytes", [4, 12, 4096])

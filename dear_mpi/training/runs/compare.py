@@ -11,8 +11,8 @@ from typing import Any
 
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.distinct import check_distinct
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
+from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.log.spans import Run
 from dear_mpi.training.recording import Show, recorded, show_runs

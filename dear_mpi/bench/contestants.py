@@ -1,0 +1,197 @@
+"""The contestants of the benchmark, by the names that ``--algorithms`` takes.
+
+    native...     the calls of this job's MPI library (native.py); native-best stands for all of them
+    openmpi..., mpich...  the same of another MPI library, in a job of its own (other_mpi.py)
+    prototype     a ring on a page of mpi4py (all_reduce alone)
+    gloo          torch.distributed (gloo.py)
+    host copies   of device memory: out, the ring of the host, in
+    staged        the ring, through pinned host memory
+    direct        the ring, where MPI takes device memory
+    function      a user's call of ours, as all_reduce(x, comm, algorithm="auto"), on a private array
+
+Every other name is a plan of ours, by what ``make_plan`` calls an algorithm.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dear_mpi.bench.case import CannotRun, Case, Prepared
+from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
+from dear_mpi.bench.native import FORMS, OTHERS, Form, native_call
+from dear_mpi.bench.prototype import PrototypeRing
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.plans import functions
+from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.plans.tuning import rules_of
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.transport import StagedTransport, Transport
+from dear_mpi.kernels.array import Array, synchronize
+from dear_mpi.kernels.calls import copier
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.ranks.world import World
+
+DEFAULTS = {
+    "cpu": ("native-best", "ring", "auto", "function", "prototype"),
+    "cuda": ("host copies", "staged", "direct", "native"),
+}
+LIBRARIES = ("native", *OTHERS)
+BEST = "-best"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A case, its arrays, the ranks, and the largest message."""
+
+    case: Case
+    x: Array
+    out: Array | None
+    transport: Transport
+    segment_bytes: int
+
+    def plan(self, algorithm: str) -> Plan:
+        case, op = self.case, self.case.op if self.case.reduces else "sum"
+        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
+        return make_plan(
+            case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
+        )
+
+    def prepared(self, algorithm: str) -> Prepared:
+        plan = self.plan(algorithm)
+        return Prepared(plan, plan.free, segment_bytes=plan.segment_bytes, chosen=plan.algorithm)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to carry collectives out, and how the benchmark treats it."""
+
+    open: Callable[[Setup], Prepared]  # an ArgumentError or a CannotRun where it sits a case out
+    maker: str = "ours"  # or others; or the MPI library whose call it is: native, openmpi, mpich
+    is_plan: bool = False  # of ours, in the memory that it would have in a program
+    segments: bool = True  # whether the size of the largest message makes a difference to it
+    processes: bool = False  # whether its ranks must be the processes of an MPI job
+    alone: bool = False  # whether it takes its turns apart from the others, which its threads would disturb
+    check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
+    session: Callable[[World], AbstractContextManager[str]] | None = None  # around all its cases; gives its long name
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is a call of an MPI library."""
+        return self.maker not in ("ours", "others")
+
+
+def host_copies(setup: Setup) -> Prepared:
+    """What one does without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+    if setup.out is not None:
+        raise CannotRun("works in place alone")
+    host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
+    copy_out, copy_in = copier(host, setup.x), copier(setup.x, host)
+    plan = replace(setup, x=host).plan("ring")
+
+    def run() -> None:
+        copy_out()
+        synchronize(setup.x)
+        plan()
+        copy_in()
+
+    return Prepared(run, plan.free)
+
+
+def prototype(setup: Setup) -> Prepared:
+    case, transport = setup.case, setup.transport
+    if (case.collective, case.op, setup.out) != ("all_reduce", "sum", None) or case.dtype not in ("fp32", "fp64"):
+        raise CannotRun("sums fp32 or fp64 in all_reduce, in place")
+    if case.count % transport.size:
+        raise CannotRun("needs equal chunks")
+    ring = PrototypeRing(setup.x, transport.native, tag=transport.next_tag(), segment_bytes=setup.segment_bytes)
+    return Prepared(ring, ring.free)
+
+
+def function(setup: Setup) -> Prepared:
+    """What a program has that calls a function on an array of its own: it looks for its plan each time."""
+    case, options = setup.case, {"op": setup.case.op} if setup.case.reduces else {}
+    call = partial(getattr(functions, case.collective), out=setup.out, algorithm="auto", **options)
+    return Prepared(lambda: call(setup.x, setup.transport))
+
+
+def gloo(setup: Setup) -> Prepared:
+    return Prepared(gloo_call(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size))
+
+
+def staged(setup: Setup) -> Prepared:
+    if setup.case.device == "cpu":
+        raise CannotRun("stages the memory of a device, and host memory needs none of it")
+    return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
+
+
+def direct(setup: Setup) -> Prepared:
+    if not setup.transport.takes(setup.x):
+        raise CannotRun("this MPI does not take device memory")
+    return setup.prepared("ring")
+
+
+def native(setup: Setup, form: Form) -> Prepared:
+    """A call of the library; a plan of ours around it where there is none for these arrays, or this op."""
+    case = setup.case
+    if not form.serves(case, setup.transport.size):
+        what = "-counts only for reduce_scatter and all_gather of equal shards"
+        raise CannotRun(f"{what}, -beside only for reduce_scatter and all_reduce in place")
+    plan = setup.plan("native")  # an ArgumentError where the library cannot do it
+    alone = case.device == "cpu" and case.op != "average" and (setup.out is None or case.collective != "broadcast")
+    if not alone and form == FORMS[""]:
+        return Prepared(plan, plan.free)
+    plan.free()
+    if not alone:
+        raise CannotRun("is the MPI call alone: for host memory, no average, and broadcasts in place")
+    return native_call(case, setup.x, setup.out, setup.transport, form)
+
+
+CONTESTANTS = {
+    "prototype": Contestant(prototype, "others", processes=True),
+    "gloo": Contestant(
+        gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group
+    ),
+    "host copies": Contestant(host_copies, "others"),
+    "staged": Contestant(staged),
+    "direct": Contestant(direct),
+    "function": Contestant(function, segments=False),
+} | {
+    f"{library}{suffix}": Contestant(partial(native, form=form), library, segments=False, processes=True)
+    for library in LIBRARIES
+    for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
+}
+
+
+def contestant(name: str) -> Contestant:
+    """Who has this name.
+
+    >>> contestant("mpich-best").maker, contestant("prototype").maker, contestant("ring").maker
+    ('mpich', 'others', 'ours')
+    """
+    has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
+    plan = Contestant(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
+    return CONTESTANTS.get(name, plan)
+
+
+def calls_of(name: str, case: Case, ranks: int) -> list[str]:
+    """What a name stands for in a case: all calls of a library that serve it, or itself.
+
+    >>> calls_of("mpich-best", Case("all_reduce", 64), 2)
+    ['mpich', 'mpich-nonblocking', 'mpich-persistent', 'mpich-beside']
+    """
+    library = contestant(name).maker
+    if name != library + BEST:
+        return [name]
+    return [library + suffix for suffix, form in FORMS.items() if form.serves(case, ranks)]
+
+
+def prepare(name: str, setup: Setup) -> Prepared:
+    """A contestant on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
+    who = contestant(name)
+    if who.processes and setup.transport.native is None:
+        raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
+    try:
+        return who.open(setup)
+    except ArgumentError as error:
+        raise CannotRun(str(error)) from None
