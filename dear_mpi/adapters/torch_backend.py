@@ -1,6 +1,6 @@
 """Our collectives as a backend of ``torch.distributed``: DDP and FSDP as they are, over any algorithm of ours.
 
-    from dear_mpi.torch_backend import init_process_group
+    from dear_mpi.adapters.torch_backend import init_process_group
     init_process_group(MPI.COMM_WORLD, algorithm="mine.py:my_ring")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 import numpy as np
 import torch.distributed as dist
 
+from dear_mpi.adapters.torch_group import Steps, TorchGroup, collective
+from dear_mpi.adapters.torch_tensors import check_fits, contiguous, counts, cut, for_each, octets, only, plain
 from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
 from dear_mpi.collectives.plans.exchange import exchange
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.models.adapters.torch_group import Steps, TorchGroup, collective
-from dear_mpi.models.adapters.torch_tensors import check_fits, contiguous, counts, cut, for_each, octets, only, plain
 from dear_mpi.reporting.units import check_seconds
 
 __all__ = ["DearGroup", "init_process_group"]
@@ -65,9 +65,6 @@ def group_of(transport: Transport, chosen: dict[str, Any], stall_after_s: float,
     Each has a communicator of its own, also where several have all ranks: their threads start collectives in no common
     order. Where ranks have no communicator there is the default group alone. A communicator stays until the program
     ends, because a thread may still wait on it.
-
-    Raises:
-        ValueError: it names ranks, and these are no processes of MPI.
     """
     ranks = list(asked.global_ranks_in_group)  # none for the default group
     if ranks:
@@ -78,11 +75,7 @@ def group_of(transport: Transport, chosen: dict[str, Any], stall_after_s: float,
 
 
 def among(transport: Transport, ranks: Sequence[int]) -> Any:
-    """A communicator of some ranks, made by them alone.
-
-    Raises:
-        ValueError: the ranks are no processes of MPI.
-    """
+    """A communicator of some ranks, made by them alone; ValueError if they are no processes of MPI."""
     if transport.native is None:
         raise ValueError(f"a second group (ranks {ranks}) needs MPI, not the transport {transport.name!r}")
     everyone = transport.native.Get_group()
@@ -236,11 +229,7 @@ class DearGroup(TorchGroup):
 
 
 def op_of(opts: Any) -> str:
-    """What a collective is to reduce by.
-
-    Raises:
-        ValueError: we have no such operation.
-    """
+    """What a collective is to reduce by."""
     name = opts.reduceOp.op.name
     if name not in OPS:
         raise ValueError(f"reduction {name} is not offered by backend {NAME!r}. Allowed: {', '.join(OPS)}")
