@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.adapters.hooked import HookedTrainer
-from dear_mpi.models.layers.synthetic import NoLoss
+from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse

@@ -27,9 +27,6 @@ class Conv2d:
     (4, 6, 4, 4)
     """
 
-    _columns: Array
-    _x_shape: tuple[int, ...]
-
     def __init__(self, name: str, weight: Array, *, stride: int = 1, padding: int = 0) -> None:
         if weight.ndim != 4 or weight.shape[2] != weight.shape[3]:
             raise ValueError(f"weight of {name} must have shape (filters, channels, K, K), not {weight.shape}")
@@ -43,7 +40,6 @@ class Conv2d:
         self._stride, self._padding = stride, padding
 
     def forward(self, x: Array) -> Array:
-        """(N, C, H, W) -> (N, F, O, Q)."""
         filters, channels, kernel, _ = self.weight.value.shape
         smallest = kernel - 2 * self._padding
         if x.ndim != 4 or x.shape[1] != channels or min(x.shape[2:]) < smallest:
@@ -52,7 +48,7 @@ class Conv2d:
         self._x_shape = x.shape
         self._columns = self._unfold(x)
         y = self._weight_rows() @ self._columns + self.bias.value[:, None]
-        return samples_first(y.reshape(filters, *self._space(), len(x)))
+        return samples_first(y.reshape(filters, *self._patches_shape()[3:]))
 
     def backward(self, dy: Array) -> Array:
         """dW = dy columns^T and db = sum dy; dx folds W^T dy."""
@@ -63,15 +59,15 @@ class Conv2d:
 
     def _unfold(self, x: Array) -> Array:
         """Every patch of x as a column: (N, C, H, W) -> (C K K, O Q N)."""
-        xp, pad = array_module(x), self._padding
+        xp, pad, shape = array_module(x), self._padding, self._patches_shape()
         padded = xp.pad(samples_last(x), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-        patches: Array = xp.empty(self._patches_shape(), x.dtype)
+        patches: Array = xp.empty(shape, x.dtype)
         for row, column, seen in self._taps():
             patches[:, row, column] = padded[seen]
-        return patches.reshape(math.prod(patches.shape[:3]), math.prod(patches.shape[3:]))
+        return patches.reshape(math.prod(shape[:3]), math.prod(shape[3:]))
 
     def _fold(self, columns: Array) -> Array:
-        """Columns added up in the places of x that they were copied from: (C K K, O Q N) -> (N, C, H, W)."""
+        """Columns added up where in x they were copied from: (C K K, O Q N) -> (N, C, H, W)."""
         pad = self._padding
         samples, channels, height, width = self._x_shape
         patches = columns.reshape(self._patches_shape())
@@ -82,26 +78,22 @@ class Conv2d:
         return samples_first(padded[:, pad : pad + height, pad : pad + width])
 
     def _taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
-        """Each position in the kernel, with the part of the padded x (C, H, W, N) that it sees.
+        """Each position in the kernel, with what it sees of the padded x (C, H, W, N).
 
         Plain slices, not a sliding window view: CuPy's makes the host wait for the device.
         """
-        stride, kernel = self._stride, self.weight.value.shape[2]
-        height, width = self._space()
+        stride = self._stride
+        _, kernel, _, height, width, _ = self._patches_shape()
         for row, column in product(range(kernel), repeat=2):
             rows = slice(row, row + stride * height, stride)
             columns = slice(column, column + stride * width, stride)
             yield row, column, (slice(None), rows, columns)
 
-    def _space(self) -> tuple[int, int]:
-        """The space (O, Q) of the output."""
-        kernel = self.weight.value.shape[2]
-        height, width = ((extent + 2 * self._padding - kernel) // self._stride + 1 for extent in self._x_shape[2:])
-        return height, width
-
     def _patches_shape(self) -> tuple[int, ...]:
         """(C, K, K, O, Q, N)."""
-        return (*self.weight.value.shape[1:], *self._space(), self._x_shape[0])
+        kernel = self.weight.value.shape[2]
+        space = ((extent + 2 * self._padding - kernel) // self._stride + 1 for extent in self._x_shape[2:])
+        return (*self.weight.value.shape[1:], *space, self._x_shape[0])
 
     def _weight_rows(self) -> Array:
         """The weight with a row per filter, (F, C K K)."""
