@@ -51,9 +51,9 @@ def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
     """See that they are layers, some parameter of which is trained."""
     if not isinstance(layers, Sequence):
         raise ValueError(f"{model} must return a sequence of layers, or (layers, loss), not {type(layers).__name__}")
-    parameters = [
-        each for number, layer in enumerate(layers) for each in parameters_of(named(number, layer, model), layer)
-    ]
+    parameters: list[Parameter] = []
+    for number, layer in enumerate(layers):
+        parameters += parameters_of(named(number, layer, model), layer)
     if not any(parameter.trained for parameter in parameters):
         raise ValueError(f"{model} must have a parameter that is trained, and its {len(layers)} layers have none")
     for parameter in parameters:
