@@ -72,11 +72,7 @@ class TorchModule:
                 stack.enter_context(parameter.tensor.register_post_accumulate_grad_hook(call))
 
     def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
-        """The module's output; ``begun(use)`` is called before a use begins, which waits in there for its values.
-
-        Raises:
-            ValueError: it is not one tensor, or ``requires_grad`` of a parameter has changed.
-        """
+        """See ``HookedModel``; ValueError if the output is not one tensor, or ``requires_grad`` has changed."""
         check_trained(self.parameters)
         self.begun, self.calls = begun, Counter[Any]()
         try:
@@ -95,11 +91,7 @@ class TorchModule:
                 self.begun(use)
 
     def backward(self, dy: Array, wrote: Callable[[int], None], *, fresh: bool) -> None:
-        """Let autograd run; ``wrote(use)`` is called when all gradients of a use are where they travel from.
-
-        Args:
-            fresh: whether gradients are new, and not added to the gradients of the last call.
-        """
+        """See ``HookedModel``."""
         self.missing = [set(own) for own in self.uses]
         self.wrote, self.y, y = wrote, None, self.y
         for own in self.uses if fresh else ():

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,22 +27,9 @@ MOST_CLASSES = 100_000  # a label is the number of an output, so one huge label 
 Indices = npt.NDArray[np.intp]
 
 
-class Examples(Protocol):
-    """Examples 0 to ``len - 1``."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """All data, for a fingerprint."""
-
-    def take(self, indices: Indices) -> tuple[Array, Array]:
-        """Inputs (n, ...) and integer targets (n, ...) of these examples."""
-
-
 @dataclass(frozen=True)
 class ArrayExamples:
-    """Row i of ``x`` with the label ``y[i]``."""
+    """Examples 0 to ``len - 1``: row i of ``x`` with the label ``y[i]``."""
 
     x: Array
     y: Array
@@ -52,9 +39,11 @@ class ArrayExamples:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
+        """All data, for a fingerprint."""
         return self.x, self.y
 
     def take(self, indices: Indices) -> tuple[Array, Array]:
+        """Inputs (n, ...) and integer targets (n, ...) of these examples."""
         return self.x[indices], self.y[indices]
 
 
@@ -79,6 +68,9 @@ class TextExamples:
     def take(self, indices: Indices) -> tuple[Array, Array]:
         windows = self.text[indices[:, None] * self.stride + np.arange(self.context + 1)].astype(np.int64)
         return windows[:, :-1], windows[:, 1:]
+
+
+Examples = ArrayExamples | TextExamples
 
 
 @dataclass(frozen=True)

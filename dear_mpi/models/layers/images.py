@@ -19,6 +19,10 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
 
+# Inside, samples are the last axis, (C, H, W, N): every strided slice then copies runs of N elements, not single ones.
+# Both ways it is a view, which is handed on: between two convolutions nothing is moved.
+SAMPLES_LAST, SAMPLES_FIRST = (1, 2, 3, 0), (3, 0, 1, 2)
+
 
 class Conv2d:
     """A convolution with square kernels, zero padding and equal strides on both axes; the bias starts at zero.
@@ -48,11 +52,11 @@ class Conv2d:
         self._x_shape = x.shape
         self._columns = self._unfold(x)
         y = self._weight_rows() @ self._columns + self.bias.value[:, None]
-        return samples_first(y.reshape(filters, *self._patches_shape()[3:]))
+        return y.reshape(filters, *self._patches_shape()[3:]).transpose(SAMPLES_FIRST)
 
     def backward(self, dy: Array) -> Array:
         """dW = dy columns^T and db = sum dy; dx folds W^T dy."""
-        dy_rows = samples_last(dy).reshape(dy.shape[1], self._columns.shape[1])
+        dy_rows = dy.transpose(SAMPLES_LAST).reshape(dy.shape[1], self._columns.shape[1])
         self.weight.grad[...] = (dy_rows @ self._columns.T).reshape(self.weight.grad.shape)
         self.bias.grad[...] = dy_rows.sum(axis=1)
         return self._fold(self._weight_rows().T @ dy_rows)
@@ -60,7 +64,7 @@ class Conv2d:
     def _unfold(self, x: Array) -> Array:
         """Every patch of x as a column: (N, C, H, W) -> (C K K, O Q N)."""
         xp, pad, shape = array_module(x), self._padding, self._patches_shape()
-        padded = xp.pad(samples_last(x), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+        padded = xp.pad(x.transpose(SAMPLES_LAST), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
         patches: Array = xp.empty(shape, x.dtype)
         for row, column, seen in self._taps():
             patches[:, row, column] = padded[seen]
@@ -75,7 +79,7 @@ class Conv2d:
         padded: Array = array_module(columns).zeros(padded_shape, columns.dtype)
         for row, column, seen in self._taps():
             padded[seen] += patches[:, row, column]
-        return samples_first(padded[:, pad : pad + height, pad : pad + width])
+        return padded[:, pad : pad + height, pad : pad + width].transpose(SAMPLES_FIRST)
 
     def _taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
         """Each position in the kernel, with what it sees of the padded x (C, H, W, N).
@@ -98,17 +102,3 @@ class Conv2d:
     def _weight_rows(self) -> Array:
         """The weight with a row per filter, (F, C K K)."""
         return self.weight.value.reshape(len(self.weight.value), -1)
-
-
-def samples_last(x: Array) -> Array:
-    """(N, C, H, W) -> (C, H, W, N), a view.
-
-    Inside, samples are the last axis: every strided slice then copies runs of N elements, not single ones. The views
-    are handed on, so between two convolutions nothing is moved.
-    """
-    return x.transpose(1, 2, 3, 0)
-
-
-def samples_first(x: Array) -> Array:
-    """(C, H, W, N) -> (N, C, H, W), a view: the inverse of ``samples_last``."""
-    return x.transpose(3, 0, 1, 2)
