@@ -73,8 +73,8 @@ def torch_layers(sequential: Any) -> list[TorchLayer]:
         kind = type(sequential).__name__
         raise ValueError(f"torch_layers takes a torch.nn.Sequential, not {kind}: TorchSession trains any module")
     check_module(sequential)
-    known: dict[Any, TorchParameter] = {}
-    return [TorchLayer(child, parameters_of(child, str(number), known)) for number, child in enumerate(sequential)]
+    known = {each.tensor: each for each in parameters_of(sequential)}
+    return [TorchLayer(child, [known[tensor] for tensor in child.parameters()]) for child in sequential]
 
 
 class TorchLoss:

@@ -27,16 +27,18 @@ class TorchParameter(Parameter):
     """A ``torch.nn.Parameter``; binding its ``value`` anew binds the data of the tensor.
 
     Args:
-        module, key: the module that holds it, and its name there.
+        model: has it at ``name``, perhaps deep inside.
 
     Attributes:
+        module, key: the module that holds it, and its name there.
         tensor: the module's tensor.
         gradient: the tensor over ``grad``.
     """
 
-    def __init__(self, name: str, module: Any, key: str) -> None:
-        self.module, self.key = module, key
-        self.tensor = tensor = getattr(module, key)
+    def __init__(self, model: Any, name: str) -> None:
+        path, _, self.key = name.rpartition(".")
+        self.module = model.get_submodule(path)
+        self.tensor = tensor = getattr(self.module, self.key)
         try:
             value = array_of(tensor)
         except (ValueError, TypeError, RuntimeError) as error:
@@ -69,18 +71,9 @@ class TorchParameter(Parameter):
         self.gradient.copy_(gradient.to_dense())
 
 
-def parameters_of(
-    module: Any, prefix: str = "", known: dict[Any, TorchParameter] | None = None
-) -> list[TorchParameter]:
-    """The parameters of a module, each once, with their full names; the tensors in ``known`` are taken from there."""
-    known = {} if known is None else known
-    found: dict[TorchParameter, None] = {}
-    for path, each in module.named_modules(prefix=prefix):
-        for key, tensor in each.named_parameters(recurse=False):
-            if tensor not in known:
-                known[tensor] = TorchParameter(f"{path}.{key}" if path else key, each, key)
-            found[known[tensor]] = None
-    return list(found)
+def parameters_of(model: Any) -> list[TorchParameter]:
+    """The parameters of a module, each once."""
+    return [TorchParameter(model, name) for name, _ in model.named_parameters()]
 
 
 def leaves_of(tensor: Any) -> Iterator[Any]:
