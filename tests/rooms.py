@@ -26,6 +26,7 @@ ROOMS = {
         "reporting": ["ranks"],
         "models": [],
         "training": ["ranks", "reporting", "models"],
+        "adapters": ["reporting", "models", "training"],
         "see": ["ranks", "reporting", "models", "training"],
         "bench": ["ranks", "reporting", "models"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
@@ -39,7 +40,7 @@ LAYERS = list(ROOMS)
 TRAINING = (
     *("learning_rate", "facts", "routes", "line", "log", "fusion", "fabric", "costs", "schedules"),
     *("trainer", "virtual_trainer", "options", "in_time", "rehearse", "chosen_route", "layer_use", "group"),
-    *("profiles", "tuning", "decisions", "checkpoints", "session", "hooked", "torch_session", "recording", "runs"),
+    *("profiles", "tuning", "decisions", "checkpoints", "session", "recording", "runs"),
 )
 
 

@@ -86,7 +86,6 @@ def test_every_folder_is_a_room_of_the_table():
         "dear_mpi.__init__",
         "dear_mpi.__main__",
         "dear_mpi.collectives.__init__",
-        "dear_mpi.torch_backend",
     }
     assert set(SOURCES) >= MPI4PY_FILES | CUPY_FILES | IMPORTLIB_FILES
 
@@ -170,11 +169,14 @@ def test_order_of_training(module, name, allowed):
         ("ranks.world", "collectives.transports.agree", True),
         ("ranks.world", "collectives.make_plan", True),
         ("ranks.world", "reporting.units", False),
-        ("models.layers.dense", "models.layer.Layer", True),
-        ("models.layers.dense", "training.line.bucket", False),
+        ("models.layers.any_data", "models.layer.Layer", True),
+        ("models.layers.any_data", "training.line.bucket", False),
         ("training.schedules.dear", "training.fabric", True),
         ("training.schedules.dear", "see.tables", False),
         ("training.trainer", "kernels.calls", True),
+        ("adapters.torch_session", "training.session.Session", True),
+        ("adapters.torch_session", "bench.table", False),
+        ("training.session", "adapters.torch_session.TorchSession", False),
         ("bench.table", "reporting.terminal.bar", True),
         ("bench.table", "see.explain", False),
         ("bench.collective", "training.trainer", False),

@@ -9,6 +9,11 @@ Legend: C channels, H x W space, T tokens, V classes. Shapes of one sample, and 
 - ``mlp``  any shape -> (V,): two hidden dense layers;
 - ``cnn``  (H, W) or (C, H, W) -> (V,): three convolutions, of which one halves the space, and a dense head;
 - ``gpt``  (T,) integers below V -> (T, V): a decoder-only transformer that predicts the next token at every position.
+
+>>> [len(build((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32))) for build in (mlp, cnn)]
+[6, 12]
+>>> len(gpt((32,), 256, np.random.default_rng(0), np.dtype(np.float32)))
+7
 """
 
 import math
@@ -19,27 +24,14 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.models.layers import (
-    CausalSelfAttention,
-    Conv2d,
-    Dense,
-    Embedding,
-    Gelu,
-    Layer,
-    LayerNorm,
-    Relu,
-    Reshape,
-    Residual,
-)
+from dear_mpi.models.layer import Layer
+from dear_mpi.models.layers.any_data import Dense, Gelu, LayerNorm, Relu, Reshape, Residual
+from dear_mpi.models.layers.images import Conv2d
+from dear_mpi.models.layers.tokens import CausalSelfAttention, Embedding
 
 
 def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Two hidden layers of 128 units.
-
-    >>> layers = mlp((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32))
-    >>> [parameter.name for layer in layers for parameter in layer.parameters][:2]
-    ['dense1.weight', 'dense1.bias']
-    """
+    """Two hidden layers of 128 units."""
     draw = partial(draw_weight, rng, dtype)
     inputs, hidden = math.prod(shape), 128
     return [
@@ -53,11 +45,7 @@ def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 
 
 def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Convolutions of 16, 32 and 32 filters. A stride, not max-pooling, halves the space: ties have no gradient.
-
-    >>> len(cnn((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32)))
-    12
-    """
+    """Convolutions of 16, 32 and 32 filters. A stride, not max-pooling, halves the space: ties have no gradient."""
     if len(shape) not in (2, 3):
         raise ValueError(f"shape of a sample for cnn must be (H, W) or (C, H, W), not {shape}")
     draw = partial(draw_weight, rng, dtype)
@@ -76,11 +64,7 @@ def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 
 
 def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Two pre-norm blocks of width 64, 4 heads.
-
-    >>> len(gpt((32,), 256, np.random.default_rng(0), np.dtype(np.float32)))
-    7
-    """
+    """Two pre-norm blocks of width 64, 4 heads."""
     if len(shape) != 1:
         raise ValueError(f"shape of a sample for gpt must be (T,), a window of tokens, not {shape}")
     draw = partial(draw_weight, rng, dtype)

@@ -6,7 +6,6 @@ alike and before anything is sent.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,13 @@ from dear_mpi.collectives.program.user_file import load, source_of, telling
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.data import Dataset
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
-from dear_mpi.models.layers import SoftmaxCrossEntropy
+from dear_mpi.models.layers.loss import SoftmaxCrossEntropy
 
 
-@dataclass(frozen=True)
-class UserModel:
-    """What a user's function has returned.
-
-    Attributes:
-        name: of the model, for messages.
-        text: what ranks compare: a checksum of the file that was run.
-    """
-
-    name: str
-    layers: list[Layer]
-    loss: Loss
-    text: str
-
-
-def build_model(spec: str, dataset: Dataset, rng: np.random.Generator, dtype: np.dtype[Any]) -> UserModel:
-    """Call a user's function as ``build(shape, classes, rng, dtype)``; without a loss of its own it is a classifier.
+def build_model(
+    spec: str, dataset: Dataset, rng: np.random.Generator, dtype: np.dtype[Any]
+) -> tuple[list[Layer], Loss, str]:
+    """Call a user's function as ``build(shape, classes, rng, dtype)``, and try out what it returns.
 
     Args:
         spec: ``path/to/mine.py:build``.
@@ -42,8 +28,12 @@ def build_model(spec: str, dataset: Dataset, rng: np.random.Generator, dtype: np
         rng: in the same state on all ranks.
         dtype: the type of the parameters that are to be trained.
 
+    Returns:
+        The layers, their loss (without one of its own the model is a classifier), and what ranks compare: a checksum
+        of the file that was run.
+
     Raises:
-        ValueError: there is no such file or function, it fails, or it does not return such layers.
+        ValueError: there is no such file or function, it fails, or it does not return layers that can be trained.
     """
     source, name = source_of(spec, "model", "build"), f"model {spec!r}"
     build, shape, classes = load(source), dataset.shape, dataset.classes
@@ -53,18 +43,17 @@ def build_model(spec: str, dataset: Dataset, rng: np.random.Generator, dtype: np
     layers, loss = made if has_loss else (made, SoftmaxCrossEntropy())
     check_layers(name, layers, dtype)
     check_methods(f"the loss of {name}", loss)
-    return UserModel(name, list(layers), loss, source.text)
+    try_out(name, layers, loss, dataset)
+    return list(layers), loss, source.text
 
 
 def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
-    """See that they are layers, some parameter of which is trained.
-
-    Raises:
-        ValueError: they are not; the message names the layer.
-    """
+    """See that they are layers, some parameter of which is trained."""
     if not isinstance(layers, Sequence):
         raise ValueError(f"{model} must return a sequence of layers, or (layers, loss), not {type(layers).__name__}")
-    parameters = [each for number, layer in enumerate(layers) for each in parameters_of(model, number, layer)]
+    parameters: list[Parameter] = []
+    for number, layer in enumerate(layers):
+        parameters += parameters_of(named(number, layer, model), layer)
     if not any(parameter.trained for parameter in parameters):
         raise ValueError(f"{model} must have a parameter that is trained, and its {len(layers)} layers have none")
     for parameter in parameters:
@@ -73,9 +62,8 @@ def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
             raise ValueError(f"parameter {parameter.name} of {model} must be of dtype {dtype} (--dtype), not {found}")
 
 
-def parameters_of(model: str, number: int, layer: Any) -> Sequence[Parameter]:
+def parameters_of(what: str, layer: Any) -> Sequence[Parameter]:
     """The parameters of what should be a layer."""
-    what = named(number, layer, model)
     check_methods(what, layer)
     with telling(f"the parameters of {what} fail"):
         found = getattr(layer, "parameters", None)
@@ -95,25 +83,21 @@ def named(number: int, layer: Any, model: str) -> str:
     return f"layer {number} ({type(layer).__name__}) of {model}"
 
 
-def try_out(model: UserModel, dataset: Dataset) -> None:
-    """Let one example through, forward and backward. Its gradients stay in the parameters, and are never read.
-
-    Raises:
-        ValueError: a layer or the loss fails, or returns what cannot go on; the message names it.
-    """
+def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
+    """Let one example through, forward and backward. Its gradients stay in the parameters, and are never read."""
     x, targets = dataset.train.take(np.zeros(1, np.intp))
-    with telling(f"{model.name}: a layer that is there twice must be one that copy.deepcopy can copy"):
-        layers = in_order(model.layers)
+    with telling(f"{model}: a layer that is there twice must be one that copy.deepcopy can copy"):
+        layers = in_order(layers)
     inputs: list[Array] = []
     with np.errstate(all="ignore"):  # what is not finite is looked for in training
         for number, layer in enumerate(layers):
             inputs.append(x)
-            x = returned(named(number, layer, model.name), layer.forward, x)
-        dy = tried_loss(model, x, targets, dataset.classes)
+            x = returned(named(number, layer, model), layer.forward, x)
+        dy = gradient_of_loss(model, loss, x, targets, classes=dataset.classes)
         for number in reversed(range(len(layers))):
-            what = named(number, layers[number], model.name)
             # what is in front of the first layer has no use for a gradient
-            dy = returned(what, layers[number].backward, dy, due=inputs[number].shape if number else None)
+            due = inputs[number].shape if number else None
+            dy = returned(named(number, layers[number], model), layers[number].backward, dy, due=due)
 
 
 def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int, ...] | None = None) -> Array:
@@ -129,11 +113,11 @@ def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int
     return array
 
 
-def tried_loss(model: UserModel, outputs: Array, targets: Array, classes: int) -> Array:
+def gradient_of_loss(model: str, loss: Loss, outputs: Array, targets: Array, *, classes: int) -> Array:
     """The gradient of the loss of the model's outputs."""
-    what, loss = f"the loss of {model.name}", model.loss
+    what = f"the loss of {model}"
     if isinstance(loss, SoftmaxCrossEntropy) and (outputs.ndim < 2 or outputs.shape[-1] < classes):
-        raise ValueError(f"{model.name} must have {classes} outputs, one for each class, not {list(outputs.shape[1:])}")
+        raise ValueError(f"{model} must have {classes} outputs, one for each class, not {list(outputs.shape[1:])}")
     with telling(f"{what} fails for outputs of shape {list(outputs.shape)} and targets of {list(targets.shape)}"):
         total = loss.forward(outputs, targets)
     if np.ndim(total) or np.asarray(total).dtype.kind not in "fiu":

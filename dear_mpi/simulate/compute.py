@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from dear_mpi.models.paper_models import Module, both_passes, load_batch, load_modules, load_seconds
+from dear_mpi.models.paper_models import Module, both_passes, load_batch, load_modules, measured_seconds
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.model import Model, measured_model, synthetic_model
 from dear_mpi.training.profiles.profile import Profile
@@ -126,9 +126,10 @@ def modules_of(name: str) -> list[Module]:
         ValueError: there is none, or its table is a profile, of which simulate also takes tied tensors and FLOPs.
     """
     table = table_of(name)
-    if load_seconds(table) is not None:
+    modules = load_modules(table)
+    if measured_seconds(modules) is not None:
         raise ValueError(f"model {name!r} is a profile: give it as --profile {table}")
-    return load_modules(table)
+    return modules
 
 
 def compute_of(

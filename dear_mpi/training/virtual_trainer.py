@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.models.layers.synthetic import NoLoss
+from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules

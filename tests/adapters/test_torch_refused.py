@@ -9,12 +9,12 @@ torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our
 
 from torch import nn  # noqa: E402
 
+from dear_mpi.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
+from dear_mpi.adapters.torch_parameter import array_of, tensor_of  # noqa: E402
+from dear_mpi.adapters.torch_session import TorchSession  # noqa: E402
 from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD  # noqa: E402
-from dear_mpi.models.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
-from dear_mpi.models.adapters.torch_parameter import array_of, tensor_of  # noqa: E402
-from dear_mpi.training.torch_session import TorchSession  # noqa: E402
 from tests.adapters.test_torch_session import layered, whole  # noqa: E402
 from tests.adapters.torch_models import LOSS, batch, new  # noqa: E402
 

@@ -11,9 +11,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from dear_mpi.models.layers.synthetic import GRADIENT_SCALE, Pace
+from dear_mpi.adapters.torch_backend import NAME, group_of
 from dear_mpi.models.paper_models import shares_of
-from dear_mpi.torch_backend import NAME, group_of
+from dear_mpi.models.synthetic import GRADIENT_SCALE, ComputeTime
 
 RATE = 0.01
 UNIT_BYTES = 4 << 20  # of FSDP2: modules in a row until their parameters are as large, as a block of a network is
@@ -23,9 +23,9 @@ class Slept(torch.autograd.Function):
     """Sleeps forward and backward; its gradients are a small multiple of the parameters, as those of our layers."""
 
     @staticmethod
-    def forward(ctx, x, pace, forward_s, backward_s, *parameters):
-        pace.spend(forward_s, time.perf_counter())
-        ctx.pace, ctx.backward_s = pace, backward_s
+    def forward(ctx, x, compute_time, forward_s, backward_s, *parameters):
+        compute_time.spend(forward_s, time.perf_counter())
+        ctx.compute_time, ctx.backward_s = compute_time, backward_s
         ctx.save_for_backward(*parameters)
         return x.clone()
 
@@ -33,27 +33,27 @@ class Slept(torch.autograd.Function):
     def backward(ctx, dy):
         begin_s = time.perf_counter()
         gradients = [parameter * GRADIENT_SCALE for parameter in ctx.saved_tensors]
-        ctx.pace.spend(ctx.backward_s, begin_s)
+        ctx.compute_time.spend(ctx.backward_s, begin_s)
         return dy, None, None, None, *gradients
 
 
 class SleepingModule(nn.Module):
     """A module of a table."""
 
-    def __init__(self, module, pace, forward_s, backward_s):
+    def __init__(self, module, compute_time, forward_s, backward_s):
         super().__init__()
-        self.pace, self.forward_s, self.backward_s = pace, forward_s, backward_s
+        self.compute_time, self.forward_s, self.backward_s = compute_time, forward_s, backward_s
         self.tensors = nn.ParameterList(nn.Parameter(torch.rand(count)) for count in module.counts)
 
     def forward(self, x):
-        return Slept.apply(x, self.pace, self.forward_s, self.backward_s, *self.tensors)
+        return Slept.apply(x, self.compute_time, self.forward_s, self.backward_s, *self.tensors)
 
 
 def sleeping(modules, *, forward_s, backward_s):
     """The modules of a model, which share its times as our layers do."""
-    pace = Pace("sleep")
+    compute_time = ComputeTime("sleep")
     return [
-        SleepingModule(module, pace, forward_s * ahead, backward_s * back)
+        SleepingModule(module, compute_time, forward_s * ahead, backward_s * back)
         for module, ahead, back in zip(modules, *shares_of(modules), strict=True)
     ]
 

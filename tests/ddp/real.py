@@ -15,12 +15,12 @@ from statistics import fmean
 
 import torch
 
+from dear_mpi.adapters.torch_session import TorchSession
 from dear_mpi.bench.gloo import gloo_group
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
-from dear_mpi.training.torch_session import TorchSession
 from tests.ddp.models import MODELS
 
 LR, MOMENTUM = 0.001, 0.9

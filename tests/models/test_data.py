@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.models.data import Batches, load_data
-from dear_mpi.models.data.dataset import ArrayExamples, TextExamples, split
+from dear_mpi.models.data import ArrayExamples, Batches, TextExamples, load_data, split
 
 RANKS = st.integers(1, 5)
 SEEDS = st.integers(0, 100)

@@ -5,11 +5,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our extra 'torch')")
 
+from dear_mpi.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
+from dear_mpi.adapters.torch_session import TorchSession  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD  # noqa: E402
-from dear_mpi.models.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
 from dear_mpi.training import Session  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
-from dear_mpi.training.torch_session import TorchSession  # noqa: E402
 from tests.adapters.torch_digits import ddp, new, parts  # noqa: E402
 from tests.adapters.torch_models import LOSS, values  # noqa: E402
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.models.paper_models import load_modules, load_seconds, synthetic_layers
+from dear_mpi.models.paper_models import load_modules, measured_seconds
+from dear_mpi.models.synthetic import synthetic_layers
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.compute import compute_of
 from dear_mpi.simulate.settings import Settings
@@ -119,7 +120,7 @@ def test_a_profile_is_a_synthetic_model(tmp_path):
     PROFILE.write(file)
     modules = load_modules(str(file))
     assert [(module.name, module.counts) for module in modules] == [("relu", ()), ("dense", (COUNT,)), ("again", ())]
-    assert load_seconds(str(file)) == pytest.approx((0.04, 0.07))
+    assert measured_seconds(modules) == pytest.approx((0.04, 0.07))
     layers = synthetic_layers(
         modules, forward_s=1.0, backward_s=1.0, dtype=np.dtype("f4"), rng=np.random.default_rng(0)
     )

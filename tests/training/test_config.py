@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
-from dear_mpi.models.layers import synthetic
-from dear_mpi.models.paper_models import Module, load_modules, synthetic_layers
+from dear_mpi.models import synthetic
+from dear_mpi.models.paper_models import Module, load_modules
+from dear_mpi.models.synthetic import synthetic_layers
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median, ratio
 from dear_mpi.training.runs.config import PRESETS, Config, kind_of
@@ -194,7 +195,7 @@ def test_bad_tables(tmp_path, what):
 UNKNOWN = {
     "missing.json": (load_modules, "synthetic model 'missing.json' is no readable JSON file"),
     "resnet5": (load_modules, "synthetic model 'resnet5' is unknown: did you mean 'resnet50'"),
-    "slep": (synthetic.Pace, "compute 'slep' is unknown: did you mean 'sleep'"),
+    "slep": (synthetic.ComputeTime, "compute 'slep' is unknown: did you mean 'sleep'"),
 }
 
 
@@ -230,7 +231,7 @@ def test_pace_keeps_the_sum_of_the_times(name, times):
     clock = CLOCKS[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synthetic, "time", clock)
-        pace, begin_s = synthetic.Pace("spin" if name == "spin" else "sleep"), clock.now_s
+        pace, begin_s = synthetic.ComputeTime("spin" if name == "spin" else "sleep"), clock.now_s
         for seconds in times:
             pace.spend(seconds, clock.perf_counter())
     assert clock.now_s - begin_s == pytest.approx(sum(times), abs=1e-3 + clock.late_s + 1e-4)
@@ -239,7 +240,7 @@ def test_pace_keeps_the_sum_of_the_times(name, times):
 def test_pace_saves_up_short_times_and_counts_what_was_computed(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(synthetic, "time", clock)
-    pace = synthetic.Pace()
+    pace = synthetic.ComputeTime()
     for _ in range(8):
         pace.spend(0.25e-3, clock.now_s)
     assert clock.slept == pytest.approx([1.25e-3])

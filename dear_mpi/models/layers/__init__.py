@@ -9,15 +9,10 @@ Every layer is a ``Layer`` (see ``models/layer.py``), plus one loss. Four rules 
 """
 
 from dear_mpi.models.layer import Layer, Parameter
-from dear_mpi.models.layers.activations import Gelu, Relu
-from dear_mpi.models.layers.attention import CausalSelfAttention
-from dear_mpi.models.layers.conv import Conv2d
-from dear_mpi.models.layers.dense import Dense
-from dear_mpi.models.layers.embedding import Embedding
+from dear_mpi.models.layers.any_data import Dense, Gelu, LayerNorm, Relu, Reshape, Residual
+from dear_mpi.models.layers.images import Conv2d
 from dear_mpi.models.layers.loss import SoftmaxCrossEntropy
-from dear_mpi.models.layers.norm import LayerNorm
-from dear_mpi.models.layers.reshape import Reshape
-from dear_mpi.models.layers.residual import Residual
+from dear_mpi.models.layers.tokens import CausalSelfAttention, Embedding
 
 __all__ = [
     "CausalSelfAttention",

@@ -11,10 +11,10 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.data import Dataset, load_data
 from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.models.layers import SoftmaxCrossEntropy
-from dear_mpi.models.layers.synthetic import NoLoss
 from dear_mpi.models.networks import MODELS
-from dear_mpi.models.paper_models import both_passes, load_modules, load_seconds, synthetic_layers
-from dear_mpi.models.user_model import build_model, try_out
+from dear_mpi.models.paper_models import both_passes, load_modules, measured_seconds
+from dear_mpi.models.synthetic import NoLoss, synthetic_layers
+from dear_mpi.models.user_model import build_model
 from dear_mpi.ranks.world import World
 from dear_mpi.training.line.parameters import key_of, trained
 from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
@@ -61,10 +61,9 @@ def our_workload(config: Config, world: World) -> Workload:
 def user_workload(config: Config, world: World) -> Workload:
     """A model of a user, on data: whether they fit is seen by an example."""
     dtype, dataset = data_of(config)
-    model = build_model(config.model, dataset, np.random.default_rng(config.seed), dtype)
-    try_out(model, dataset)
-    check_room(model.layers, dataset, config, world)
-    return Workload(model.text, model.layers, model.loss, dataset)
+    layers, loss, text = build_model(config.model, dataset, np.random.default_rng(config.seed), dtype)
+    check_room(layers, dataset, config, world)
+    return Workload(text, layers, loss, dataset)
 
 
 def data_of(config: Config) -> tuple[np.dtype[Any], Dataset]:
@@ -82,9 +81,9 @@ def check_room(layers: Sequence[Layer], dataset: Dataset, config: Config, world:
 
 def synthetic_workload(config: Config, world: World) -> Workload:
     """A synthetic model, without data."""
-    table = config.model.partition(":")[2]
-    forward_s, backward_s = both_passes(config.forward_time, config.backward_time, load_seconds(table))
-    modules, dtype, rng = load_modules(table), lookup("dtype", config.dtype, DTYPES), np.random.default_rng(config.seed)
+    modules = load_modules(config.model.partition(":")[2])
+    forward_s, backward_s = both_passes(config.forward_time, config.backward_time, measured_seconds(modules))
+    dtype, rng = lookup("dtype", config.dtype, DTYPES), np.random.default_rng(config.seed)
     check_model(sum(count for module in modules for count in module.counts), config, world)
     layers = synthetic_layers(
         modules, forward_s=forward_s, backward_s=backward_s, dtype=dtype, rng=rng, compute=config.compute

@@ -16,16 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from dear_mpi.adapters.torch_parameter import TorchParameter, check_module, check_trained, leaves_of, parameters_of
+from dear_mpi.adapters.torch_tensors import array_of, tensor_of
 from dear_mpi.kernels.array import Array
-from dear_mpi.models.adapters.torch_parameter import (
-    TorchParameter,
-    array_of,
-    check_module,
-    check_trained,
-    leaves_of,
-    parameters_of,
-    tensor_of,
-)
 
 __all__ = ["TorchLayer", "TorchLoss", "torch_layers"]
 
@@ -42,11 +35,7 @@ class TorchLayer:
         self.module, self.parameters = module, tuple(parameters)
 
     def forward(self, x: Array) -> Array:
-        """The module's output.
-
-        Raises:
-            ValueError: it is not one tensor, or ``requires_grad`` of a parameter has changed.
-        """
+        """The module's output; ValueError if it is not one tensor, or ``requires_grad`` of a parameter has changed."""
         check_trained(self.parameters)
         self.x = tensor_of(x)
         if self.x.is_floating_point():
@@ -61,14 +50,13 @@ class TorchLayer:
         inputs = [self.x] if self.x.requires_grad else []
         wanted = [*inputs, *(parameter.tensor for parameter in trained)]
         y, self.y = self.y, None  # the graph is let go
-        found: list[Any] = [None] * len(wanted)
         if y.requires_grad:
-            found = list(torch.autograd.grad(y, wanted, tensor_of(dy), allow_unused=True))
-        for parameter in reversed(trained):
-            parameter.write(found.pop())
-        if not inputs:
-            return np.zeros(0, dy.dtype)
-        return np.zeros_like(array_of(self.x)) if found[0] is None else array_of(found[0])
+            found = torch.autograd.grad(y, wanted, tensor_of(dy), allow_unused=True, materialize_grads=True)
+        else:
+            found = [torch.zeros_like(tensor) for tensor in wanted]
+        for parameter, gradient in zip(trained, found[len(inputs) :], strict=True):
+            parameter.write(gradient)
+        return array_of(found[0]) if inputs else np.zeros(0, dy.dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TorchLayer:
         """Another use of the same module."""
@@ -85,8 +73,8 @@ def torch_layers(sequential: Any) -> list[TorchLayer]:
         kind = type(sequential).__name__
         raise ValueError(f"torch_layers takes a torch.nn.Sequential, not {kind}: TorchSession trains any module")
     check_module(sequential)
-    known: dict[int, TorchParameter] = {}
-    return [TorchLayer(child, parameters_of(child, str(place), known)) for place, child in enumerate(sequential)]
+    known = {each.tensor: each for each in parameters_of(sequential)}
+    return [TorchLayer(child, [known[tensor] for tensor in child.parameters()]) for child in sequential]
 
 
 class TorchLoss:
@@ -106,11 +94,7 @@ class TorchLoss:
         self.function = function
 
     def forward(self, outputs: Array, targets: Array) -> float:
-        """The sum.
-
-        Raises:
-            ValueError: the loss is not one number, or depends on more than the outputs.
-        """
+        """The sum; ValueError if the loss is not one number, or depends on more than the outputs."""
         self.outputs = tensor_of(outputs).requires_grad_()
         with torch.enable_grad():
             self.total = self.function(self.outputs, tensor_of(targets))
@@ -140,11 +124,7 @@ def reduction_of(function: Any) -> object:
 
 
 def one_tensor(module: Any, y: Any) -> Any:
-    """What a module has returned.
-
-    Raises:
-        ValueError: it is not one tensor.
-    """
+    """What a module has returned; ValueError if it is not one tensor."""
     if not isinstance(y, torch.Tensor):
         advice = "wrap it in a module that returns the tensor which the loss takes"
         raise ValueError(f"module {type(module).__name__} must return one tensor, not {type(y).__name__}: {advice}")

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.models.layers.synthetic import NoLoss
+from dear_mpi.adapters.hooked import HookedTrainer
+from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
-from dear_mpi.training.hooked import HookedTrainer
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log.times import uses_s

@@ -28,17 +28,9 @@ Function = Callable[[Any, Any], Any]
 
 
 @partial(jax.jit, static_argnums=0)
-def run(function: Function, values: Any, x: Any) -> Any:
-    """A layer's output, and its pullback to the values, and to the input unless that is of integers."""
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        return jax.vjp(function, values, x)
-    return jax.vjp(lambda those: function(those, x), values)
-
-
-@partial(jax.jit, static_argnums=0)
-def run_loss(function: Function, outputs: Any, targets: Any) -> Any:
-    """A loss, and its pullback to the outputs."""
-    return jax.vjp(lambda those: function(those, targets), outputs)
+def run(function: Function, varied: tuple[Any, ...], *fixed: Any) -> Any:
+    """What a function returns, and its pullback to those of its arguments that it is differentiated by."""
+    return jax.vjp(lambda *those: function(*those, *fixed), *varied)
 
 
 @jax.jit  # type: ignore[untyped-decorator]
@@ -71,8 +63,10 @@ class JaxLayer:
         )
 
     def forward(self, x: Array) -> Array:
-        values = [jnp.array(parameter.value) for parameter in self.parameters]  # copies
-        y, self.pullback = run(self.function, jax.tree_util.tree_unflatten(self.tree, values), jnp.asarray(x))
+        leaves = [jnp.array(parameter.value) for parameter in self.parameters]  # copies
+        values, x = jax.tree_util.tree_unflatten(self.tree, leaves), jnp.asarray(x)
+        given = [(values, x)] if jnp.issubdtype(x.dtype, jnp.inexact) else [(values,), x]
+        y, self.pullback = run(self.function, *given)
         return np.asarray(y)
 
     def backward(self, dy: Array) -> Array:
@@ -98,12 +92,8 @@ class JaxLoss:
         self.function = function
 
     def forward(self, outputs: Array, targets: Array) -> float:
-        """The sum.
-
-        Raises:
-            ValueError: the loss is not one number.
-        """
-        self.total, self.pullback = run_loss(self.function, jnp.asarray(outputs), jnp.asarray(targets))
+        """The sum; ValueError if the loss is not one number."""
+        self.total, self.pullback = run(self.function, (jnp.asarray(outputs),), jnp.asarray(targets))
         if getattr(self.total, "shape", None) != ():
             raise ValueError(f"loss must be one number, the sum over its examples, not {self.total!r:.99}")
         return float(self.total)
@@ -116,11 +106,7 @@ class JaxLoss:
 
 
 def new_parameter(name: str, leaf: Any) -> Parameter:
-    """A parameter with a copy of some values.
-
-    Raises:
-        ValueError: JAX would give them another type.
-    """
+    """A parameter with a copy of some values; ValueError if JAX would give them another type."""
     value = np.array(leaf)
     kept = jnp.array(value[:0] if value.ndim else value).dtype if value.dtype.kind in "biufc" else value.dtype
     if kept != value.dtype:

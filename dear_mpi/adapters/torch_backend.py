@@ -1,6 +1,6 @@
 """Our collectives as a backend of ``torch.distributed``: DDP and FSDP as they are, over any algorithm of ours.
 
-    from dear_mpi.torch_backend import init_process_group
+    from dear_mpi.adapters.torch_backend import init_process_group
     init_process_group(MPI.COMM_WORLD, algorithm="mine.py:my_ring")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 import numpy as np
 import torch.distributed as dist
 
+from dear_mpi.adapters.torch_group import Steps, TorchGroup, collective
+from dear_mpi.adapters.torch_tensors import check_fits, contiguous, counts, cut, for_each, octets, only, plain
 from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
 from dear_mpi.collectives.plans.exchange import exchange
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.models.adapters.torch_group import Steps, TorchGroup, collective
-from dear_mpi.models.adapters.torch_tensors import check_fits, contiguous, counts, cut, for_each, octets, only, plain
 from dear_mpi.reporting.units import check_seconds
 
 __all__ = ["DearGroup", "init_process_group"]
@@ -47,42 +47,35 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
         ArgumentError, MismatchError: there is no such algorithm, or ranks differ in what they give; on all ranks.
     """
     transport = transport_of(comm)
-    chosen = {"algorithm": algorithm, **options}
+    options = {"algorithm": algorithm, **options}
 
     def facts() -> dict[str, object]:
         check_algorithm(algorithm, transport, "all_reduce")
-        return {**chosen, "stall_after_s": check_seconds("stall_after_s", stall_after_s)}
+        return {**options, "stall_after_s": check_seconds("stall_after_s", stall_after_s)}
 
     agree(transport, "init_process_group", facts)
-    make = partial(group_of, transport, chosen, stall_after_s)
+    make = partial(group_of, transport, options, stall_after_s)
     dist.Backend.register_backend(NAME, make, extended_api=True, devices=["cpu"])
     dist.init_process_group(NAME, store=dist.HashStore(), rank=transport.rank, world_size=transport.size)
 
 
-def group_of(transport: Transport, chosen: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> DearGroup:
+def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> DearGroup:
     """The group that torch.distributed asks for: its default one, or one of the ranks that it names.
 
     Each has a communicator of its own, also where several have all ranks: their threads start collectives in no common
     order. Where ranks have no communicator there is the default group alone. A communicator stays until the program
     ends, because a thread may still wait on it.
-
-    Raises:
-        ValueError: it names ranks, and these are no processes of MPI.
     """
     ranks = list(asked.global_ranks_in_group)  # none for the default group
     if ranks:
         own = transport_of(among(transport, ranks))
     else:
         own = transport if transport.native is None else transport_of(transport.native.Dup())
-    return DearGroup(own, chosen, asked.group_id, stall_after_s)
+    return DearGroup(own, options, asked.group_id, stall_after_s)
 
 
 def among(transport: Transport, ranks: Sequence[int]) -> Any:
-    """A communicator of some ranks, made by them alone.
-
-    Raises:
-        ValueError: the ranks are no processes of MPI.
-    """
+    """A communicator of some ranks, made by them alone; ValueError if they are no processes of MPI."""
     if transport.native is None:
         raise ValueError(f"a second group (ranks {ranks}) needs MPI, not the transport {transport.name!r}")
     everyone = transport.native.Get_group()
@@ -100,9 +93,9 @@ def not_offered(group: DearGroup, *arguments: Any) -> NoReturn:
 class DearGroup(TorchGroup):
     """Ranks that communicate by our collectives; the methods are those that torch.distributed calls."""
 
-    def __init__(self, transport: Transport, chosen: dict[str, Any], name: str, stall_after_s: float = 0.0) -> None:
+    def __init__(self, transport: Transport, options: dict[str, Any], name: str, stall_after_s: float = 0.0) -> None:
         super().__init__(transport, name, stall_after_s)
-        self.chosen = chosen
+        self.options = options
 
     def getBackendName(self) -> str:
         return NAME
@@ -113,7 +106,7 @@ class DearGroup(TorchGroup):
         with plain(tensors) as arrays:
             yield tensors
             for array in arrays:
-                all_reduce(array, self.transport, op=op, **self.chosen)
+                all_reduce(array, self.transport, op=op, **self.options)
 
     allreduce_coalesced = allreduce
 
@@ -140,10 +133,10 @@ class DearGroup(TorchGroup):
         with plain(tensors) as arrays:
             check_fits("tensor", own, tensors[self.rank()])
             whole = np.empty(sum(array.nbytes for array in arrays), np.uint8)
-            part = octets(contiguous(own))
+            own = octets(contiguous(own))
             yield outputs
             sizes = counts([array.nbytes for array in arrays])
-            all_gather(part, self.transport, out=whole, **sizes, **self.chosen)
+            all_gather(own, self.transport, out=whole, **sizes, **self.options)
             for array in arrays:
                 octets(array)[...], whole = whole[: array.nbytes], whole[array.nbytes :]
 
@@ -157,14 +150,14 @@ class DearGroup(TorchGroup):
             for array, own in zip(arrays, given, strict=True):
                 rows = octets(array).reshape(self.size(), -1)
                 rows[self.rank()] = octets(contiguous(own))
-                all_gather(rows, self.transport, **self.chosen)
+                all_gather(rows, self.transport, **self.options)
 
     def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
         return self.all_gather_single_coalesced([output], [given], opts)
 
     @collective
     def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any) -> Steps:
-        """Given: as many parts as ranks, one after the other; output: the sum of the parts with this rank's number."""
+        """Given: a shard for each rank, one after the other; output: the sum of the shards with this rank's number."""
         op = op_of(opts)
         with plain(outputs) as arrays:
             for output, whole in zip(outputs, given, strict=True):
@@ -172,21 +165,21 @@ class DearGroup(TorchGroup):
             wholes = [contiguous(whole).reshape(-1) for whole in given]
             yield outputs
             for array, whole in zip(arrays, wholes, strict=True):
-                reduce_scatter(whole, self.transport, out=array.reshape(-1), op=op, **self.chosen)
+                reduce_scatter(whole, self.transport, out=array.reshape(-1), op=op, **self.options)
 
     def reduce_scatter_single(self, output: Any, given: Any, opts: Any) -> Any:
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     @collective
     def reduce_scatter(self, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Steps:
-        """Parts may be of different sizes."""
-        ((output,), (parts,)), op = (outputs, given), op_of(opts)
+        """Shards may be of different sizes."""
+        ((output,), (shards,)), op = (outputs, given), op_of(opts)
         with plain([output]) as (array,):
-            check_fits("output", output, parts[self.rank()])
-            whole = np.concatenate([contiguous(part).reshape(-1) for part in parts])
+            check_fits("output", output, shards[self.rank()])
+            whole = np.concatenate([contiguous(shard).reshape(-1) for shard in shards])
             yield outputs
-            sizes = counts([part.numel() for part in parts])
-            reduce_scatter(whole, self.transport, out=array.reshape(-1), op=op, **sizes, **self.chosen)
+            sizes = counts([shard.numel() for shard in shards])
+            reduce_scatter(whole, self.transport, out=array.reshape(-1), op=op, **sizes, **self.options)
 
     @collective
     def gather(self, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any) -> Steps:
@@ -201,9 +194,9 @@ class DearGroup(TorchGroup):
     @collective
     def scatter(self, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Steps:
         """Given: a list at the root, none elsewhere."""
-        (parts,) = given or [[]]
+        (tensors,) = given or [[]]
         with plain(outputs) as (array,):
-            outgoing = for_each([contiguous(part) for part in parts], self.size())
+            outgoing = for_each([contiguous(tensor) for tensor in tensors], self.size())
             incoming = only(opts.rootRank, array, self.size())
             yield outputs
             exchange(self.transport, "scatter", outgoing, incoming)
@@ -211,7 +204,7 @@ class DearGroup(TorchGroup):
     @collective
     def alltoall(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None) -> Steps:
         with plain(outputs) as arrays:
-            outgoing = for_each([contiguous(part) for part in given], self.size())
+            outgoing = for_each([contiguous(tensor) for tensor in given], self.size())
             incoming = for_each(arrays, self.size())
             yield outputs
             exchange(self.transport, "all_to_all", outgoing, incoming)
@@ -236,11 +229,7 @@ class DearGroup(TorchGroup):
 
 
 def op_of(opts: Any) -> str:
-    """What a collective is to reduce by.
-
-    Raises:
-        ValueError: we have no such operation.
-    """
+    """What a collective is to reduce by."""
     name = opts.reduceOp.op.name
     if name not in OPS:
         raise ValueError(f"reduction {name} is not offered by backend {NAME!r}. Allowed: {', '.join(OPS)}")

@@ -30,7 +30,7 @@ class HookedModel(Protocol):
     """A model that runs as a whole, such as ``TorchModule``."""
 
     def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
-        """Its output; before a use needs its parameters, ``begun`` is called with that use or a later one."""
+        """Its output; before a use needs its parameters, ``begun`` is called with it or a later one; it may wait."""
 
     def backward(self, dy: Array, wrote: Callable[[int], None], *, fresh: bool) -> None:
         """Write all gradients; ``wrote(use)`` is called once for each use, when its gradients are there.

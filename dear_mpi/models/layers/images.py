@@ -19,6 +19,10 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter
 
+# Inside, samples are the last axis, (C, H, W, N): every strided slice then copies runs of N elements, not single ones.
+# Both ways it is a view, which is handed on: between two convolutions nothing is moved.
+SAMPLES_LAST, SAMPLES_FIRST = (1, 2, 3, 0), (3, 0, 1, 2)
+
 
 class Conv2d:
     """A convolution with square kernels, zero padding and equal strides on both axes; the bias starts at zero.
@@ -26,9 +30,6 @@ class Conv2d:
     >>> Conv2d("conv", np.ones((6, 3, 3, 3)), stride=2, padding=1).forward(np.ones((4, 3, 8, 7))).shape
     (4, 6, 4, 4)
     """
-
-    _columns: Array
-    _x_shape: tuple[int, ...]
 
     def __init__(self, name: str, weight: Array, *, stride: int = 1, padding: int = 0) -> None:
         if weight.ndim != 4 or weight.shape[2] != weight.shape[3]:
@@ -43,7 +44,6 @@ class Conv2d:
         self._stride, self._padding = stride, padding
 
     def forward(self, x: Array) -> Array:
-        """(N, C, H, W) -> (N, F, O, Q)."""
         filters, channels, kernel, _ = self.weight.value.shape
         smallest = kernel - 2 * self._padding
         if x.ndim != 4 or x.shape[1] != channels or min(x.shape[2:]) < smallest:
@@ -52,26 +52,26 @@ class Conv2d:
         self._x_shape = x.shape
         self._columns = self._unfold(x)
         y = self._weight_rows() @ self._columns + self.bias.value[:, None]
-        return samples_first(y.reshape(filters, *self._space(), len(x)))
+        return y.reshape(filters, *self._patches_shape()[3:]).transpose(SAMPLES_FIRST)
 
     def backward(self, dy: Array) -> Array:
         """dW = dy columns^T and db = sum dy; dx folds W^T dy."""
-        dy_rows = samples_last(dy).reshape(dy.shape[1], self._columns.shape[1])
+        dy_rows = dy.transpose(SAMPLES_LAST).reshape(dy.shape[1], self._columns.shape[1])
         self.weight.grad[...] = (dy_rows @ self._columns.T).reshape(self.weight.grad.shape)
         self.bias.grad[...] = dy_rows.sum(axis=1)
         return self._fold(self._weight_rows().T @ dy_rows)
 
     def _unfold(self, x: Array) -> Array:
         """Every patch of x as a column: (N, C, H, W) -> (C K K, O Q N)."""
-        xp, pad = array_module(x), self._padding
-        padded = xp.pad(samples_last(x), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-        patches: Array = xp.empty(self._patches_shape(), x.dtype)
+        xp, pad, shape = array_module(x), self._padding, self._patches_shape()
+        padded = xp.pad(x.transpose(SAMPLES_LAST), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+        patches: Array = xp.empty(shape, x.dtype)
         for row, column, seen in self._taps():
             patches[:, row, column] = padded[seen]
-        return patches.reshape(math.prod(patches.shape[:3]), math.prod(patches.shape[3:]))
+        return patches.reshape(math.prod(shape[:3]), math.prod(shape[3:]))
 
     def _fold(self, columns: Array) -> Array:
-        """Columns added up in the places of x that they were copied from: (C K K, O Q N) -> (N, C, H, W)."""
+        """Columns added up where in x they were copied from: (C K K, O Q N) -> (N, C, H, W)."""
         pad = self._padding
         samples, channels, height, width = self._x_shape
         patches = columns.reshape(self._patches_shape())
@@ -79,44 +79,26 @@ class Conv2d:
         padded: Array = array_module(columns).zeros(padded_shape, columns.dtype)
         for row, column, seen in self._taps():
             padded[seen] += patches[:, row, column]
-        return samples_first(padded[:, pad : pad + height, pad : pad + width])
+        return padded[:, pad : pad + height, pad : pad + width].transpose(SAMPLES_FIRST)
 
     def _taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
-        """Each position in the kernel, with the part of the padded x (C, H, W, N) that it sees.
+        """Each position in the kernel, with what it sees of the padded x (C, H, W, N).
 
         Plain slices, not a sliding window view: CuPy's makes the host wait for the device.
         """
-        stride, kernel = self._stride, self.weight.value.shape[2]
-        height, width = self._space()
+        stride = self._stride
+        _, kernel, _, height, width, _ = self._patches_shape()
         for row, column in product(range(kernel), repeat=2):
             rows = slice(row, row + stride * height, stride)
             columns = slice(column, column + stride * width, stride)
             yield row, column, (slice(None), rows, columns)
 
-    def _space(self) -> tuple[int, int]:
-        """The space (O, Q) of the output."""
-        kernel = self.weight.value.shape[2]
-        height, width = ((extent + 2 * self._padding - kernel) // self._stride + 1 for extent in self._x_shape[2:])
-        return height, width
-
     def _patches_shape(self) -> tuple[int, ...]:
         """(C, K, K, O, Q, N)."""
-        return (*self.weight.value.shape[1:], *self._space(), self._x_shape[0])
+        kernel = self.weight.value.shape[2]
+        space = ((extent + 2 * self._padding - kernel) // self._stride + 1 for extent in self._x_shape[2:])
+        return (*self.weight.value.shape[1:], *space, self._x_shape[0])
 
     def _weight_rows(self) -> Array:
         """The weight with a row per filter, (F, C K K)."""
         return self.weight.value.reshape(len(self.weight.value), -1)
-
-
-def samples_last(x: Array) -> Array:
-    """(N, C, H, W) -> (C, H, W, N), a view.
-
-    Inside, samples are the last axis: every strided slice then copies runs of N elements, not single ones. The views
-    are handed on, so between two convolutions nothing is moved.
-    """
-    return x.transpose(1, 2, 3, 0)
-
-
-def samples_first(x: Array) -> Array:
-    """(C, H, W, N) -> (N, C, H, W), a view: the inverse of ``samples_last``."""
-    return x.transpose(3, 0, 1, 2)

@@ -67,6 +67,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.group_name = name  # the base class's is from a C++ backend, which this group has not
         self.transport = transport
         self.queue: SimpleQueue[tuple[Any, str, Steps] | None] = SimpleQueue()
+        self.failure: BaseException | None = None  # that the other ranks may not know of
         # A daemon: a rank that failed elsewhere ends, and the job with it, though the thread still waits.
         self.thread = threading.Thread(target=self.serve, args=[stall_after_s], name="torch_backend", daemon=True)
         self.thread.start()
@@ -75,34 +76,30 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def serve(self, stall_after_s: float) -> None:
         """Run what was started; after a failure nothing on the wire can be relied on, and nothing more is run."""
         with Watchdog(self.transport, stall_after_s) if stall_after_s else nullcontext():
-            failure: BaseException | None = None
             while (item := self.queue.get()) is not None:
-                failure = self.carried_out(*item, failure) or failure
+                self.carry_out(*item)
 
     def start(self, name: str, steps: Steps) -> Work:
         future: Any = torch.futures.Future()
         self.queue.put((future, name, steps))
         return Work(future)
 
-    def carried_out(self, future: Any, name: str, steps: Steps, before: BaseException | None) -> BaseException | None:
-        """Carry a collective out, and tell its future; what went wrong, unless all ranks know of it."""
+    def carry_out(self, future: Any, name: str, steps: Steps) -> None:
+        """Run a collective, and tell its future."""
         try:
-            if before is not None:
-                raise CollectiveError(f"the collective was not run, because one before it failed: {before}")
+            if self.failure is not None:
+                raise CollectiveError(f"the collective was not run, because one before it failed: {self.failure}")
             result = self.prepared(name, steps)
             next(steps, None)
         except BaseException as error:
+            if not isinstance(error, AgreedError):
+                self.failure = self.failure or error
             future.set_exception(error)
-            return None if isinstance(error, AgreedError) else before or error
-        future.set_result(result)
-        return None
+        else:
+            future.set_result(result)
 
     def prepared(self, name: str, steps: Steps) -> Any:
-        """What a collective yields. If it raises before, the other ranks, which begin theirs, are told of it.
-
-        Raises:
-            ArgumentError: it does; on all ranks.
-        """
+        """What a collective yields. If it raises before, all ranks get an ArgumentError: the others begin theirs."""
         try:
             return next(steps)
         except Exception as error:

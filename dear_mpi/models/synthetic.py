@@ -8,12 +8,14 @@ busy host.
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.models.layer import Parameter
+from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.models.paper_models import Module, shares_of
 
 GRADIENT_SCALE = 1e-3
 
@@ -25,7 +27,7 @@ def spin(seconds: float) -> None:
         pass
 
 
-class Pace:
+class ComputeTime:
     """Lets time pass for the layers of one model.
 
     Short times are saved up until a sleep is worth it, and what a sleep took too long is taken off the next one:
@@ -46,14 +48,16 @@ class Pace:
 
 
 class Synthetic:
-    """A layer with parameters of given counts, whose forward and backward take given times in seconds."""
+    """A layer whose forward and backward take given times in seconds."""
 
-    def __init__(self, parameters: Sequence[Parameter], pace: Pace, *, forward_s: float, backward_s: float) -> None:
-        self.parameters, self.pace = tuple(parameters), pace
+    def __init__(
+        self, parameters: Sequence[Parameter], compute_time: ComputeTime, *, forward_s: float, backward_s: float
+    ) -> None:
+        self.parameters, self.compute_time = tuple(parameters), compute_time
         self.forward_s, self.backward_s = forward_s, backward_s
 
     def forward(self, x: Array) -> Array:
-        self.pace.spend(self.forward_s, time.perf_counter())
+        self.compute_time.spend(self.forward_s, time.perf_counter())
         return x
 
     def backward(self, dy: Array) -> Array:
@@ -61,7 +65,7 @@ class Synthetic:
         for parameter in self.parameters:
             scale = parameter.value.dtype.type(GRADIENT_SCALE)
             array_module(parameter.value).multiply(parameter.value, scale, out=parameter.grad)
-        self.pace.spend(self.backward_s, begin_s)
+        self.compute_time.spend(self.backward_s, begin_s)
         return dy
 
 
@@ -73,3 +77,24 @@ class NoLoss:
 
     def backward(self, scale: float) -> Array:
         return np.zeros(0)
+
+
+def synthetic_layers(
+    modules: Sequence[Module],
+    *,
+    forward_s: float,
+    backward_s: float,
+    dtype: np.dtype[Any],
+    rng: np.random.Generator,
+    compute: str = "sleep",
+) -> list[Layer]:
+    """Layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs."""
+    compute_time = ComputeTime(compute)
+    layers: list[Layer] = []
+    for module, ahead, back in zip(modules, *shares_of(modules), strict=True):
+        parameters = [
+            Parameter.of(f"{module.name}.{number}", rng.random(count, np.float32).astype(dtype))
+            for number, count in enumerate(module.counts)
+        ]
+        layers.append(Synthetic(parameters, compute_time, forward_s=ahead * forward_s, backward_s=back * backward_s))
+    return layers

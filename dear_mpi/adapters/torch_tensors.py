@@ -1,4 +1,7 @@
-"""What ``torch.distributed`` hands to a collective, as arrays that ours take; whatever does not fit is a ValueError."""
+"""PyTorch's tensors as NumPy's arrays, and back, over the same memory; and the bytes of arrays, for each rank.
+
+What ``torch.distributed`` hands to a collective becomes arrays that ours take; whatever does not fit is a ValueError.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,43 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.models.adapters.torch_parameter import array_of, tensor_of
+from dear_mpi.kernels.dtypes import DTYPES
 
 NOTHING = np.empty(0, np.uint8)
+
+
+def array_of(tensor: Any) -> Array:
+    """The array over a tensor's memory; ValueError if that is not the host's, or not one that strides can describe.
+
+    >>> array_of(torch.ones(2, requires_grad=True))
+    array([1., 1.], dtype=float32)
+    """
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        found = f"on {tensor.device}" if tensor.layout == torch.strided else f"of {tensor.layout}"
+        raise ValueError(f"tensors must be dense and in the host's memory, not {found}")
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:  # which NumPy does not know
+        bits: Array = tensor.view(torch.int16).numpy()
+        return bits.view(DTYPES["bf16"])
+    array: Array = tensor.resolve_conj().resolve_neg().numpy()
+    return array
+
+
+def tensor_of(array: Array) -> Any:
+    """The tensor over an array's memory, or a copy if the array is read-only or has negative strides.
+
+    >>> tensor_of(np.ones(2, np.float32))
+    tensor([1., 1.])
+    """
+    array = np.asarray(array)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    if array.dtype == DTYPES["bf16"]:
+        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 @contextmanager
@@ -33,40 +68,24 @@ def contiguous(tensor: Any) -> Array:
 
 
 def octets(array: Array) -> Array:
-    """The bytes of a contiguous array, flat: what is not reduced may have any type.
-
-    >>> octets(np.zeros((2, 3), np.int32)).shape
-    (24,)
-    """
+    """The bytes of a contiguous array, flat: what is not reduced may have any type."""
     return array.reshape(-1).view(np.uint8)
 
 
 def check_fits(name: str, tensor: Any, other: Any, times: int = 1) -> None:
-    """See that a tensor has the type of another one, and so many times its elements.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """See that a tensor has the type of another one, and so many times its elements."""
     found, expected = (tensor.numel(), tensor.dtype), (times * other.numel(), other.dtype)
     if found != expected:
         raise ValueError("{} must have {} elements of {}, not {} of {}".format(name, *expected, *found))
 
 
 def counts(sizes: Sequence[int]) -> dict[str, Any]:
-    """How many elements each rank owns, as an option of a collective; none where all own equally many.
-
-    >>> counts([3, 3]), counts([1, 0, 2])
-    ({}, {'counts': [1, 0, 2]})
-    """
+    """How many elements each rank owns, as an option of a collective; none where all own equally many."""
     return {} if len(set(sizes)) == 1 else {"counts": list(sizes)}
 
 
 def for_each(arrays: Sequence[Array], ranks: int) -> list[Array]:
-    """The bytes of an array for each rank; where there is no array, no bytes.
-
-    Raises:
-        ValueError: there are some, but not as many as ranks.
-    """
+    """The bytes of an array for each rank; where there is no array, no bytes."""
     if len(arrays) not in (0, ranks):
         raise ValueError(f"a list must have a tensor for each of {ranks} ranks, not {len(arrays)}")
     return [octets(array) for array in arrays] or [NOTHING] * ranks
@@ -78,12 +97,9 @@ def only(rank: int, array: Array, ranks: int) -> list[Array]:
 
 
 def cut(array: Array, sizes: Sequence[int], ranks: int) -> list[Array]:
-    """The bytes of an array that is cut along its first dimension, into parts of these sizes or evenly.
+    """The bytes for each rank of an array that is cut along its first dimension, in these sizes or evenly.
 
-    Raises:
-        ValueError: that cannot be done.
-
-    >>> [part.tolist() for part in cut(np.arange(3, dtype=np.uint8), [2, 1], 2)]
+    >>> [piece.tolist() for piece in cut(np.arange(3, dtype=np.uint8), [2, 1], 2)]
     [[0, 1], [2]]
     """
     if sizes and (sum(sizes) != len(array) or min(sizes) < 0):

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from dear_mpi.adapters.hooked import HookedTrainer
+from dear_mpi.adapters.torch_layers import TorchLoss
+from dear_mpi.adapters.torch_module import TorchModule
+from dear_mpi.adapters.torch_parameter import check_mode
+from dear_mpi.adapters.torch_tensors import array_of, tensor_of
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
-from dear_mpi.models.adapters.torch_layers import TorchLoss
-from dear_mpi.models.adapters.torch_module import TorchModule
-from dear_mpi.models.adapters.torch_parameter import array_of, check_mode, tensor_of
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.hooked import HookedTrainer
 from dear_mpi.training.profiles.profile import Profile
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.session import Session
@@ -61,14 +62,10 @@ class TorchSession(Session):
             options: of a session, such as the optimiser, whose updates are measured.
         """
         x, targets, trained = given("x", x), given("targets", targets), copy.deepcopy(module)
-        options = {
-            "schedule": "sequential",
-            "fusion": "buckets:1",
-            "learning_rate": lambda update: LEAST_RATE,
-        } | options
+        plain = {"schedule": "sequential", "fusion": "buckets:1", "learning_rate": lambda update: LEAST_RATE}
 
         def measured(transport: Transport) -> Profile:
-            with cls(trained, loss, transport, example=x, **options) as session:
+            with cls(trained, loss, transport, example=x, **plain | options) as session:
                 profiler = Profiler(session.group)
                 for _ in range(iterations):
                     session.step(x, targets)
@@ -92,17 +89,12 @@ class TorchSession(Session):
         return super().build(None)
 
     def step(self, x: Any, targets: Any, *, total: int | None = None) -> float:
-        """See ``Session.step``; tensors may be of bf16, too.
-
-        Raises:
-            ValueError: a tensor is not in the host's memory, or the module is in eval mode.
-        """
+        """See ``Session.step``; ValueError if a tensor is not in the host's memory, or the module in eval mode."""
         check_mode(self.module)
         return super().step(given("x", x), given("targets", targets), total=total)
 
     def open(self, engine: Engine) -> None:
-        self.model.attach()
-        self.group.plans.callback(self.model.detach)
+        self.model.attach(self.group.plans)
         super().open(engine)
 
 
@@ -114,11 +106,7 @@ def flops_of(module: Any, x: Array) -> float | None:
 
 
 def given(name: str, value: Any) -> Array:
-    """An argument as an array, over the memory of a tensor.
-
-    Raises:
-        ValueError: it is a tensor that has none in the host.
-    """
+    """An argument as an array, over the memory of a tensor; ValueError if that is not the host's."""
     try:
         return array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
     except ValueError as error:

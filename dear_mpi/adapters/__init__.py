@@ -1,0 +1,13 @@
+"""Models of other frameworks in our sessions, and our collectives in PyTorch's programs.
+
+Each file imports its framework, which is an extra of its own: nothing else of this package does.
+
+    torch_session  any module, in a session of ours: ``torch_module`` says which part of it is needed when, with hooks,
+                   and ``hooked`` is the trainer that such a model calls (it knows no framework)
+    torch_layers   a Sequential, layer by layer, in a plain session
+    jax_layers     functions of JAX, layer by layer, in a plain session
+    torch_backend  DDP and FSDP2 as they are, over our collectives, which the thread of ``torch_group`` carries out
+
+What the files for PyTorch share: ``torch_tensors`` makes arrays of tensors and tensors of arrays, ``torch_parameter``
+makes parameters of ours of PyTorch's.
+"""

@@ -1,0 +1,212 @@
+"""Training examples: scikit-learn's digits, a user's ``.npz`` or text; and one global order of them for all ranks.
+
+    epoch 0: a permutation of all examples | epoch 1: another one | ...
+    |---- batch 0 ----|---- batch 1 ----|---- batch 2 ----| ...        batches run on across epochs
+    | rank 0 | rank 1 |
+
+The order depends on the seed alone. So the number of ranks changes which rank computes what, not what is computed;
+every example is seen once per epoch, by one rank, and all ranks do the same number of iterations.
+"""
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.kernels.array import Array
+
+SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the same examples
+TEST_SHARE = 0.2
+TEST_SHARE_OF_TEXT = 0.1
+MOST_CLASSES = 100_000  # a label is the number of an output, so one huge label would be a huge model
+Indices = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class ArrayExamples:
+    """Examples 0 to ``len - 1``: row i of ``x`` with the label ``y[i]``."""
+
+    x: Array
+    y: Array
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All data, for a fingerprint."""
+        return self.x, self.y
+
+    def take(self, indices: Indices) -> tuple[Array, Array]:
+        """Inputs (n, ...) and integer targets (n, ...) of these examples."""
+        return self.x[indices], self.y[indices]
+
+
+@dataclass(frozen=True)
+class TextExamples:
+    """Windows of ``context`` bytes, with the bytes that follow each of them as targets: (n, context) both.
+
+    ``stride`` is the distance between windows: 1 to train on all of them, ``context`` to test each byte once.
+    """
+
+    text: npt.NDArray[np.uint8]
+    context: int
+    stride: int = 1
+
+    def __len__(self) -> int:
+        return max(0, (len(self.text) - self.context - 1) // self.stride + 1)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        return (self.text,)
+
+    def take(self, indices: Indices) -> tuple[Array, Array]:
+        windows = self.text[indices[:, None] * self.stride + np.arange(self.context + 1)].astype(np.int64)
+        return windows[:, :-1], windows[:, 1:]
+
+
+Examples = ArrayExamples | TextExamples
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """``shape`` is the shape of one input, ``classes`` the number of labels."""
+
+    train: Examples
+    test: Examples
+    shape: tuple[int, ...]
+    classes: int
+
+
+class Batches:
+    """One rank's parts of the batches of a job.
+
+    Args:
+        examples: what to draw from, the same on all ranks.
+        batch: examples per iteration, of the whole job.
+        rank, size: this rank, and the number of ranks.
+        seed: fixes the order.
+
+    Raises:
+        ValueError: there are no examples, or fewer in a batch than there are ranks.
+    """
+
+    def __init__(self, examples: Examples, batch: int, *, rank: int, size: int, seed: int) -> None:
+        if batch < size:
+            raise ValueError(f"batch must be at least the number of ranks, {size}, not {batch}")
+        if not len(examples):
+            raise ValueError("the data set has no examples to train on")
+        self.examples, self.batch, self.seed = examples, batch, seed
+        self.bounds = chunk_bounds(batch, size, rank)
+        self.epochs: dict[int, Indices] = {}
+
+    def part(self, iteration: int) -> tuple[Array, Array]:
+        """Inputs and targets of this rank in one iteration, counted from 0."""
+        start, stop = (iteration * self.batch + bound for bound in self.bounds)
+        count = len(self.examples)
+        epochs = range(start // count, -(-stop // count))
+        order = np.concatenate([self.permutation(epoch) for epoch in epochs])
+        return self.examples.take(order[start - epochs.start * count : stop - epochs.start * count])
+
+    def permutation(self, epoch: int) -> Indices:
+        """One epoch's order; the last few are kept."""
+        if epoch not in self.epochs:
+            self.epochs = {old: order for old, order in self.epochs.items() if old >= epoch - 1}
+            self.epochs[epoch] = np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))
+        return self.epochs[epoch]
+
+
+def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
+    """Load a data set by the name that ``--data`` gives.
+
+    Args:
+        name: ``digits`` (1797 images of 8 x 8, needs scikit-learn), a ``.npz`` with arrays ``x`` (n, ...) and
+            ``y`` (n,) of labels from 0, or any other file, which is read as bytes of text.
+        dtype: the type of image inputs; text stays integer.
+        context: the number of bytes in a window of text.
+
+    Raises:
+        ValueError: the name is unknown, or the file is missing, malformed, or too small.
+    """
+    if name == "digits":
+        return load_digits(dtype)
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(f"data {name!r} is neither a file nor a known name. Allowed: digits, FILE.npz, FILE.txt")
+    return load_arrays(path, dtype) if path.suffix == ".npz" else load_text(path, context)
+
+
+def load_digits(dtype: np.dtype[Any]) -> Dataset:
+    """The handwritten digits of scikit-learn, scaled to 0..1."""
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')") from None
+    images, labels = datasets.load_digits(return_X_y=True)
+    return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)
+
+
+def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
+    """A user's arrays ``x`` and ``y``."""
+    try:
+        x, y = read_arrays(path)
+        if len(x) != len(y):
+            raise ValueError(f"x and y must have the same length, not {len(x)} and {len(y)}")
+        if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) < 2 or y.min() < 0 or y.max() >= MOST_CLASSES:
+            allowed = f"two or more labels from 0 to {MOST_CLASSES - 1}"
+            raise ValueError(f"y must hold {allowed}, not {y.dtype}{list(y.shape)}")
+        with np.errstate(over="ignore"):
+            cast = x.astype(dtype) if x.dtype.kind in "iuf" else None
+        if cast is None or x.ndim < 2 or not np.isfinite(cast).all():
+            raise ValueError(f"x must hold finite numbers (n, ...), not {x.dtype}{list(x.shape)}")
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
+        raise ValueError(f"data {str(path)!r} is no good: {error}") from None
+    return from_arrays(cast, y)
+
+
+def read_arrays(path: Path) -> tuple[Array, Array]:
+    """The two arrays, as they are."""
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is no .npz file, as numpy.savez writes it")
+        file.seek(0)
+        with np.load(file) as archive:
+            for key in ("x", "y"):
+                if key not in archive:
+                    raise ValueError(f"it has no array {key!r}, but {', '.join(archive)}")
+            x, y = archive["x"], archive["y"]
+    if not x.ndim or not y.ndim:
+        raise ValueError("x and y must have an axis")
+    return x, y
+
+
+def from_arrays(x: Array, y: Array) -> Dataset:
+    """Split labelled arrays."""
+    y = y.astype(np.int64)
+    train, test = (ArrayExamples(x[rows], y[rows]) for rows in split(len(x), SPLIT_SEED))
+    return Dataset(train, test, x.shape[1:], int(y.max()) + 1)
+
+
+def split(count: int, seed: int) -> tuple[Indices, Indices]:
+    """Which of ``count`` examples to train on, and which to test on; at least one of each."""
+    order = np.random.default_rng(seed).permutation(count)
+    tested = min(count - 1, max(1, round(count * TEST_SHARE)))
+    return order[tested:], order[:tested]
+
+
+def load_text(path: Path, context: int) -> Dataset:
+    """A file as bytes; the last tenth is tested on."""
+    try:
+        text = np.frombuffer(path.read_bytes(), np.uint8)
+    except OSError as error:
+        raise ValueError(f"data {str(path)!r} cannot be read: {error}") from None
+    border = len(text) - max(context + 1, round(len(text) * TEST_SHARE_OF_TEXT))
+    if border < context + 1:
+        raise ValueError(f"data {str(path)!r} has {len(text)} bytes; a context of {context} needs {2 * context + 2}")
+    train, test = TextExamples(text[:border], context), TextExamples(text[border:], context, stride=context)
+    return Dataset(train, test, (context,), 256)

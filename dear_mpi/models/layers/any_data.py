@@ -1,0 +1,179 @@
+"""Layers for data of any kind. The legend: N samples, D inputs, E outputs, G normalised axes, ``...`` any axes."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.models.layer import Layer, Parameter
+
+# The constants of Gelu's tanh form (Hendrycks and Gimpel 2016, section 2).
+A = math.sqrt(2.0 / math.pi)
+B = 0.044715
+# Keeps a constant sample finite; far below the variance of any useful one.
+EPSILON = 1e-5
+
+
+class Dense:
+    """y = x W + b over the last axis, x (..., D), W (D, E), b (E,), y (..., E); the bias starts at zero.
+
+    Cost: 2 N D E flops forward, N being all of ``...``, and twice that backward: so "backward takes two forwards".
+
+    >>> Dense("fc", np.ones((3, 2))).forward(np.ones((5, 4, 3))).shape
+    (5, 4, 2)
+    """
+
+    def __init__(self, name: str, weight: Array) -> None:
+        if weight.ndim != 2:
+            raise ValueError(f"weight of {name} must have shape (inputs, outputs), not {weight.shape}")
+        self.weight = Parameter.of(f"{name}.weight", weight)
+        self.bias = Parameter.of(f"{name}.bias", np.zeros_like(weight[0]))
+        self.parameters = (self.weight, self.bias)
+
+    def forward(self, x: Array) -> Array:
+        inputs, outputs = self.weight.value.shape
+        self._rows = x.reshape(-1, inputs)
+        y = self._rows @ self.weight.value + self.bias.value
+        return y.reshape(*x.shape[:-1], outputs)
+
+    def backward(self, dy: Array) -> Array:
+        """dW = x^T dy and db = sum dy, over all N rows; dx = dy W^T."""
+        xp = array_module(dy)
+        inputs, outputs = self.weight.value.shape
+        rows = dy.reshape(-1, outputs)
+        xp.matmul(self._rows.T, rows, out=self.weight.grad)
+        xp.sum(rows, axis=0, out=self.bias.grad)
+        dx = rows @ self.weight.value.T
+        return dx.reshape(*dy.shape[:-1], inputs)
+
+
+class LayerNorm:
+    """y = gain * (x - mean) / sqrt(variance + epsilon) + bias, x and y (..., *G), gain and bias G.
+
+    Each sample for itself, over its trailing axes G: (D,) for tokens, (C, H, W) for images. There is no batch
+    normalisation here, on purpose: its statistics depend on which samples share a rank, so the same batch over another
+    number of ranks would train another model.
+
+    >>> LayerNorm("norm", (2,), np.float64).forward(np.array([[3.0, 5.0]])).round(3)
+    array([[-1.,  1.]])
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        self.gain = Parameter.of(f"{name}.gain", np.ones(shape, dtype))
+        self.bias = Parameter.of(f"{name}.bias", np.zeros(shape, dtype))
+        self.parameters = (self.gain, self.bias)
+        self._axes = tuple(range(-len(shape), 0))
+
+    def forward(self, x: Array) -> Array:
+        shape = self.gain.value.shape
+        if x.shape[-len(shape) :] != shape:
+            raise ValueError(f"x must have shape (..., *{shape}) to meet {self.gain.name}, not {x.shape}")
+        xp = array_module(x)
+        centred = x - x.mean(axis=self._axes, keepdims=True)
+        variance = xp.mean(centred * centred, axis=self._axes, keepdims=True)
+        self._inverse_deviation = 1.0 / xp.sqrt(variance + EPSILON)
+        self._normal = centred * self._inverse_deviation
+        y: Array = self._normal * self.gain.value + self.bias.value
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """dx is the gradient of the normalised x, without what lies along the mean and along the normalised x itself.
+
+        Normalising removes those two directions from x, so no gradient may flow along them.
+        """
+        leading = tuple(range(dy.ndim - len(self._axes)))
+        self.gain.grad[...] = (dy * self._normal).sum(axis=leading)
+        self.bias.grad[...] = dy.sum(axis=leading)
+        dnormal = dy * self.gain.value
+        mean = dnormal.mean(axis=self._axes, keepdims=True)
+        along = (dnormal * self._normal).mean(axis=self._axes, keepdims=True)
+        dx: Array = (dnormal - mean - self._normal * along) * self._inverse_deviation
+        return dx
+
+
+class Relu:
+    """y = max(x, 0); the gradient at 0 is taken as 0.
+
+    >>> Relu().forward(np.array([-1.0, 2.0]))
+    array([0., 2.])
+    """
+
+    parameters: tuple[Parameter, ...] = ()
+
+    def forward(self, x: Array) -> Array:
+        self._positive = x > 0
+        y: Array = array_module(x).maximum(x, 0.0)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        return dy * self._positive
+
+
+class Gelu:
+    """y = x/2 (1 + tanh(a (x + b x^3))): the tanh form, smooth everywhere.
+
+    >>> Gelu().forward(np.array([-1.0, 2.0])).round(3)
+    array([-0.159,  1.955])
+    """
+
+    parameters: tuple[Parameter, ...] = ()
+
+    def forward(self, x: Array) -> Array:
+        # Products, not powers: x ** 3 calls pow() for every element and costs more than the rest together.
+        self._x = x
+        self._tanh = array_module(x).tanh(A * (x + B * (x * x * x)))
+        y: Array = 0.5 * x * (1.0 + self._tanh)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """The product rule, with tanh' = 1 - tanh^2."""
+        x, tanh = self._x, self._tanh
+        slope = A * (1.0 + 3.0 * B * (x * x))
+        dx: Array = dy * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope)
+        return dx
+
+
+class Reshape:
+    """x (N, ...) as y (N, *shape); a shape of one axis makes every sample a row of features.
+
+    >>> Reshape((1, 8, 8)).forward(np.ones((5, 64))).shape
+    (5, 1, 8, 8)
+    """
+
+    parameters: tuple[Parameter, ...] = ()
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+
+    def forward(self, x: Array) -> Array:
+        self._x_shape = x.shape
+        return x.reshape(len(x), *self._shape)
+
+    def backward(self, dy: Array) -> Array:
+        return dy.reshape(self._x_shape)
+
+
+class Residual:
+    """y = x + f(x), where f is a chain of layers that keeps the shape; to a trainer they are one layer.
+
+    >>> Residual([Relu()]).forward(np.array([-1.0, 2.0]))
+    array([-1.,  4.])
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = tuple(layers)
+        self.parameters = tuple(parameter for layer in layers for parameter in layer.parameters)
+
+    def forward(self, x: Array) -> Array:
+        y = x
+        for layer in self._layers:
+            y = layer.forward(y)
+        return x + y
+
+    def backward(self, dy: Array) -> Array:
+        dx = dy
+        for layer in reversed(self._layers):
+            dx = layer.backward(dx)
+        return dy + dx
