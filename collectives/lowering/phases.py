@@ -17,7 +17,7 @@ Contributions are combined in rank order, so the bits are the same as with ``alg
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dear_mpi.collectives.program.partition import Partition
@@ -102,18 +102,6 @@ class Share:
         """Copy my data to my mailbox."""
         return Move(("mailbox", self.rank), (("buffer", self.rank),), part)
 
-    def fetch(self, rank: int, part: range) -> Move:
-        """Copy what a rank posted to my buffer."""
-        return Move(("buffer", self.rank), (("mailbox", rank),), part)
-
-    @property
-    def whole(self) -> range:
-        return range(self.partition.count)
-
-    def store(self, part: range) -> list[Move]:
-        """Store my data in the buffers of all others."""
-        return [Move(("buffer", rank), (("buffer", self.rank),), part) for rank in self.others]
-
     # Stages of block after block, by mailboxes.
 
     def post_own(self, number: int) -> list[Move]:
@@ -126,32 +114,50 @@ class Share:
     def combine_own(self, number: int) -> list[Move]:
         return [self.combine("mailbox", self.cut(self.rank, number))]
 
+    def post_result(self, number: int) -> list[Move]:
+        """A result is posted where a mailbox has no contribution, for a rank posts none to its own shard."""
+        return [*self.combine_own(number), *self.post_own(number)]
+
     def fetch_others(self, number: int) -> list[Move]:
         """Fetch what the owners of the other shards posted."""
-        return [self.fetch(rank, self.cut(rank, number)) for rank in self.others]
+        mine = "buffer", self.rank
+        return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
 
 
-def reduce_by_mailbox(share: Share) -> list[list[Move]]:
-    """A result is posted where a mailbox has no contribution, for a rank posts none to its own shard.
+STAGES: dict[str, tuple[Callable[[Share, int], list[Move]], ...]] = {
+    "all_reduce": (Share.post_others, Share.post_result, Share.fetch_others),
+    "reduce_scatter": (Share.post_others, Share.combine_own),
+    "all_gather": (Share.post_own, Share.fetch_others),
+}
 
-    If a block holds the whole buffer, each rank combines all of it, which saves a barrier.
+
+def by_mailbox(collective: str, share: Share) -> list[list[Move]]:
+    """Phase k does the first stage of block k, the second one of block k - 1, and so on.
+
+    If a block holds the whole buffer, each rank combines all of it in an all-reduce, which saves a barrier.
     """
-    if share.partition.count <= share.block:
-        return [[share.post(share.whole)], [share.combine("mailbox", share.whole)]]
-    post_result = lambda number: [*share.combine_own(number), *share.post_own(number)]  # noqa: E731
-    return overlapped(share, [share.post_others, post_result, share.fetch_others])
-
-
-def overlapped(share: Share, stages: Sequence[Callable[[int], list[Move]]]) -> list[list[Move]]:
-    """Phase k does the first stage of block k, the second one of block k - 1, and so on."""
+    stages, whole = STAGES[collective], range(share.partition.count)
+    if collective == "all_reduce" and len(whole) <= share.block:
+        return [[share.post(whole)], [share.combine("mailbox", whole)]]
     numbers = range(share.blocks + len(stages) - 1)
-    return [[move for late, stage in enumerate(stages) for move in stage(number - late)] for number in numbers]
+    return [[move for late, stage in enumerate(stages) for move in stage(share, number - late)] for number in numbers]
+
+
+def scatter_in_buffers(share: Share) -> list[Move]:
+    return [share.combine("buffer", share.part(share.rank))]
+
+
+def gather_in_buffers(share: Share) -> list[Move]:
+    """Store each block of my shard in the buffers of all others."""
+    mine = "buffer", share.rank
+    blocks = [share.cut(share.rank, number) for number in range(share.blocks)]
+    return [Move(("buffer", rank), (mine,), block) for block in blocks for rank in share.others]
 
 
 def reduce_in_buffers(share: Share) -> list[Move]:
     """Combine each block of my shard in rank 0's buffer, which is where rank order begins; then store it in all."""
     if share.at_once and len(share.ranks) > 2:
-        return [share.combine("buffer", share.part(share.rank)), *gather_in_buffers(share)]
+        return scatter_in_buffers(share) + gather_in_buffers(share)
     first, *rest = (("buffer", rank) for rank in share.ranks)
     moves: list[Move] = []
     for number in range(share.blocks):
@@ -161,18 +167,9 @@ def reduce_in_buffers(share: Share) -> list[Move]:
     return moves
 
 
-def gather_in_buffers(share: Share) -> list[Move]:
-    return [move for number in range(share.blocks) for move in share.store(share.cut(share.rank, number))]
-
-
-MAILBOXES: dict[str, Callable[[Share], list[list[Move]]]] = {
-    "all_reduce": reduce_by_mailbox,
-    "reduce_scatter": lambda share: overlapped(share, [share.post_others, share.combine_own]),
-    "all_gather": lambda share: overlapped(share, [share.post_own, share.fetch_others]),
-}
 BUFFERS: dict[str, Callable[[Share], list[Move]]] = {
     "all_reduce": reduce_in_buffers,
-    "reduce_scatter": lambda share: [share.combine("buffer", share.part(share.rank))],
+    "reduce_scatter": scatter_in_buffers,
     "all_gather": gather_in_buffers,
 }
 
@@ -186,8 +183,6 @@ def phases(collective: str, share: Share, *, mailboxes: bool) -> list[list[Move]
     [Move(target=('buffer', 1), sources=(('buffer', 0), ('buffer', 1)), part=range(2, 4))]
     []
     """
-    if mailboxes:
-        found = lookup("collective", collective, MAILBOXES)(share)
-    else:
-        found = [[], lookup("collective", collective, BUFFERS)(share), []]
+    in_buffers = lookup("collective", collective, BUFFERS)
+    found = by_mailbox(collective, share) if mailboxes else [[], in_buffers(share), []]
     return [[move for move in phase if move.part and move.sources != (move.target,)] for phase in found]

@@ -41,7 +41,7 @@ def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nby
     rules = rules_of(algorithm)
     if rules is None:
         return runner_of(algorithm) == "shared"
-    shared = [rule for rule in rules if runner_of(rule.algorithm) == "shared"]
+    shared = [rule for rule in rules if rule.shared]
     return any(not collective or (rule.collective == collective and nbytes <= rule.limit) for rule in shared)
 
 

@@ -1,5 +1,12 @@
 """Carry out a program by messages: its instruction list, bound to one buffer and one transport.
 
+    direct   a send leaves from the buffer; a receive goes into it, or into a side buffer from which it is merged later
+    staged   the transport cannot reach the buffer's memory: every message has a side buffer of pinned host memory
+
+A staged send is lifted: copied out, ordered after the kernel that wrote it, so that the host waits once for both.
+While one message is on the wire, the next is lifted, and the receiver merges the one before: combining reads the
+pinned memory over the bus, so there is no copy in between.
+
 [Note: Host and device]
 On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan. A
 message that is started afterwards may read what they write, or overwrite what they still read. So every start comes
@@ -14,20 +21,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 
+import numpy as np
+
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
-from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
+from dear_mpi.collectives.lowering.instructions import WINDOW, SideBuffer, write_instructions
 from dear_mpi.collectives.lowering.messages import WHOLE, Message, Portion, messages
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
-from dear_mpi.collectives.plans.message_buffers import MessageBuffers
+from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind
 from dear_mpi.collectives.plans.proof import proven
 from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.transports.transport import Request, Transport
+from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.events import event_for, synchronize
-from dear_mpi.kernels.slab import Slab
+from dear_mpi.kernels.pack_plan import round_up
+from dear_mpi.kernels.slab import ALIGNMENT, Slab
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
@@ -101,34 +111,49 @@ class MessagesRun(InstructionRun):
         portion: Portion = WHOLE,
     ) -> None:
         self.op, self.transport, self.tag, self.settled = op, transport, tag, event_for(buffer)
+        self.rank, self.buffer = program.rank, buffer
         self.listing = write_instructions(messages(program, chunks, segment, portion), window, staged=staged)
-        side_memory = Slab.pinned(buffer) if staged else slab or Slab.beside(buffer)
-        self.buffers = MessageBuffers(self.listing, program.rank, buffer, side_memory)
+        self.beside = self.side_memory(Slab.pinned(buffer) if staged else slab or Slab.beside(buffer))
         self.bind_all()
 
     def on(self, buffer: Array) -> MessagesRun:
         other = copy(self)
-        other.buffers = self.buffers.on(buffer)
+        other.buffer = buffer
         other.bind_all()
         return other
+
+    def side_memory(self, slab: Slab) -> dict[int, Array]:
+        """The memory of each message that has a side buffer."""
+        dtype, longest = self.buffer.dtype, dict[SideBuffer, int]()
+        for number, side in self.listing.side_buffers.items():
+            longest[side] = max(longest.get(side, 0), self.carried(number).size)
+        room = sum(round_up(length * dtype.itemsize, ALIGNMENT) for length in longest.values())
+        piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)  # one allocation for all
+        arrays = {side: piece.empty(length, dtype) for side, length in longest.items()}
+        return {n: arrays[side][: self.carried(n).size] for n, side in self.listing.side_buffers.items()}
+
+    def carried(self, number: int) -> Array:
+        """What a message carries, in the buffer."""
+        message = self.listing.messages[number]
+        return self.buffer[message.start : message.stop]
 
     def bind_all(self) -> None:
         """Make the requests, and bind the instructions to them."""
         init = {False: self.transport.send_init, True: self.transport.recv_init}
         requests = [
-            init[message.incoming](self.buffers.memory(number), message.peer, self.tag)
+            init[message.incoming](self.beside.get(number, self.carried(number)), message.peer, self.tag)
             for number, message in enumerate(self.listing.messages)
         ]
-        super().__init__(self.buffers.rank, list(self.prepared(self.listing, requests)), requests)
+        super().__init__(self.rank, list(self.bound(requests)), requests)
 
-    def prepared(self, listing: InstructionList, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
+    def bound(self, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
         """The instructions, bound. On a GPU some are cut in two by a wait for an event, see [Note: Host and device]."""
         launched = True  # the caller may have launched what wrote the buffer
-        for instruction in listing.instructions:
+        for instruction in self.listing.instructions:
             waits = [requests[number] for number in instruction.waits]
-            names = [described(listing.messages[number]) for number in instruction.waits]
-            actions = [self.buffers.merge(instruction.merges, self.op)] if instruction.merges else []
-            actions += [lift for number in instruction.starts for lift in self.buffers.lift(number)]
+            names = [described(self.listing.messages[number]) for number in instruction.waits]
+            actions = [self.merge(instruction.merges)] if instruction.merges else []
+            actions += [lift for number in instruction.starts for lift in self.lift(number)]
             starts = [requests[number].Start for number in instruction.starts]
             launched = launched or bool(actions)
             if self.settled is not None and launched and starts:
@@ -139,8 +164,22 @@ class MessagesRun(InstructionRun):
             else:
                 yield bind(waits, names, [*actions, *starts])
 
+    def merge(self, group: Sequence[int]) -> Action:
+        """Copy or combine what was received into the buffer; contributions are combined in rank order."""
+        target, peers = self.carried(group[0]), {number: self.listing.messages[number].peer for number in group}
+        if not self.listing.messages[group[0]].combine:
+            return copier(target, self.beside[group[0]])
+        ordered = sorted(group, key=peers.__getitem__)
+        before = [self.beside[number] for number in ordered if peers[number] < self.rank]
+        return combiner(target, before, [self.beside[number] for number in ordered[len(before) :]], self.op)
+
+    def lift(self, number: int) -> list[Action]:
+        """Bring what is to be sent from the buffer to its side buffer, if it has one."""
+        lifted = number in self.beside and not self.listing.messages[number].incoming
+        return [copier(self.beside[number], self.carried(number))] if lifted else []
+
     def free(self) -> None:
-        synchronize(self.buffers.buffer)  # kernels may still read the side buffers
+        synchronize(self.buffer)  # kernels may still read the side buffers
         super().free()
 
 
