@@ -4,6 +4,8 @@ An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function `
 """
 
 from collections.abc import Sequence
+from functools import wraps
+from typing import Any
 
 from dear_mpi.collectives.algorithms import (
     bidirectional,
@@ -20,11 +22,11 @@ from dear_mpi.collectives.algorithms import (
     swing,
     torus,
 )
-from dear_mpi.collectives.algorithms.mirror import family
-from dear_mpi.collectives.algorithms.user_algorithm import load_algorithm
+from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
-from dear_mpi.collectives.program.user_file import is_in_file
+from dear_mpi.collectives.program.user_file import Source, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
@@ -97,3 +99,44 @@ def programs(
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
     return [write_program(algorithm, rank, size, hosts=hosts, pieces=pieces) for rank in range(size)]
+
+
+def algorithm_source(spec: str) -> Source:
+    """The file of a user's algorithm, which must exist."""
+    return source_of(spec, "algorithm", "my_ring")
+
+
+def load_algorithm(spec: str) -> dict[str, Algorithm]:
+    """The collectives that a user's function serves: the one of its programs, and what follows by mirroring.
+
+    Raises:
+        ValueError: there is no such file or function, or it cannot be imported.
+        ProgramError: the function fails, or does not return a ``Program``.
+    """
+    algorithm: Algorithm = load(algorithm_source(spec))
+    collective = write_program(written_by(algorithm, spec), 0, 2).collective
+    checked = written_by(algorithm, spec, collective)
+    return family(checked, collective) if collective in MIRROR else {collective: checked}
+
+
+def written_by(algorithm: Algorithm, spec: str, collective: str | None = None) -> Algorithm:
+    """The function; it raises a ProgramError where it fails, or writes another program than was asked for.
+
+    ``collective`` is the collective of its program for two ranks. If it wrote another one for other ranks, the mirror
+    image would pass for the collective that was asked for.
+    """
+
+    @wraps(algorithm)
+    def write(rank: int, size: int, **options: Any) -> Program:
+        with telling(f"algorithm {spec!r} fails for rank {rank} of {size}", ProgramError):
+            program = algorithm(rank, size, **options)
+        if not isinstance(program, Program):
+            said = f"a Program for rank {rank} of {size}, not {type(program).__name__}"
+            raise ProgramError(f"algorithm {spec!r} must return {said}")
+        due = f"{collective or program.collective} for rank {rank} of {size}"
+        found = f"{program.collective} for rank {program.rank} of {program.size}"
+        if found != due:
+            raise ProgramError(f"algorithm {spec!r} must return a program of {due}, not of {found}")
+        return program
+
+    return write

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.call import Call, plain
+from dear_mpi.collectives.plans.execution import Task
 from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
 from dear_mpi.collectives.plans.runners import RUNNERS, check_call
-from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.accumulate import copier

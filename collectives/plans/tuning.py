@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, load_algorithm, runner_of
 from dear_mpi.collectives.lowering.instructions import WINDOW
 from dear_mpi.collectives.program.json_file import read_json
 
@@ -92,6 +92,13 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
     if name != "auto":
         return None
     return read_rules(Path(path)) if colon else BUILT_IN
+
+
+def serves(name: str, collective: str) -> bool:
+    """Whether an algorithm that exists, or what a tuning table picks, can carry out a collective."""
+    if runner_of(name) == "native" or rules_of(name) is not None:
+        return True
+    return collective in (load_algorithm(name) if ":" in name else ALGORITHMS[name])
 
 
 def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rule:

@@ -18,20 +18,28 @@ waited for: it is in order on that stream.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import lru_cache
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
+from dear_mpi.collectives.algorithms.registry import (
+    ALGORITHMS,
+    algorithm_source,
+    find_algorithm,
+    load_algorithm,
+    programs,
+)
 from dear_mpi.collectives.lowering.instructions import WINDOW, SideBuffer, write_instructions
-from dear_mpi.collectives.lowering.messages import WHOLE, Message, Portion, messages
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion, messages
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind
-from dear_mpi.collectives.plans.proof import proven
-from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, bind
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.program import Program, renamed, write_program
+from dear_mpi.collectives.program.user_file import Source
+from dear_mpi.collectives.program.verify import verify
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
@@ -43,14 +51,38 @@ from dear_mpi.kernels.slab import ALIGNMENT, Slab
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     find_algorithm(algorithm, collective)
     if algorithm not in ALGORITHMS:
-        proven(algorithm, collective, transport.size, transport.hosts, pieces=1)
+        proven(algorithm_source(algorithm), algorithm, collective, transport.hosts, pieces=1)
 
 
 def check_call(call: Call, transport: Transport) -> int | None:
-    """The programs of a user's algorithm, proved for this buffer, as a number."""
-    if call.algorithm in ALGORITHMS:
-        return None
-    return proven(call.algorithm, call.collective, transport.size, call.hosts(transport), call.pieces).checksum
+    """The programs of a user's algorithm, proved for this buffer, as a number: ranks may have read different files."""
+    return None if call.algorithm in ALGORITHMS else proven_for(call, transport)[1]
+
+
+def proven_for(call: Call, transport: Transport) -> tuple[Sequence[Program], int]:
+    source = algorithm_source(call.algorithm)
+    return proven(source, call.algorithm, call.collective, call.hosts(transport), pieces=call.pieces)
+
+
+@lru_cache(maxsize=256)
+def proven(
+    source: Source, name: str, collective: str, hosts: tuple[int, ...], *, pieces: int
+) -> tuple[Sequence[Program], int]:
+    """The programs of a user's algorithm for all ranks, verified, and their checksum. Tests prove our algorithms.
+
+    Args:
+        source: the file as it is now, whose name says little.
+
+    Raises:
+        ProgramError: it is wrong.
+        ValueError: it cannot be loaded, or does not serve the collective.
+    """
+    # Verify what the user wrote first: an error in its mirror image names steps that are not in the user's file.
+    for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
+        if proved == collective or proved in load_algorithm(name):
+            written = programs(name, proved, len(hosts), hosts=hosts, pieces=pieces)
+            verify(written)
+    return written, zlib.crc32(repr(written).encode())
 
 
 def prepare(task: Task) -> InstructionRun:
@@ -61,7 +93,7 @@ def prepare(task: Task) -> InstructionRun:
         algorithm = find_algorithm(call.algorithm, call.collective)
         program = write_program(algorithm, vrank, transport.size, hosts=hosts, pieces=call.pieces)
     else:
-        program = proven(call.algorithm, call.collective, transport.size, hosts, call.pieces).programs[vrank]
+        program = proven_for(call, transport)[0][vrank]
     return MessagesRun(
         renamed(program, call.root),
         task.buffer,
@@ -151,7 +183,7 @@ class MessagesRun(InstructionRun):
         launched = True  # the caller may have launched what wrote the buffer
         for instruction in self.listing.instructions:
             waits = [requests[number] for number in instruction.waits]
-            names = [described(self.listing.messages[number]) for number in instruction.waits]
+            names = [str(self.listing.messages[number]) for number in instruction.waits]
             actions = [self.merge(instruction.merges)] if instruction.merges else []
             actions += [lift for number in instruction.starts for lift in self.lift(number)]
             starts = [requests[number].Start for number in instruction.starts]
@@ -181,9 +213,3 @@ class MessagesRun(InstructionRun):
     def free(self) -> None:
         synchronize(self.buffer)  # kernels may still read the side buffers
         super().free()
-
-
-def described(message: Message) -> str:
-    """A message, for errors."""
-    (step, number), verb = message.key, "receiving from" if message.incoming else "sending to"
-    return f"step {step}, message {number}, {verb} rank {message.peer}"

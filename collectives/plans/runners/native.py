@@ -11,8 +11,7 @@ from typing import Any
 
 from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
-from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, Task
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition

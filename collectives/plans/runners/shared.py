@@ -18,8 +18,7 @@ import numpy as np
 from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.collectives.lowering.phases import Move, Operand, phases
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind, straight
-from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, bind, straight
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.accumulate import combiner, copier
 from dear_mpi.kernels.array import Array
