@@ -30,11 +30,7 @@ def check_instructions(
     staged: bool = False,
     portions: Sequence[Portion] = (WHOLE,),
 ) -> None:
-    """Run the instruction lists of all ranks for one buffer.
-
-    Args:
-        chunks, segment, window, staged: as for ``messages`` and ``write_instructions``.
-        portions: carried out one after the other.
+    """Run the instruction lists of all ranks for one buffer, portion after portion; arguments as when it is lowered.
 
     Raises:
         ProgramError: naming the rank, the step and the message.

@@ -68,24 +68,22 @@ class InstructionList:
         >>> from dear_mpi.collectives.algorithms.registry import programs
         >>> from dear_mpi.collectives.lowering.messages import messages
         >>> print(write_instructions(messages(programs("ring", "reduce_scatter", 2)[0], chunks=(0, 3, 6), segment=1)))
-        wait for -; start out 0.0, out 0.1, in 0.0, in 0.1
-        wait for in 0.0, merge it; start -
-        wait for out 0.0; start out 0.2, in 0.2
-        wait for in 0.1, merge it; start -
-        wait for in 0.2, merge it; start -
-        wait for out 0.1, out 0.2; start -
+        wait for -; merge -; start out 0.0, out 0.1, in 0.0, in 0.1
+        wait for in 0.0; merge in 0.0; start -
+        wait for out 0.0; merge -; start out 0.2, in 0.2
+        wait for in 0.1; merge in 0.1; start -
+        wait for in 0.2; merge in 0.2; start -
+        wait for out 0.1, out 0.2; merge -; start -
         """
-        lines = []
-        for instruction in self.instructions:
-            waits = [self.name(number) + ", merge it" * (number in instruction.merges) for number in instruction.waits]
-            starts = [self.name(number) for number in instruction.starts]
-            lines.append(f"wait for {', '.join(waits) or '-'}; start {', '.join(starts) or '-'}")
-        return "\n".join(lines)
+        names = [f"{'in' if each.incoming else 'out'} {each.key[0]}.{each.key[1]}" for each in self.messages]
 
-    def name(self, number: int) -> str:
-        """A message, for a reader."""
-        step, count = self.messages[number].key
-        return f"{'in' if self.messages[number].incoming else 'out'} {step}.{count}"
+        def named(numbers: Sequence[int]) -> str:
+            return ", ".join(names[number] for number in numbers) or "-"
+
+        return "\n".join(
+            f"wait for {named(each.waits)}; merge {named(each.merges)}; start {named(each.starts)}"
+            for each in self.instructions
+        )
 
 
 def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:

@@ -28,11 +28,11 @@ Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and its rank
 
 @dataclass(frozen=True)
 class Move:
-    """target = sources[0] op sources[1] op ..., over the elements of ``part``; a single source is copied."""
+    """target = sources[0] op sources[1] op ..., over these elements; a single source is copied."""
 
     target: Operand
     sources: tuple[Operand, ...]
-    part: range
+    elements: range
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Share:
     def others(self) -> list[int]:
         return [rank for rank in self.ranks if rank != self.rank]
 
-    def part(self, rank: int) -> range:
+    def shard(self, rank: int) -> range:
         """The elements of a rank's shard."""
         return range(self.partition.borders[rank], self.partition.borders[rank + 1])
 
     def cut(self, rank: int, number: int) -> range:
         """Block ``number`` of a rank's shard; empty before its first and beyond its last one."""
         start, stop = (max(at, 0) * self.block for at in (number, number + 1))
-        return self.part(rank)[start:stop]
+        return self.shard(rank)[start:stop]
 
     @property
     def blocks(self) -> int:
@@ -82,25 +82,25 @@ class Share:
         """Elements of one set of a mailbox."""
         return self.mailbox_start(len(self.ranks))
 
-    def in_mailbox(self, part: range, run: int) -> range:
+    def in_mailbox(self, elements: range, run: int) -> range:
         """Where a mailbox has these elements in a run; they are of one block, or a shard has but one.
 
         Runs number their blocks on, so that the first block of a run takes the set that the last one did not use.
         """
-        shard = bisect_right(self.partition.borders, part.start) - 1
-        number, within = divmod(part.start - self.partition.borders[shard], self.block)
+        shard = bisect_right(self.partition.borders, elements.start) - 1
+        number, within = divmod(elements.start - self.partition.borders[shard], self.block)
         half = (number + run * self.blocks) % 2
         start = half * self.mailbox_room + self.mailbox_start(shard) + within
-        return range(start, start + len(part))
+        return range(start, start + len(elements))
 
-    def combine(self, kind: str, part: range) -> Move:
+    def combine(self, kind: str, elements: range) -> Move:
         """Combine the data of all ranks into my buffer: mine from there, the others' from their ``kind``."""
         sources = tuple(("buffer" if rank == self.rank else kind, rank) for rank in self.ranks)
-        return Move(("buffer", self.rank), sources, part)
+        return Move(("buffer", self.rank), sources, elements)
 
-    def post(self, part: range) -> Move:
+    def post(self, elements: range) -> Move:
         """Copy my data to my mailbox."""
-        return Move(("mailbox", self.rank), (("buffer", self.rank),), part)
+        return Move(("mailbox", self.rank), (("buffer", self.rank),), elements)
 
     # Stages of block after block, by mailboxes.
 
@@ -144,7 +144,7 @@ def by_mailbox(collective: str, share: Share) -> list[list[Move]]:
 
 
 def scatter_in_buffers(share: Share) -> list[Move]:
-    return [share.combine("buffer", share.part(share.rank))]
+    return [share.combine("buffer", share.shard(share.rank))]
 
 
 def gather_in_buffers(share: Share) -> list[Move]:
@@ -180,9 +180,9 @@ def phases(collective: str, share: Share, *, mailboxes: bool) -> list[list[Move]
     >>> share = Share(Partition((0, 2, 4)), rank=1, block=8)
     >>> for phase in phases("reduce_scatter", share, mailboxes=False): print(phase)
     []
-    [Move(target=('buffer', 1), sources=(('buffer', 0), ('buffer', 1)), part=range(2, 4))]
+    [Move(target=('buffer', 1), sources=(('buffer', 0), ('buffer', 1)), elements=range(2, 4))]
     []
     """
     in_buffers = lookup("collective", collective, BUFFERS)
     found = by_mailbox(collective, share) if mailboxes else [[], in_buffers(share), []]
-    return [[move for move in phase if move.part and move.sources != (move.target,)] for phase in found]
+    return [[move for move in phase if move.elements and move.sources != (move.target,)] for phase in found]

@@ -42,16 +42,16 @@ def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], i
                 said = f"rank {sender} sends {sent[receiver]} bytes to rank {receiver}"
                 raise MismatchError(f"{what}: {said}, which expects {expected[sender]}")
     np.copyto(incoming[transport.rank], outgoing[transport.rank])
-    Exchange(transport, what, tag, outgoing, incoming).whole()
+    Exchange(transport, what, tag, outgoing, incoming).run()
 
 
-class Exchange(InstructionRun):
+class Exchange:
     """The messages of one exchange, as one of them is waited for."""
 
     def __init__(
         self, transport: Transport, what: str, tag: int, outgoing: Sequence[Array], incoming: Sequence[Array]
     ) -> None:
-        self.transport, self.arrays = transport, (outgoing, incoming)
+        self.transport, self.what, self.arrays = transport, what, (outgoing, incoming)
         requests, names = list[Request](), list[str]()
         for verb, prepare, arrays in (
             ("receiving from", transport.recv_init, incoming),
@@ -60,22 +60,26 @@ class Exchange(InstructionRun):
             for peer, array in enumerate(arrays):
                 for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
                     requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
-                    names.append(f"{verb} rank {peer} in {what}")
+                    names.append(f"{verb} rank {peer}")
         begin = BoundInstruction((), (), (), tuple(request.Start for request in requests))
-        super().__init__(transport.rank, [begin, bind(requests, names, ())], requests)
+        self.messages = InstructionRun(transport.rank, [begin, bind(requests, names, ())], requests)
 
-    def whole(self) -> None:
+    def run(self) -> None:
         """Move the bytes. After an error messages may still be under way, so that their memory is kept for good."""
         waits, under_way = self.transport.waits, self.transport.under_way
         waits.number += 1
         self.number, waits.now = waits.number, self
         under_way.add(self)
         try:
-            super().whole()
+            self.messages.whole()
         finally:
             waits.now = None
         under_way.discard(self)
-        self.free()
+        self.messages.free()
 
     def place(self) -> tuple[int, ...]:
-        return (self.number, *self.progress())
+        return (self.number, *self.messages.place())
+
+    def waits_for(self) -> str:
+        message = self.messages.waits_for()
+        return message and f"{message} in {self.what}"

@@ -120,7 +120,7 @@ class InstructionRun:
             raise self.failure(error) from error
         self.position, self.waited, self.left = len(self.instructions), 0, None
 
-    def progress(self) -> tuple[int, ...]:
+    def place(self) -> tuple[int, ...]:
         """How far it has come: instructions, and calls of the next one."""
         left, calls = self.left, self.calls  # read once: a watchdog asks from another thread
         if left is None:
@@ -131,7 +131,7 @@ class InstructionRun:
 
     def waits_for(self) -> str:
         """Which message it waits for; nothing where it copies or combines."""
-        (position, waited), instructions = self.progress(), self.instructions
+        (position, waited), instructions = self.place(), self.instructions
         awaited = instructions[min(position, len(instructions) - 1)].awaited if instructions else ()
         return awaited[waited] if waited < len(awaited) else ""
 
@@ -144,7 +144,7 @@ class InstructionRun:
 
     def failure(self, error: Exception) -> TransportError:
         """Say which message an error struck: the one that is waited for, or those that were just started."""
-        place = self.waits_for() or f"after instruction {self.progress()[0]} of {len(self.instructions)}"
+        place = self.waits_for() or f"after instruction {self.place()[0]} of {len(self.instructions)}"
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
     def on(self, buffer: Array) -> InstructionRun | None:

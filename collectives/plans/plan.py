@@ -170,7 +170,7 @@ class Plan:
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
 
     def place(self) -> tuple[int, ...]:
-        return (self.number, *self.run.progress())
+        return (self.number, *self.run.place())
 
     def waits_for(self) -> str:
         message = self.run.waits_for()

@@ -114,13 +114,8 @@ class MessagesRun(InstructionRun):
 
     Args:
         buffer: one-dimensional and contiguous; its memory must stay where it is until ``free``.
-        chunks: the borders of its chunks (``Partition.chunks``).
-        op: how ``combine`` receives are combined (``sum``, ``prod``, ``min``, ``max``).
-        segment: the largest number of elements in one message.
-        staged: whether messages pass through pinned host memory, because the transport does not take the buffer's.
+        chunks, segment, portion: as for ``messages``; window, staged: as for ``write_instructions``.
         slab: where side buffers are taken from, unless they are staged.
-        window: how many messages of a lane are posted at a time.
-        portion: the cells that it is about.
 
     Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine (staged: for each
     peer and direction); more only where a step sends and receives the same chunks in other portions, which none of

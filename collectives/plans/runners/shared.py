@@ -34,10 +34,6 @@ def check_call(call: Call, transport: Transport) -> None:
     """There is nothing to check here: later the ranks find out together whether memory is in reach."""
 
 
-def prepare(task: Task) -> InstructionRun:
-    return SharedRun(task)
-
-
 class SharedRun(InstructionRun):
     """A collective in memory that all ranks reach (``Task.reached``)."""
 
@@ -74,19 +70,18 @@ class SharedRun(InstructionRun):
 
     def bind(self, move: Move, run: int) -> Action:
         """A call that carries a move out."""
-        target, sources = self.view(move.target, move.part, run), [self.view(of, move.part, run) for of in move.sources]
+        target, sources = self.view(move.target, move, run), [self.view(of, move, run) for of in move.sources]
         if len(sources) == 1:
             return copier(target, sources[0])
         own = move.sources.index(move.target)
         return combiner(target, sources[:own], sources[own + 1 :], self.op)
 
-    def view(self, operand: Operand, part: range, run: int) -> Array:
-        """These elements in a rank's memory."""
+    def view(self, operand: Operand, move: Move, run: int) -> Array:
+        """The elements of a move in a rank's memory."""
         kind, rank = operand
-        if kind == "mailbox":
-            part = self.reached.share.in_mailbox(part, run)
+        elements = self.reached.share.in_mailbox(move.elements, run) if kind == "mailbox" else move.elements
         array = self.buffer if operand == ("buffer", self.rank) else self.reached.arrays[rank]
-        return array[part.start : part.stop]
+        return array[elements.start : elements.stop]
 
     def on(self, buffer: Array) -> SharedRun | None:
         if not self.reached.mailboxes:
@@ -111,3 +106,6 @@ class SharedRun(InstructionRun):
         super().free()
         self.runs.clear()
         del self.reached, self.task  # and the views of other ranks' memory with it
+
+
+prepare = SharedRun
