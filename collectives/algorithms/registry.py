@@ -109,22 +109,14 @@ def algorithm_source(spec: str) -> Source:
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
     """The collectives that a user's function serves: the one of its programs, and what follows by mirroring.
 
+    They raise a ProgramError where the function fails, or writes another program than was asked for: its mirror image
+    would pass for the collective that was asked for.
+
     Raises:
         ValueError: there is no such file or function, or it cannot be imported.
-        ProgramError: the function fails, or does not return a ``Program``.
+        ProgramError: the function fails for two ranks, or does not return a ``Program``.
     """
-    algorithm: Algorithm = load(algorithm_source(spec))
-    collective = write_program(written_by(algorithm, spec), 0, 2).collective
-    checked = written_by(algorithm, spec, collective)
-    return family(checked, collective) if collective in MIRROR else {collective: checked}
-
-
-def written_by(algorithm: Algorithm, spec: str, collective: str | None = None) -> Algorithm:
-    """The function; it raises a ProgramError where it fails, or writes another program than was asked for.
-
-    ``collective`` is the collective of its program for two ranks. If it wrote another one for other ranks, the mirror
-    image would pass for the collective that was asked for.
-    """
+    algorithm, collective = load(algorithm_source(spec)), ""
 
     @wraps(algorithm)
     def write(rank: int, size: int, **options: Any) -> Program:
@@ -139,4 +131,5 @@ def written_by(algorithm: Algorithm, spec: str, collective: str | None = None) -
             raise ProgramError(f"algorithm {spec!r} must return a program of {due}, not of {found}")
         return program
 
-    return write
+    collective = write_program(write, 0, 2).collective  # from here on this one is due
+    return family(write, collective) if collective in MIRROR else {collective: write}
