@@ -103,8 +103,6 @@ class Call:
             check_array("out", self.out, written=True)
         self.check_out(transport.rank, self.partition(transport.size))
         check_op(self.op, self.x.dtype, self.collective)
-        if self.segment_bytes is not None:
-            check_segment(self.segment_bytes, self.x.dtype.itemsize)
         if self.portion != WHOLE and (self.out is not None or self.op == "average"):
             raise ValueError("portion must be left out where out is given or op is an average: both are of the whole")
         if type(self.root) is not int:

@@ -1,11 +1,4 @@
-"""From what a user asks for to a plan.
-
-Call        (call.py)       checks the arguments on this rank
-agree       (transports/)   compares them with the other ranks' arguments
-Workspace   (plan.py)       says which buffer is worked on in place, and what is copied around that
-RUNNERS     (runners/)      carry the collective out: by messages, in shared memory, or by the MPI library
-Plan        (plan.py)       is all of it together, to be run many times
-"""
+"""From what a user asks for to a plan: check the call, agree on it, say where it works, let a runner prepare it."""
 
 from __future__ import annotations
 

@@ -71,15 +71,15 @@ def problems(program: Program, rank: int, first: Program, size: int) -> Iterator
         for transfer in step.sends + step.receives:
             if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or transfer.peer == rank:
                 yield f"{where}: the peer must be another rank of 0..{size - 1}, not {transfer.peer}"
-            if not within(transfer.chunks, program.chunks):
+            chunks = transfer.chunks
+            if (
+                not isinstance(chunks, range)
+                or chunks.step != 1
+                or not 0 <= chunks.start < chunks.stop <= program.chunks
+            ):
                 allowed = f"a range of chunks in 0..{program.chunks - 1}, such as range(0, 1)"
-                yield f"{where}: chunks must be {allowed}, not {transfer.chunks}"
+                yield f"{where}: chunks must be {allowed}, not {chunks}"
         yield from races(step, where)
-
-
-def within(chunks: range, count: int) -> bool:
-    """Whether this is a non-empty range of consecutive chunks of the buffer."""
-    return isinstance(chunks, range) and chunks.step == 1 and 0 <= chunks.start < chunks.stop <= count
 
 
 def races(step: Step, where: str) -> Iterator[str]:
