@@ -1,4 +1,4 @@
-"""The algorithms, one file each, and ``registry.py``, which lists them.
+"""The algorithms, one file each, and ``registry.py``, which lists them and loads yours.
 
-``mirror.py``, ``butterfly.py`` and ``grid.py`` are what several of them share; ``user_algorithm.py`` loads yours.
+``mirror.py``, ``butterfly.py`` and ``grid.py`` are what several of them share.
 """

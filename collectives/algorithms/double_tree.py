@@ -39,9 +39,9 @@ def all_reduce(rank: int, size: int, pieces: int = 1) -> Program:
     sends: list[list[Send]] = [[] for _ in range(each + 2 * tree.height - 1 if size > 1 else 0)]
     receives: list[list[Receive]] = [[] for _ in sends]
     for number in (0, 1):
-        shift, turn = (0, 1) if number == 0 else (-1, -1) if size % 2 == 0 else (1, 1)  # rank = vrank * turn + shift
-        for duty in tree.duties((rank - shift) * turn % size):
-            peer = (duty.peer * turn + shift) % size
+        shift, sign = (0, 1) if number == 0 else (-1, -1) if size % 2 == 0 else (1, 1)  # rank = vrank * sign + shift
+        for duty in tree.duties((rank - shift) * sign % size):
+            peer = (duty.peer * sign + shift) % size
             for piece in range(each):
                 start, stop = (number * half + border for border in chunk_bounds(half, each, piece))
                 if duty.sends:
@@ -97,10 +97,10 @@ class Tree:
 
     def duties(self, vrank: int) -> Iterator[Duty]:
         """The transfers of a virtual rank: up, combining, as soon as all children have sent; then down again."""
-        parent, turn = self.parents[vrank], self.height
+        parent, top = self.parents[vrank], self.height
         for child in self.children(vrank):
             yield Duty(self.height_of(child), child, sends=False, combine=True)
-            yield Duty(turn + self.depth(vrank), child, sends=True)
+            yield Duty(top + self.depth(vrank), child, sends=True)
         if parent is not None:
             yield Duty(self.height_of(vrank), parent, sends=True)
-            yield Duty(turn + self.depth(parent), parent, sends=False)
+            yield Duty(top + self.depth(parent), parent, sends=False)

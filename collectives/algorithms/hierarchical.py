@@ -3,13 +3,13 @@
             2 hosts of 3 ranks: an all_gather in two phases
 
             host 0     0 --> 1 --> 2 --> (0)          2. a ring inside the host passes on what the
-                       |     |     |                     lanes have brought
-            host 1     3 --> 4 --> 5 --> (3)          1. a ring in each lane (0-3, 1-4, 2-5) passes the
-                                                         chunks of its ranks from host to host
+                       |     |     |                     columns have brought
+            host 1     3 --> 4 --> 5 --> (3)          1. a ring in each column (0-3, 1-4, 2-5) passes
+                                                         the chunks of its ranks from host to host
 
-Every chunk crosses the network between two hosts once, in the lane of its owner; so each of the Q ranks of a host
+Every chunk crosses the network between two hosts once, in the column of its owner; so each of the Q ranks of a host
 brings in 1/Q of the data, and the rest is done inside, where links are faster. Hosts may have different numbers of
-ranks: the ranks of a smaller host serve several lanes. The reduce-scatter is the mirror image
+ranks: the ranks of a smaller host serve several columns. The reduce-scatter is the mirror image
 (``mirror.py``): first inside the hosts, then between them.
 
 Cost for n bytes on R hosts of Q ranks, with alpha and beta inside a host, alpha' and beta' between them:
@@ -32,20 +32,20 @@ def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks; ``hosts[r]`` is the host of rank r."""
     names = list(dict.fromkeys(hosts))
     members = [[r for r in range(size) if hosts[r] == name] for name in names]
-    lanes = range(max(map(len, members)))
-    between = merged((lane_ring(rank, lane, members) for lane in lanes), len(names) - 1)
+    columns = range(max(map(len, members)))
+    between = merged((column_ring(rank, column, members) for column in columns), len(names) - 1)
     home = members[names.index(hosts[rank])]
     held = [brought(index, len(home), members) for index in range(len(home))]
-    inside = merged([around(rank, home, held)], len(lanes) - 1)
+    inside = merged([around(rank, home, held)], len(columns) - 1)
     return Program("all_gather", rank, size, (*between, *inside))
 
 
-def lane_ring(rank: int, lane: int, members: Sequence[Sequence[int]]) -> list[Step]:
-    """The ring of a lane, if this rank serves it: one rank of each host, each with the chunk of the lane's owner."""
-    servers = [ranks[lane % len(ranks)] for ranks in members]
-    return around(rank, servers, [ranks[lane : lane + 1] for ranks in members]) if rank in servers else []
+def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> list[Step]:
+    """The ring of a column, if this rank serves it: one rank of each host, each with its chunk of the column."""
+    servers = [ranks[column % len(ranks)] for ranks in members]
+    return around(rank, servers, [ranks[column : column + 1] for ranks in members]) if rank in servers else []
 
 
 def brought(index: int, count: int, members: Sequence[Sequence[int]]) -> list[int]:
-    """The chunks of all hosts in the lanes that rank ``index`` of a host with ``count`` ranks serves."""
+    """The chunks of all hosts in the columns that rank ``index`` of a host with ``count`` ranks serves."""
     return [chunk for ranks in members for chunk in ranks[index::count]]

@@ -58,15 +58,15 @@ def own(peer: int, size: int) -> range:
 
 def collect(rank: int, size: int, part: Part, *, combine: bool) -> tuple[Step, ...]:
     """Rank 1, 2, ... send their part to the root, one rank in each step."""
-    turns = range(1, size)
+    others = range(1, size)
     if rank == ROOT:
-        return tuple(Step(receives=(Receive(peer, part(peer, size), combine),)) for peer in turns)
-    return tuple(Step((Send(ROOT, part(rank, size)),)) if peer == rank else Step() for peer in turns)
+        return tuple(Step(receives=(Receive(peer, part(peer, size), combine),)) for peer in others)
+    return tuple(Step((Send(ROOT, part(rank, size)),)) if peer == rank else Step() for peer in others)
 
 
 def hand_out(rank: int, size: int, part: Part) -> tuple[Step, ...]:
     """The root sends rank 1, 2, ... their part, one rank in each step."""
-    turns = range(1, size)
+    others = range(1, size)
     if rank == ROOT:
-        return tuple(Step((Send(peer, part(peer, size)),)) for peer in turns)
-    return tuple(Step(receives=(Receive(ROOT, part(rank, size)),)) if peer == rank else Step() for peer in turns)
+        return tuple(Step((Send(peer, part(peer, size)),)) for peer in others)
+    return tuple(Step(receives=(Receive(ROOT, part(rank, size)),)) if peer == rank else Step() for peer in others)

@@ -4,6 +4,8 @@ An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function `
 """
 
 from collections.abc import Sequence
+from functools import wraps
+from typing import Any
 
 from dear_mpi.collectives.algorithms import (
     bidirectional,
@@ -20,11 +22,11 @@ from dear_mpi.collectives.algorithms import (
     swing,
     torus,
 )
-from dear_mpi.collectives.algorithms.mirror import family
-from dear_mpi.collectives.algorithms.user_algorithm import load_algorithm
+from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
-from dear_mpi.collectives.program.user_file import is_in_file
+from dear_mpi.collectives.program.user_file import Source, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
@@ -97,3 +99,37 @@ def programs(
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
     return [write_program(algorithm, rank, size, hosts=hosts, pieces=pieces) for rank in range(size)]
+
+
+def algorithm_source(spec: str) -> Source:
+    """The file of a user's algorithm, which must exist."""
+    return source_of(spec, "algorithm", "my_ring")
+
+
+def load_algorithm(spec: str) -> dict[str, Algorithm]:
+    """The collectives that a user's function serves: the one of its programs, and what follows by mirroring.
+
+    They raise a ProgramError where the function fails, or writes another program than was asked for: its mirror image
+    would pass for the collective that was asked for.
+
+    Raises:
+        ValueError: there is no such file or function, or it cannot be imported.
+        ProgramError: the function fails for two ranks, or does not return a ``Program``.
+    """
+    algorithm, collective = load(algorithm_source(spec)), ""
+
+    @wraps(algorithm)
+    def write(rank: int, size: int, **options: Any) -> Program:
+        with telling(f"algorithm {spec!r} fails for rank {rank} of {size}", ProgramError):
+            program = algorithm(rank, size, **options)
+        if not isinstance(program, Program):
+            said = f"a Program for rank {rank} of {size}, not {type(program).__name__}"
+            raise ProgramError(f"algorithm {spec!r} must return {said}")
+        due = f"{collective or program.collective} for rank {rank} of {size}"
+        found = f"{program.collective} for rank {program.rank} of {program.size}"
+        if found != due:
+            raise ProgramError(f"algorithm {spec!r} must return a program of {due}, not of {found}")
+        return program
+
+    collective = write_program(write, 0, 2).collective  # from here on this one is due
+    return family(write, collective) if collective in MIRROR else {collective: write}

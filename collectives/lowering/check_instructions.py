@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NoReturn
 
 from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
 from dear_mpi.collectives.lowering.messages import WHOLE, Grid, Portion, messages
@@ -29,11 +30,7 @@ def check_instructions(
     staged: bool = False,
     portions: Sequence[Portion] = (WHOLE,),
 ) -> None:
-    """Run the instruction lists of all ranks for one buffer.
-
-    Args:
-        chunks, segment, window, staged: as for ``messages`` and ``write_instructions``.
-        portions: carried out one after the other.
+    """Run the instruction lists of all ranks for one buffer, portion after portion; arguments as when it is lowered.
 
     Raises:
         ProgramError: naming the rank, the step and the message.
@@ -69,9 +66,9 @@ def meet(lane: Lane[Sent, Received]) -> None:
     """Carry out all messages whose two ends are started."""
     for (sender, sent, data), (receiver, received) in lane.meetings():
         if sender.listing.messages[sent].key != receiver.listing.messages[received].key:
-            raise ProgramError(f"{receiver.where(received)}: meets what {sender.where(sent)} sends")
+            receiver.fail(received, f"meets what {sender.where(sent)} sends")
         if sent not in sender.listing.side_buffers and sender.held(sent) != data:
-            raise ProgramError(f"{sender.where(sent)}: changes while it is being sent")
+            sender.fail(sent, "changes while it is being sent")
         receiver.store(received, data)
         sender.over.add(sent)
         receiver.over.add(received)
@@ -93,6 +90,9 @@ class SymbolicRank:
         """A message, for errors."""
         step, count = self.listing.messages[number].key
         return f"rank {self.rank}, step {step}, message {count}"
+
+    def fail(self, number: int, problem: str) -> NoReturn:
+        raise ProgramError(f"{self.where(number)}: {problem}")
 
     def held(self, number: int) -> Row:
         """What is in the buffer where a message comes from or goes to."""
@@ -118,7 +118,7 @@ class SymbolicRank:
         """Post a message."""
         message, side = self.listing.messages[number], self.listing.side_buffers.get(number)
         if side is None and self.arriving.intersection(message.cells):
-            raise ProgramError(f"{self.where(number)}: is used while it is being received")
+            self.fail(number, "is used while it is being received")
         if message.incoming:
             self.make_room(number, side)
             lanes[message.peer, self.rank].receives.append((self, number))
@@ -133,9 +133,7 @@ class SymbolicRank:
             return
         before = self.lifted.get(side)
         if before is not None and before not in self.waited:
-            raise ProgramError(
-                f"{self.where(number)}: is sent from the side buffer of {self.where(before)}, which is not over"
-            )
+            self.fail(number, f"is sent from the side buffer of {self.where(before)}, which is not over")
         self.lifted[side] = number
 
     def make_room(self, number: int, side: object) -> None:
@@ -144,7 +142,7 @@ class SymbolicRank:
             self.check_left(number)
             self.arriving.update(self.listing.messages[number].cells)
         elif self.received.get(side) is not None:
-            raise ProgramError(f"{self.where(number)}: is received into a side buffer in use")
+            self.fail(number, "is received into a side buffer in use")
         else:
             self.received[side] = []
 
@@ -153,7 +151,7 @@ class SymbolicRank:
         cells = set(self.listing.messages[number].cells)
         for other in self.leaving:
             if cells.intersection(self.listing.messages[other].cells):
-                raise ProgramError(f"{self.where(number)}: overwrites what {self.where(other)} still sends")
+                self.fail(number, f"overwrites what {self.where(other)} still sends")
 
     def store(self, number: int, data: Row) -> None:
         """A message has arrived."""
@@ -171,20 +169,20 @@ class SymbolicRank:
         """Empty the side buffers of receives that are merged at once."""
         self.check_left(group[0])
         for number in group:
-            message, side = self.listing.messages[number], self.listing.side_buffers[number]
+            side = self.listing.side_buffers[number]
             arrived, self.received[side] = self.received[side], None
             if not arrived:
-                raise ProgramError(f"{self.where(number)}: is merged before it has arrived")
-            held = self.held(number) if message.combine else [0] * len(arrived)
+                self.fail(number, "is merged before it has arrived")
+            held = self.held(number) if self.listing.messages[number].combine else [0] * len(arrived)
             if any(mask & other for mask, other in zip(arrived, held, strict=True)):
-                raise ProgramError(f"{self.where(number)}: is combined twice")
+                self.fail(number, "is combined twice")
             self.write(number, [mask | other for mask, other in zip(arrived, held, strict=True)])
 
     def check_over(self) -> None:
         """The instructions are over."""
         if self.position < len(self.listing.instructions):
             waits = [n for n in self.listing.instructions[self.position].waits if n not in self.over]
-            raise ProgramError(f"{self.where(waits[0])}: is waited for in vain")
+            self.fail(waits[0], "is waited for in vain")
 
 
 Sent = tuple[SymbolicRank, int, Row]  # the sender, the number of its message, and what that held

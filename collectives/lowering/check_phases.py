@@ -73,7 +73,7 @@ class State:
             self.write(rank, ("buffer", rank), element, mask, f"the caller of rank {rank}")
 
     def apply(self, rank: int, move: Move, where: str) -> None:
-        for element in move.part:
+        for element in move.elements:
             total = 0
             for source in move.sources:
                 mask = self.read(rank, source, element, where)

@@ -25,8 +25,8 @@ for the thread that posts messages.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from dear_mpi.collectives.lowering.messages import Message
 
@@ -68,24 +68,22 @@ class InstructionList:
         >>> from dear_mpi.collectives.algorithms.registry import programs
         >>> from dear_mpi.collectives.lowering.messages import messages
         >>> print(write_instructions(messages(programs("ring", "reduce_scatter", 2)[0], chunks=(0, 3, 6), segment=1)))
-        wait for -; start out 0.0, out 0.1, in 0.0, in 0.1
-        wait for in 0.0, merge it; start -
-        wait for out 0.0; start out 0.2, in 0.2
-        wait for in 0.1, merge it; start -
-        wait for in 0.2, merge it; start -
-        wait for out 0.1, out 0.2; start -
+        wait for -; merge -; start out 0.0, out 0.1, in 0.0, in 0.1
+        wait for in 0.0; merge in 0.0; start -
+        wait for out 0.0; merge -; start out 0.2, in 0.2
+        wait for in 0.1; merge in 0.1; start -
+        wait for in 0.2; merge in 0.2; start -
+        wait for out 0.1, out 0.2; merge -; start -
         """
-        lines = []
-        for instruction in self.instructions:
-            waits = [self.name(number) + ", merge it" * (number in instruction.merges) for number in instruction.waits]
-            starts = [self.name(number) for number in instruction.starts]
-            lines.append(f"wait for {', '.join(waits) or '-'}; start {', '.join(starts) or '-'}")
-        return "\n".join(lines)
+        names = [f"{'in' if each.incoming else 'out'} {each.key[0]}.{each.key[1]}" for each in self.messages]
 
-    def name(self, number: int) -> str:
-        """A message, for a reader."""
-        step, count = self.messages[number].key
-        return f"{'in' if self.messages[number].incoming else 'out'} {step}.{count}"
+        def named(numbers: Sequence[int]) -> str:
+            return ", ".join(names[number] for number in numbers) or "-"
+
+        return "\n".join(
+            f"wait for {named(each.waits)}; merge {named(each.merges)}; start {named(each.starts)}"
+            for each in self.instructions
+        )
 
 
 def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:
@@ -103,18 +101,18 @@ def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, sta
         else:
             writer.add_send(number, message)
         writer.keep_lane(number, message)
-    return InstructionList(messages, writer.instructions(), writer.side_buffers)
+    return InstructionList(messages, list(writer.instructions()), writer.side_buffers)
 
 
+@dataclass
 class Cell:
-    """Which receives last wrote a cell, which sends have read that, and which wrote and read it before."""
+    """Which receives last wrote a cell, in which step, which sends have read that, and who wrote and read it before."""
 
-    def __init__(self) -> None:
-        self.step = -1
-        self.writers: set[int] = set()
-        self.readers: set[int] = set()
-        self.writers_before: set[int] = set()
-        self.readers_before: set[int] = set()
+    step: int = -1
+    writers: set[int] = field(default_factory=set)
+    readers: set[int] = field(default_factory=set)
+    writers_before: set[int] = field(default_factory=set)
+    readers_before: set[int] = field(default_factory=set)
 
     def read(self, send: int) -> set[int]:
         """Note a send; return the receives whose data it carries."""
@@ -133,8 +131,7 @@ class Writer:
     """Finds for each message when it may start, and which sends must be over before that."""
 
     def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
-        self.messages = messages
-        self.window, self.staged = window, staged
+        self.messages, self.window, self.staged = messages, window, staged
         self.cells: dict[int, Cell] = defaultdict(Cell)
         self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
         self.side_buffers: dict[int, SideBuffer] = {}
@@ -147,7 +144,7 @@ class Writer:
         self.start_after: dict[int, set[int]] = {}  # sends that must be over before a message starts
         self.merge_after: dict[int, set[int]] = {}  # sends that must be over before a receive is merged
 
-    def group(self, number: int, message: Message) -> Sequence[int]:
+    def group(self, number: int, message: Message) -> list[int]:
         """The receives that are merged together with this one, itself among them."""
         return self.together[message.key[0], message.cells.start] if message.combine else [number]
 
@@ -199,50 +196,35 @@ class Writer:
                 self.start_after[number].add(lane[-self.window])
         lane.append(number)
 
-    def instructions(self) -> list[Instruction]:
+    def instructions(self) -> Iterator[Instruction]:
         """All events in order of time: at each time what arrives is merged first, then messages are started.
 
-        Sends go first, because a peer waits for them, while a receive is posted a window ahead of its need.
+        Sends go first, because a peer waits for them, while a receive is posted a window ahead of its need. No send is
+        waited for twice.
         """
         receives = {number for number, message in enumerate(self.messages) if message.incoming}
         groups = [*self.together.values(), *([number] for number in receives if not self.messages[number].combine)]
-        arrivals = [(self.latest(group), 0, group) for group in groups]
-        starts = [(time, 1, [number]) for number, time in self.start_time.items()]
-        builder = Builder()
-        for _, kind, _, group in sorted(
-            (time, kind, (self.messages[group[0]].incoming, self.messages[group[0]].key), group)
-            for time, kind, group in arrivals + starts
-        ):
-            if kind == 0:
-                after = set().union(*(self.merge_after[number] for number in group))
-                builder.merge(group, after, beside=group[0] in self.side_buffers)
+        events = [self.event(self.latest(group), group, starts=False) for group in groups]
+        events += [self.event(time, [number], starts=True) for number, time in self.start_time.items()]
+        left = set(range(len(self.messages))) - receives  # sends that are not waited for yet
+        waits, merges, started = list[int](), list[int](), list[int]()
+        for _, starts, *_, group in sorted(events):
+            after = set().union(*((self.start_after if starts else self.merge_after)[number] for number in group))
+            fresh = sorted(after & left)
+            left -= after
+            if (fresh or not starts) and (waits or started):
+                yield Instruction(tuple(waits), tuple(merges), tuple(started))
+                waits, merges, started = [], [], []
+            if starts:
+                waits += fresh
+                started += group
             else:
-                builder.start(group[0], self.start_after[group[0]])
-        builder.finish(set(range(len(self.messages))) - receives)
-        return builder.instructions
+                waits += [*group, *fresh]
+                merges += [number for number in group if number in self.side_buffers]
+        if waits or started:
+            yield Instruction(tuple(waits), tuple(merges), tuple(started))
+        yield Instruction(tuple(sorted(left)), (), ())
 
-
-class Builder:
-    """The instructions written so far; no send is waited for twice."""
-
-    def __init__(self) -> None:
-        self.instructions: list[Instruction] = []
-        self.over: set[int] = set()
-
-    def fresh(self, numbers: set[int]) -> tuple[int, ...]:
-        fresh = tuple(sorted(numbers - self.over))
-        self.over.update(fresh)
-        return fresh
-
-    def merge(self, group: Sequence[int], after: set[int], *, beside: bool) -> None:
-        self.instructions.append(Instruction((*group, *self.fresh(after)), tuple(group) if beside else (), ()))
-
-    def start(self, number: int, after: set[int]) -> None:
-        waits = self.fresh(after)
-        if waits or not self.instructions:
-            self.instructions.append(Instruction(waits, (), ()))
-        last = self.instructions[-1]
-        self.instructions[-1] = Instruction(last.waits, last.merges, (*last.starts, number))
-
-    def finish(self, sends: set[int]) -> None:
-        self.instructions.append(Instruction(self.fresh(sends), (), ()))
+    def event(self, time: Key, group: list[int], *, starts: bool) -> tuple[Key, bool, bool, Key, list[int]]:
+        """That messages are started, or have arrived and are merged; in the order in which it is done."""
+        return time, starts, self.messages[group[0]].incoming, self.messages[group[0]].key, group

@@ -9,9 +9,9 @@ fit in one segment; so large chunks are pipelined, and small chunks that travel 
 Both ends of a transfer cut it in the same way, from the same numbers. An empty chunk has no cell and sends no
 message. Dependencies are tracked by cell, not by chunk.
 
-A collective may be carried out in turns, each of which takes some cells of every chunk, the same on all ranks. What
-happens to a cell depends on that cell alone, so turns may come in any order, with other collectives between them, and
-all of them together give the same bits as the whole.
+A collective may be carried out in portions: some cells of every chunk, the same on all ranks. What happens to a cell
+depends on that cell alone, so portions may come in any order, with other collectives between them, and all of them
+together give the same bits as the whole.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from dear_mpi.collectives.program.program import Program, Receive, Send
 
 
 class Portion(NamedTuple):
-    """The cells of each chunk, cut into ``of`` parts: those from part ``first`` on, before part ``last``."""
+    """The cells of each chunk, split ``of`` ways: from border ``first`` to border ``last``."""
 
     first: int
     last: int
@@ -57,6 +57,10 @@ class Message:
     cells: range
     combine: bool
     incoming: bool
+
+    def __str__(self) -> str:
+        (step, number), verb = self.key, "receiving from" if self.incoming else "sending to"
+        return f"step {step}, message {number}, {verb} rank {self.peer}"
 
 
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:

@@ -17,7 +17,7 @@ Contributions are combined in rank order, so the bits are the same as with ``alg
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dear_mpi.collectives.program.partition import Partition
@@ -28,11 +28,11 @@ Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and its rank
 
 @dataclass(frozen=True)
 class Move:
-    """target = sources[0] op sources[1] op ..., over the elements of ``part``; a single source is copied."""
+    """target = sources[0] op sources[1] op ..., over these elements; a single source is copied."""
 
     target: Operand
     sources: tuple[Operand, ...]
-    part: range
+    elements: range
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Share:
     def others(self) -> list[int]:
         return [rank for rank in self.ranks if rank != self.rank]
 
-    def part(self, rank: int) -> range:
+    def shard(self, rank: int) -> range:
         """The elements of a rank's shard."""
         return range(self.partition.borders[rank], self.partition.borders[rank + 1])
 
     def cut(self, rank: int, number: int) -> range:
         """Block ``number`` of a rank's shard; empty before its first and beyond its last one."""
         start, stop = (max(at, 0) * self.block for at in (number, number + 1))
-        return self.part(rank)[start:stop]
+        return self.shard(rank)[start:stop]
 
     @property
     def blocks(self) -> int:
@@ -82,37 +82,25 @@ class Share:
         """Elements of one set of a mailbox."""
         return self.mailbox_start(len(self.ranks))
 
-    def in_mailbox(self, part: range, run: int) -> range:
+    def in_mailbox(self, elements: range, run: int) -> range:
         """Where a mailbox has these elements in a run; they are of one block, or a shard has but one.
 
         Runs number their blocks on, so that the first block of a run takes the set that the last one did not use.
         """
-        shard = bisect_right(self.partition.borders, part.start) - 1
-        number, within = divmod(part.start - self.partition.borders[shard], self.block)
+        shard = bisect_right(self.partition.borders, elements.start) - 1
+        number, within = divmod(elements.start - self.partition.borders[shard], self.block)
         half = (number + run * self.blocks) % 2
         start = half * self.mailbox_room + self.mailbox_start(shard) + within
-        return range(start, start + len(part))
+        return range(start, start + len(elements))
 
-    def combine(self, kind: str, part: range) -> Move:
+    def combine(self, kind: str, elements: range) -> Move:
         """Combine the data of all ranks into my buffer: mine from there, the others' from their ``kind``."""
         sources = tuple(("buffer" if rank == self.rank else kind, rank) for rank in self.ranks)
-        return Move(("buffer", self.rank), sources, part)
+        return Move(("buffer", self.rank), sources, elements)
 
-    def post(self, part: range) -> Move:
+    def post(self, elements: range) -> Move:
         """Copy my data to my mailbox."""
-        return Move(("mailbox", self.rank), (("buffer", self.rank),), part)
-
-    def fetch(self, rank: int, part: range) -> Move:
-        """Copy what a rank posted to my buffer."""
-        return Move(("buffer", self.rank), (("mailbox", rank),), part)
-
-    @property
-    def whole(self) -> range:
-        return range(self.partition.count)
-
-    def store(self, part: range) -> list[Move]:
-        """Store my data in the buffers of all others."""
-        return [Move(("buffer", rank), (("buffer", self.rank),), part) for rank in self.others]
+        return Move(("mailbox", self.rank), (("buffer", self.rank),), elements)
 
     # Stages of block after block, by mailboxes.
 
@@ -126,32 +114,50 @@ class Share:
     def combine_own(self, number: int) -> list[Move]:
         return [self.combine("mailbox", self.cut(self.rank, number))]
 
+    def post_result(self, number: int) -> list[Move]:
+        """A result is posted where a mailbox has no contribution, for a rank posts none to its own shard."""
+        return [*self.combine_own(number), *self.post_own(number)]
+
     def fetch_others(self, number: int) -> list[Move]:
         """Fetch what the owners of the other shards posted."""
-        return [self.fetch(rank, self.cut(rank, number)) for rank in self.others]
+        mine = "buffer", self.rank
+        return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
 
 
-def reduce_by_mailbox(share: Share) -> list[list[Move]]:
-    """A result is posted where a mailbox has no contribution, for a rank posts none to its own shard.
+STAGES: dict[str, tuple[Callable[[Share, int], list[Move]], ...]] = {
+    "all_reduce": (Share.post_others, Share.post_result, Share.fetch_others),
+    "reduce_scatter": (Share.post_others, Share.combine_own),
+    "all_gather": (Share.post_own, Share.fetch_others),
+}
 
-    If a block holds the whole buffer, each rank combines all of it, which saves a barrier.
+
+def by_mailbox(collective: str, share: Share) -> list[list[Move]]:
+    """Phase k does the first stage of block k, the second one of block k - 1, and so on.
+
+    If a block holds the whole buffer, each rank combines all of it in an all-reduce, which saves a barrier.
     """
-    if share.partition.count <= share.block:
-        return [[share.post(share.whole)], [share.combine("mailbox", share.whole)]]
-    post_result = lambda number: [*share.combine_own(number), *share.post_own(number)]  # noqa: E731
-    return overlapped(share, [share.post_others, post_result, share.fetch_others])
-
-
-def overlapped(share: Share, stages: Sequence[Callable[[int], list[Move]]]) -> list[list[Move]]:
-    """Phase k does the first stage of block k, the second one of block k - 1, and so on."""
+    stages, whole = STAGES[collective], range(share.partition.count)
+    if collective == "all_reduce" and len(whole) <= share.block:
+        return [[share.post(whole)], [share.combine("mailbox", whole)]]
     numbers = range(share.blocks + len(stages) - 1)
-    return [[move for late, stage in enumerate(stages) for move in stage(number - late)] for number in numbers]
+    return [[move for late, stage in enumerate(stages) for move in stage(share, number - late)] for number in numbers]
+
+
+def scatter_in_buffers(share: Share) -> list[Move]:
+    return [share.combine("buffer", share.shard(share.rank))]
+
+
+def gather_in_buffers(share: Share) -> list[Move]:
+    """Store each block of my shard in the buffers of all others."""
+    mine = "buffer", share.rank
+    blocks = [share.cut(share.rank, number) for number in range(share.blocks)]
+    return [Move(("buffer", rank), (mine,), block) for block in blocks for rank in share.others]
 
 
 def reduce_in_buffers(share: Share) -> list[Move]:
     """Combine each block of my shard in rank 0's buffer, which is where rank order begins; then store it in all."""
     if share.at_once and len(share.ranks) > 2:
-        return [share.combine("buffer", share.part(share.rank)), *gather_in_buffers(share)]
+        return scatter_in_buffers(share) + gather_in_buffers(share)
     first, *rest = (("buffer", rank) for rank in share.ranks)
     moves: list[Move] = []
     for number in range(share.blocks):
@@ -161,18 +167,9 @@ def reduce_in_buffers(share: Share) -> list[Move]:
     return moves
 
 
-def gather_in_buffers(share: Share) -> list[Move]:
-    return [move for number in range(share.blocks) for move in share.store(share.cut(share.rank, number))]
-
-
-MAILBOXES: dict[str, Callable[[Share], list[list[Move]]]] = {
-    "all_reduce": reduce_by_mailbox,
-    "reduce_scatter": lambda share: overlapped(share, [share.post_others, share.combine_own]),
-    "all_gather": lambda share: overlapped(share, [share.post_own, share.fetch_others]),
-}
 BUFFERS: dict[str, Callable[[Share], list[Move]]] = {
     "all_reduce": reduce_in_buffers,
-    "reduce_scatter": lambda share: [share.combine("buffer", share.part(share.rank))],
+    "reduce_scatter": scatter_in_buffers,
     "all_gather": gather_in_buffers,
 }
 
@@ -183,11 +180,9 @@ def phases(collective: str, share: Share, *, mailboxes: bool) -> list[list[Move]
     >>> share = Share(Partition((0, 2, 4)), rank=1, block=8)
     >>> for phase in phases("reduce_scatter", share, mailboxes=False): print(phase)
     []
-    [Move(target=('buffer', 1), sources=(('buffer', 0), ('buffer', 1)), part=range(2, 4))]
+    [Move(target=('buffer', 1), sources=(('buffer', 0), ('buffer', 1)), elements=range(2, 4))]
     []
     """
-    if mailboxes:
-        found = lookup("collective", collective, MAILBOXES)(share)
-    else:
-        found = [[], lookup("collective", collective, BUFFERS)(share), []]
-    return [[move for move in phase if move.part and move.sources != (move.target,)] for phase in found]
+    in_buffers = lookup("collective", collective, BUFFERS)
+    found = by_mailbox(collective, share) if mailboxes else [[], in_buffers(share), []]
+    return [[move for move in phase if move.elements and move.sources != (move.target,)] for phase in found]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, default_segment, pick, rules_of
 from dear_mpi.collectives.program.contract import COLLECTIVES
@@ -57,7 +56,7 @@ class Call:
     def chosen(self, transport: Transport, *, sharing: bool) -> Call:
         """This call with ``auto`` and None replaced by the algorithm and the segments of the tuning table.
 
-        There may be rules of their own for ranks that work in each other's memory (``sharing``).
+        Ranks that work in each other's memory (``sharing``) prefer the rules for them.
 
         Raises:
             ValueError: no rule fits, or the segments are not allowed.
@@ -66,8 +65,8 @@ class Call:
         if self.rules is not None:
             nbytes = self.count * self.x.dtype.itemsize
             shared = [rule for rule in self.shared_rules if sharing and nbytes <= rule.limit]
-            others = [rule for rule in self.rules if runner_of(rule.algorithm) != "shared"]
-            rule = pick(shared or others, self.collective, transport.size, nbytes)
+            by_messages = [rule for rule in self.rules if not rule.shared]
+            rule = pick(shared or by_messages, self.collective, transport.size, nbytes)
             algorithm = rule.algorithm
             if ":" in self.algorithm:  # the segments of the table built in were not measured here
                 segment_bytes = rule.segment_bytes
@@ -78,8 +77,7 @@ class Call:
     @property
     def shared_rules(self) -> list[Rule]:
         """The rules of this collective for ranks that share memory."""
-        rules = [rule for rule in self.rules or () if rule.collective == self.collective]
-        return [rule for rule in rules if runner_of(rule.algorithm) == "shared"]
+        return [rule for rule in self.rules or () if rule.shared and rule.collective == self.collective]
 
     @property
     def segment(self) -> int:
@@ -105,8 +103,6 @@ class Call:
             check_array("out", self.out, written=True)
         self.check_out(transport.rank, self.partition(transport.size))
         check_op(self.op, self.x.dtype, self.collective)
-        if self.segment_bytes is not None:
-            check_segment(self.segment_bytes, self.x.dtype.itemsize)
         if self.portion != WHOLE and (self.out is not None or self.op == "average"):
             raise ValueError("portion must be left out where out is given or op is an average: both are of the whole")
         if type(self.root) is not int:

@@ -8,15 +8,39 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import length_hint
 
+from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.program.errors import TransportError
-from dear_mpi.collectives.transports.transport import Request
+from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.slab import Slab
 
 Action = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be carried out."""
+
+    call: Call  # checked on all ranks, its algorithm and segments chosen
+    buffer: Array  # flat; the collective works on it in place
+    transport: Transport
+    tag: int  # marks the messages of this plan, the same on all ranks
+    slab: Slab | None = None  # where the plan's own memory is taken from
+    reached: Reach | None = None  # the memory of all ranks, where they can reach it
+
+    @property
+    def op(self) -> str:
+        """How contributions are combined; an average is a sum that the plan scales at its end."""
+        return "sum" if self.call.op == "average" else self.call.op
+
+    def on(self, buffer: Array) -> Task:
+        """The same in place on another buffer; the one before is not kept alive."""
+        return replace(self, buffer=buffer, call=replace(self.call, x=buffer, out=None))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Options(TypedDict, total=False):
+class Keywords(TypedDict, total=False):
     """Keyword arguments of ``make_plan``."""
 
     out: Array | None
@@ -32,7 +32,7 @@ class Options(TypedDict, total=False):
     counts: Sequence[int] | None
 
 
-def all_reduce(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
+def all_reduce(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     """Combine x over all ranks; every rank gets the whole result, with the same bits.
 
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
@@ -42,7 +42,7 @@ def all_reduce(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
     return once("all_reduce", x, comm, **options)
 
 
-def reduce_scatter(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
+def reduce_scatter(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     """Combine x over all ranks; rank r gets shard r of the result (a view into x where there is no ``out``).
 
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
@@ -52,7 +52,7 @@ def reduce_scatter(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
     return once("reduce_scatter", x, comm, **options)
 
 
-def all_gather(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
+def all_gather(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     """Collect shard r from every rank r; every rank gets all shards.
 
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
@@ -62,7 +62,7 @@ def all_gather(x: Array, comm: Any, **options: Unpack[Options]) -> Array:
     return once("all_gather", x, comm, **options)
 
 
-def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
+def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
     """Every rank gets what the root has in x; by a binomial tree, unless an algorithm is given.
 
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
@@ -72,7 +72,7 @@ def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options])
     return once("broadcast", x, comm, root=root, **{"algorithm": "binomial", **options})
 
 
-def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Options]) -> Array:
+def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
     """Combine x for the root; by a binomial tree, in rank order from the root on, unless told otherwise."""
     return once("reduce", x, comm, root=root, **{"algorithm": "binomial", **options})
 

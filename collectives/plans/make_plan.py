@@ -1,11 +1,4 @@
-"""From what a user asks for to a plan.
-
-Call        (call.py)       checks the arguments on this rank
-agree       (transports/)   compares them with the other ranks' arguments
-Workspace   (plan.py)       says which buffer is worked on in place, and what is copied around that
-RUNNERS     (runners/)      carry the collective out: by messages, in shared memory, or by the MPI library
-Plan        (plan.py)       is all of it together, to be run many times
-"""
+"""From what a user asks for to a plan: check the call, agree on it, say where it works, let a runner prepare it."""
 
 from __future__ import annotations
 
@@ -17,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.call import Call, plain
+from dear_mpi.collectives.plans.execution import Task
 from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
 from dear_mpi.collectives.plans.runners import RUNNERS, check_call
-from dear_mpi.collectives.plans.runners.runner import Task
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module

@@ -32,7 +32,7 @@ from dear_mpi.kernels.array import Array, library_of
 SMALL_BYTES = 64 * 1024  # up to here, two copies cost little beside the messages
 MOST_PLANS = 32
 MOST_BYTES = 64 << 20  # of buffers that kept plans own
-MOST_PLACES = 8  # arrays to which a plan is bound at a time
+MOST_ARRAYS = 8  # to which a plan is bound at a time
 Key = tuple[Any, ...]
 
 
@@ -184,7 +184,7 @@ class OneOff:
             return None
         call = replace(call, x=buffer, out=None)
         self.plan = self.plans[address] = Plan(run, workspace_of(call, transport.rank, transport.size), call, transport)
-        if len(self.plans) > MOST_PLACES:
+        if len(self.plans) > MOST_ARRAYS:
             self.plans.pop(next(iter(self.plans))).free()
         return self.plan
 

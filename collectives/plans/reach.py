@@ -41,7 +41,7 @@ def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nby
     rules = rules_of(algorithm)
     if rules is None:
         return runner_of(algorithm) == "shared"
-    shared = [rule for rule in rules if runner_of(rule.algorithm) == "shared"]
+    shared = [rule for rule in rules if rule.shared]
     return any(not collective or (rule.collective == collective and nbytes <= rule.limit) for rule in shared)
 
 
@@ -55,7 +55,7 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
     if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
         return None
     most_bytes = math.inf if needed else MAILBOXES_BYTES
-    reached = reach(buffer, transport, slab, share_of(call, transport), most_bytes=most_bytes)
+    reached = reach(share_of(call, transport), buffer, transport, slab, most_bytes=most_bytes)
     if needed and reached is None:
         which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
         raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
@@ -70,7 +70,7 @@ def share_of(call: Call, transport: Transport) -> Share:
     return Share(call.partition(transport.size), transport.rank, block, at_once)
 
 
-def reach(buffer: Array, transport: Transport, slab: Slab | None, share: Share, *, most_bytes: float) -> Reach | None:
+def reach(share: Share, buffer: Array, transport: Transport, slab: Slab | None, *, most_bytes: float) -> Reach | None:
     """Collective: how ranks reach all data, if they can: in the buffers, or by mailboxes up to ``most_bytes``."""
     if library_of(buffer) != "numpy":
         return None

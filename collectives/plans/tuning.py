@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, load_algorithm, runner_of
 from dear_mpi.collectives.lowering.instructions import WINDOW
+from dear_mpi.collectives.program.json_file import read_json
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Rule:
     @property
     def limit(self) -> float:
         return float("inf") if self.up_to_bytes is None else self.up_to_bytes
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is for ranks that work in each other's memory."""
+        return runner_of(self.algorithm) == "shared"
 
 
 NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER has what is no program, too
@@ -88,6 +94,13 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
     return read_rules(Path(path)) if colon else BUILT_IN
 
 
+def serves(name: str, collective: str) -> bool:
+    """Whether an algorithm that exists, or what a tuning table picks, can carry out a collective."""
+    if runner_of(name) == "native" or rules_of(name) is not None:
+        return True
+    return collective in (load_algorithm(name) if ":" in name else ALGORITHMS[name])
+
+
 def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rule:
     """The rule for a case. If none has this number of ranks, the nearest number counts (the smaller of two).
 
@@ -115,7 +128,7 @@ def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     It is the one for the all-reduce; where that serves no halves, the one for the reduce-scatter.
     """
     halves, all_reduces = ("reduce_scatter", "all_gather"), [rule for rule in rules if rule.collective == "all_reduce"]
-    by_messages = [rule for rule in rules if runner_of(rule.algorithm) != "shared"]
+    by_messages = [rule for rule in rules if not rule.shared]
     chosen = [rule for rule in rules if rule.collective == "reduce_scatter"] if not all_reduces else []
     for rule in all_reduces:
         algorithm = rule.algorithm
@@ -130,12 +143,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     Raises:
         ValueError: the file is missing or is no such table; the message says where.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"rules {str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"rules {str(path)!r} are no JSON: {error}") from None
+    content = read_json("rules", path)
     rules = content.get("rules") if isinstance(content, dict) else None
     if not isinstance(rules, list):
         raise ValueError(f'rules {str(path)!r} must be an object with a list "rules"')

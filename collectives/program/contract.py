@@ -45,11 +45,6 @@ class Contract:
         """Whether one rank, the root, differs from the others."""
         return root in (self.begins, self.ends)
 
-    @property
-    def sharded(self) -> bool:
-        """Whether it matters which rank owns a chunk."""
-        return the_owner in (self.begins, self.ends)
-
 
 COLLECTIVES = {
     "reduce_scatter": Contract(everyone, the_owner),

@@ -1,11 +1,4 @@
-"""Match sends with receives: first come, first met, as MPI matches the messages of one tag.
-
-    rank 0 sends       a  b  c          meetings: (a, x), (b, y)
-    rank 1 receives    x  y             left: the send c, until there is a third receive
-
-A lane holds what was started and has not met yet. Its user keeps a lane for each source and destination, and decides
-what happens at a meeting.
-"""
+"""Match sends with receives: first come, first met, as MPI matches the messages of one tag."""
 
 from collections import deque
 from collections.abc import Iterator

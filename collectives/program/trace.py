@@ -1,43 +1,29 @@
 """Write programs as time-independent traces, which SimGrid replays on a network of its own: an oracle for ``cost``.
 
-A trace says what a rank does, and not how long it takes:
-
-    1 init
-    1 irecv 0 0 4000 6          from rank 0, tag 0, 4000 bytes (6 is the code of the byte type)
-    1 isend 2 0 4000 6          to rank 2
-    1 waitall                   the end of the step
-    1 finalize
-
-Receives are posted before the sends of their step, and both in program order: so one tag is enough, since MPI matches
-the messages of one pair in that order. A message without bytes stays in the trace, as it does in ``cost``, where it
-takes its latency. A step without messages takes no time and has no lines. Sums are left out: a trace tells what the
-network does, and compares with ``cost`` where gamma and o are 0.
+A trace says what a rank does, step by step, and not how long it takes. One tag is enough, since MPI matches the
+messages of one pair in program order. A message without bytes stays in the trace: in ``cost``, too, it takes its
+latency. Sums are left out: a trace compares with ``cost`` where gamma and o are 0.
 
 Source: SimGrid's manual, "Tracing and replaying (SMPI)"; Desprez, Markomanolis and Suter, Improving the accuracy and
 efficiency of time-independent trace replay (2012).
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
 
-INDEX = "index.txt"
 TAG = 0
 BYTE = 6
 LONGEST = 2**31 - 1  # SimGrid counts the bytes of a message in an int, and wraps around
 
 
 def trace_lines(program: Program, offsets: Sequence[int]) -> Iterator[str]:
-    """The lines of one rank's trace.
-
-    Args:
-        offsets: the borders of the chunks in bytes, one more than there are chunks.
+    """The lines of one rank's trace; ``offsets`` are the borders of the chunks in bytes (``Partition.offsets``).
 
     Raises:
-        ValueError: these are not the borders of so many chunks, or a message has 2 GiB or more.
+        ValueError: a message has 2 GiB or more.
 
     >>> from dear_mpi.collectives.algorithms.registry import programs
     >>> for line in trace_lines(programs("ring", "all_gather", 2)[0], [0, 40, 72]):
@@ -47,8 +33,9 @@ def trace_lines(program: Program, offsets: Sequence[int]) -> Iterator[str]:
     0 isend 1 0 40 6
     0 waitall
     0 finalize
+
+    That is: from rank 1, tag 0, 32 bytes (6 is the code of the byte type); 40 bytes to rank 1; the end of the step.
     """
-    check_offsets(program, offsets)
     yield f"{program.rank} init"
     for step in program.steps:
         for verb, transfers in (("irecv", step.receives), ("isend", step.sends)):
@@ -63,28 +50,15 @@ def trace_lines(program: Program, offsets: Sequence[int]) -> Iterator[str]:
     yield f"{program.rank} finalize"
 
 
-def check_offsets(program: Program, offsets: Sequence[int]) -> None:
-    """Refuse what would give messages of a wrong or negative length."""
-    due = program.chunks + 1
-    if len(offsets) != due or any(start > stop for start, stop in pairwise(offsets)):
-        raise ValueError(f"offsets must be {due} ascending borders of {program.chunks} chunks, not {list(offsets)}")
-
-
 def write_traces(programs: Sequence[Program], count: int, itemsize: int, folder: Path) -> Path:
-    """Write a trace for each rank, for a buffer of ``count`` elements in equal shards, and the index that lists them.
+    """Write a trace for each rank, for a buffer of ``count`` elements in equal shards; the path of their index.
 
     The index names its files without their folder: replay it from there.
-
-    Returns:
-        The path of the index.
-
-    Raises:
-        OSError: the folder cannot be written to.
     """
     offsets = Partition.of(count, len(programs)).offsets(programs[0].parts, itemsize)
     names = [f"rank-{program.rank}.txt" for program in programs]
     for name, program in zip(names, programs, strict=True):
         (folder / name).write_text("\n".join(trace_lines(program, offsets)) + "\n", encoding="utf-8")
-    index = folder / INDEX
+    index = folder / "index.txt"
     index.write_text("\n".join(names) + "\n", encoding="utf-8")
     return index

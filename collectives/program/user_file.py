@@ -17,18 +17,12 @@ MOST = 500  # characters of an error of a user
 
 @dataclass(frozen=True)
 class Source:
-    """A user's function, class or value as it is now: relative names and files may change, what was proved may not.
+    """A user's function, class or value as it is now: relative names and files may change, what was proved may not."""
 
-    Attributes:
-        kind: what it is meant for, for messages.
-        path: of the file, absolute.
-        name: in the file.
-    """
-
-    kind: str
-    path: Path
+    kind: str  # what it is meant for, for messages
+    path: Path  # of the file, absolute
     code: bytes
-    name: str
+    name: str  # in the file
 
     @property
     def text(self) -> str:
@@ -54,10 +48,9 @@ def source_of(spec: str, kind: str, example: str) -> Source:
         raise ValueError(f"{kind} file {str(file)!r} {wrong}: write it like path/to/mine.py:{example}")
     source = Source(kind, file, file.read_bytes(), name)
     if not name:
-        meant = (
-            " or ".join(f"{path}:{each}" for each in defined(source)) or f"{path}:{example}, and define {example} there"
-        )
-        raise ValueError(f"{kind} {spec!r} names a file alone: write {meant}")
+        meant = " or ".join(f"{path}:{each}" for each in defined(source))
+        missing = f"{path}:{example}, and define {example} there"
+        raise ValueError(f"{kind} {spec!r} names a file alone: write {meant or missing}")
     return source
 
 
@@ -67,8 +60,7 @@ def source_text(name: str, kind: str, example: str) -> str:
 
 
 def defined(source: Source) -> list[str]:
-    """What a file defines that may be meant, without running it: classes for a schedule, values for a route, or else
-    functions."""
+    """What may be meant in a file, without running it: classes for a schedule, values for a route, else functions."""
     with telling(f"{source.kind} file {str(source.path)!r} fails"):
         nodes = ast.parse(source.code).body
     if source.kind in VALUES:
@@ -95,12 +87,8 @@ def load(source: Source) -> Any:
         exec(compile(source.code, source.path, "exec"), vars(module))
     found = getattr(module, source.name, None)
     if found is None or not (callable(found) or kind in VALUES):
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == spec.name]
-        functions = ", ".join(key for key in own if not key.startswith("_")) or "none"
-        wanted = "value" if kind in VALUES else "function or class"
-        if kind in VALUES:
-            functions = ", ".join(defined(source)) or "none"
-        raise ValueError(f"{kind} file {source.path.name} has no {wanted} {source.name!r}; it has {functions}")
+        wanted, there = "value" if kind in VALUES else "function or class", ", ".join(defined(source)) or "none"
+        raise ValueError(f"{kind} file {source.path.name} has no {wanted} {source.name!r}; it has {there}")
     return found
 
 

@@ -7,12 +7,12 @@ if every send blocks until it is received; the collective's promise holds at the
 The idea is taken from msccl-tools' ``Algorithm.check_implements``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program, Receive, Step
-from dear_mpi.collectives.program.replay import Row, ranks_in, replay, run
+from dear_mpi.collectives.program.replay import Row, members, ranks_in, replay, run
 
 __all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
 
@@ -48,63 +48,51 @@ def check_shapes(programs: Sequence[Program]) -> None:
         ProgramError: naming the rank and the step.
     """
     for rank, program in enumerate(programs):
-        try:
-            check_shape(program, rank, programs[0], len(programs))
-        except ProgramError as error:
-            raise ProgramError(str(error), rank=rank) from None
+        for problem in problems(program, rank, programs[0], len(programs)):
+            raise ProgramError(problem, rank=rank)
 
 
-def check_shape(program: Program, rank: int, first: Program, size: int) -> None:
-    """See that ranks, steps, peers and chunks are in range, and that no receives of a step race for a chunk."""
+def problems(program: Program, rank: int, first: Program, size: int) -> Iterator[str]:
+    """What is not in range: rank, steps, peers, chunks; and receives of a step that race for a chunk."""
     if program.collective not in COLLECTIVES:
-        raise ProgramError(
-            f"the collective of rank {rank} must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"
-        )
+        yield f"the collective of rank {rank} must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"
     if (program.rank, program.size, program.collective) != (rank, size, first.collective):
-        found, due = (
-            f"{p.collective} on rank {r} of {s}"
-            for p, r, s in ((program, program.rank, program.size), (first, rank, size))
-        )
-        raise ProgramError(f"program number {rank} must be {due}, not {found}")
+        found = f"{program.collective} on rank {program.rank} of {program.size}"
+        yield f"program number {rank} must be {first.collective} on rank {rank} of {size}, not {found}"
     if program.parts != first.parts or program.parts < 1:
         given = f"{program.parts} on rank {rank} and {first.parts} on rank 0"
-        raise ProgramError(f"parts must be the same on all ranks, and at least 1, not {given}")
+        yield f"parts must be the same on all ranks, and at least 1, not {given}"
     if len(program.steps) != len(first.steps):
-        raise ProgramError(
-            f"rank {rank} has {len(program.steps)} steps and rank 0 has {len(first.steps)}: add empty steps"
-        )
-    others = range(size)
+        yield f"rank {rank} has {len(program.steps)} steps and rank 0 has {len(first.steps)}: add empty steps"
     for number, step in enumerate(program.steps):
         where = f"rank {rank}, step {number}"
         if not isinstance(step.sends, tuple) or not isinstance(step.receives, tuple):
-            raise ProgramError(f"{where}: Step takes a tuple of Send and a tuple of Receive, such as (Send(...),)")
+            yield f"{where}: Step takes a tuple of Send and a tuple of Receive, such as (Send(...),)"
         for transfer in step.sends + step.receives:
-            if transfer.peer not in others or not isinstance(transfer.peer, int) or transfer.peer == rank:
-                raise ProgramError(f"{where}: the peer must be another rank of 0..{size - 1}, not {transfer.peer}")
-            if not within(transfer.chunks, program.chunks):
+            if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or transfer.peer == rank:
+                yield f"{where}: the peer must be another rank of 0..{size - 1}, not {transfer.peer}"
+            chunks = transfer.chunks
+            if (
+                not isinstance(chunks, range)
+                or chunks.step != 1
+                or not 0 <= chunks.start < chunks.stop <= program.chunks
+            ):
                 allowed = f"a range of chunks in 0..{program.chunks - 1}, such as range(0, 1)"
-                raise ProgramError(f"{where}: chunks must be {allowed}, not {transfer.chunks}")
-        check_races(step, where)
+                yield f"{where}: chunks must be {allowed}, not {chunks}"
+        yield from races(step, where)
 
 
-def within(chunks: range, count: int) -> bool:
-    """Whether this is a non-empty range of consecutive chunks of the buffer."""
-    return isinstance(chunks, range) and chunks.step == 1 and 0 <= chunks.start < chunks.stop <= count
-
-
-def check_races(step: Step, where: str) -> None:
+def races(step: Step, where: str) -> Iterator[str]:
     """A chunk that is received twice in a step must be combined both times, and in the same range of chunks."""
-    if len(step.receives) < 2:
-        return
     seen: dict[int, Receive] = {}
-    for receive in step.receives:
+    for receive in step.receives if len(step.receives) > 1 else ():
         for chunk in receive.chunks:
             other = seen.setdefault(chunk, receive)
             both = f"{where}, chunk {chunk}: receives from ranks {other.peer} and {receive.peer}"
             if other is not receive and not (other.combine and receive.combine):
-                raise ProgramError(f"{both} race")
+                yield f"{both} race"
             if other.chunks != receive.chunks:
-                raise ProgramError(f"{both} must be of the same chunks to be combined at once")
+                yield f"{both} must be of the same chunks to be combined at once"
 
 
 def keeps_rank_order(programs: Sequence[Program]) -> bool:
@@ -126,6 +114,5 @@ def keeps_rank_order(programs: Sequence[Program]) -> bool:
 def in_order(rows: list[list[Row]], rank: int, number: int, chunk: int, step: Step) -> bool:
     """Whether the parts that a step combines into a chunk follow in rank order: each begins where another one ends."""
     peers = [receive.peer for receive in step.receives if chunk in receive.chunks]
-    masks = [rows[source][number][chunk] for source in sorted([rank, *peers])]
-    numbers = [index for mask in masks for index in range(mask.bit_length()) if mask >> index & 1]
+    numbers = [member for source in sorted([rank, *peers]) for member in members(rows[source][number][chunk])]
     return numbers == list(range(numbers[0], numbers[0] + len(numbers)))

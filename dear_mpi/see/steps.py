@@ -93,7 +93,7 @@ def phase_lines(collective: str, size: int) -> Iterator[str]:
         done = phases(collective, Share(partition, rank, block=1), mailboxes=mailboxes)
         for number, moves in enumerate(done):
             for move in moves:
-                chunks = f"chunk{'s' * (len(move.part) > 1)} {format_numbers(move.part)}"
+                chunks = f"chunk{'s' * (len(move.elements) > 1)} {format_numbers(move.elements)}"
                 yield f"  {place(move.target)} = {' + '.join(map(place, move.sources))}, {chunks}"
             if number < len(done) - 1:
                 yield "  barrier"

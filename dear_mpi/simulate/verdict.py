@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from dear_mpi.collectives.plans.proof import serves
+from dear_mpi.collectives.plans.tuning import serves
 from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.remedies import fastest
 from dear_mpi.simulate.sweep import Simulated

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from numbers import Real
 
-from dear_mpi.collectives.plans.proof import serves
+from dear_mpi.collectives.plans.tuning import serves
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time

@@ -49,8 +49,8 @@ def test_sums_in_rank_0s_buffer_are_formed_in_rank_order():
     _, found = written("all_reduce", 12, 4, mailboxes=False)
     for rank in range(4):
         sums = [move for move in found[rank][1] if len(move.sources) == 2]
-        for part in {move.part for move in sums}:
-            assert [move.sources for move in sums if move.part == part] == [
+        for elements in {move.elements for move in sums}:
+            assert [move.sources for move in sums if move.elements == elements] == [
                 (("buffer", 0), ("buffer", other)) for other in (1, 2, 3)
             ]
 

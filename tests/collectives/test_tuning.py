@@ -86,7 +86,7 @@ def test_the_table_built_in_names_algorithms(rule):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "are no JSON"),
+        ("{", "is no readable JSON file"),
         ("[]", 'must be an object with a list "rules"'),
         ('{"rules": 3}', 'must be an object with a list "rules"'),
         ('{"rules": [7]}', "entry 0 must have exactly collective, ranks"),
@@ -129,7 +129,7 @@ def test_a_table_names_our_algorithms_alone(tmp_path, monkeypatch, algorithm):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
+    with pytest.raises(ValueError, match="is no readable JSON file: No such file"):
         rules_of(f"auto:{tmp_path / 'rules.json'}")
 
 

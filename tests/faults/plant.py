@@ -31,7 +31,7 @@ CALLS = {
     "first iteration": "dear_mpi.models.layers.any_data:Dense.backward",
     "collective": "dear_mpi.collectives.plans.plan:Plan.__call__",
     "mid run": "dear_mpi.models.layers.any_data:Dense.forward",
-    "op": "dear_mpi.collectives.plans.message_buffers:combiner",
+    "op": "dear_mpi.collectives.plans.runners.messages:combiner",
     "algorithm": "dear_mpi.collectives.plans.runners.messages:write_program",
     "flush": "dear_mpi.training.schedules.dear:Dear.flush",
     "evaluation": "dear_mpi.training.runs.job:Job.accuracy",

@@ -173,12 +173,6 @@ def test_traces_of_all_ranks_have_the_bytes_of_cost(tmp_path, size):
     assert sum(line[1] == "finalize" for line in lines) == size
 
 
-@pytest.mark.parametrize("offsets", [[0, 4], [0, 4, 8, 12], [0, 8, 4]])
-def test_borders_that_are_not_those_of_the_chunks_are_refused(offsets):
-    with pytest.raises(ValueError, match=r"offsets must be 3 ascending borders of 2 chunks, not \["):
-        list(trace_lines(programs("ring", "all_reduce", 2)[0], offsets))
-
-
 def test_a_message_that_simgrid_cannot_count_is_refused():
     with pytest.raises(ValueError, match=r"irecv of rank 0 with rank 1 has 4294967296 bytes: SimGrid takes at most"):
         list(trace_lines(programs("ring", "all_reduce", 2)[0], [0, 2**32, 2**33]))

@@ -1,5 +1,12 @@
 """Carry out a program by messages: its instruction list, bound to one buffer and one transport.
 
+    direct   a send leaves from the buffer; a receive goes into it, or into a side buffer from which it is merged later
+    staged   the transport cannot reach the buffer's memory: every message has a side buffer of pinned host memory
+
+A staged send is lifted: copied out, ordered after the kernel that wrote it, so that the host waits once for both.
+While one message is on the wire, the next is lifted, and the receiver merges the one before: combining reads the
+pinned memory over the bus, so there is no copy in between.
+
 [Note: Host and device]
 On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan. A
 message that is started afterwards may read what they write, or overwrite what they still read. So every start comes
@@ -11,35 +18,69 @@ waited for: it is in order on that stream.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import lru_cache
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
-from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
-from dear_mpi.collectives.lowering.messages import WHOLE, Message, Portion, messages
+import numpy as np
+
+from dear_mpi.collectives.algorithms.registry import (
+    ALGORITHMS,
+    algorithm_source,
+    find_algorithm,
+    load_algorithm,
+    programs,
+)
+from dear_mpi.collectives.lowering.instructions import WINDOW, SideBuffer, write_instructions
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion, messages
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
-from dear_mpi.collectives.plans.message_buffers import MessageBuffers
-from dear_mpi.collectives.plans.proof import proven
-from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, bind
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.program import Program, renamed, write_program
+from dear_mpi.collectives.program.user_file import Source
+from dear_mpi.collectives.program.verify import verify
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array, event_for, synchronize
-from dear_mpi.kernels.slab import Slab
+from dear_mpi.kernels.calls import combiner, copier
+from dear_mpi.kernels.slab import ALIGNMENT, Slab, round_up
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     find_algorithm(algorithm, collective)
     if algorithm not in ALGORITHMS:
-        proven(algorithm, collective, transport.size, transport.hosts, pieces=1)
+        proven(algorithm_source(algorithm), algorithm, collective, transport.hosts, pieces=1)
 
 
 def check_call(call: Call, transport: Transport) -> int | None:
-    """The programs of a user's algorithm, proved for this buffer, as a number."""
-    if call.algorithm in ALGORITHMS:
-        return None
-    return proven(call.algorithm, call.collective, transport.size, call.hosts(transport), call.pieces).checksum
+    """The programs of a user's algorithm, proved for this buffer, as a number: ranks may have read different files."""
+    return None if call.algorithm in ALGORITHMS else proven_for(call, transport)[1]
+
+
+def proven_for(call: Call, transport: Transport) -> tuple[Sequence[Program], int]:
+    source = algorithm_source(call.algorithm)
+    return proven(source, call.algorithm, call.collective, call.hosts(transport), pieces=call.pieces)
+
+
+@lru_cache(maxsize=256)
+def proven(
+    source: Source, name: str, collective: str, hosts: tuple[int, ...], *, pieces: int
+) -> tuple[Sequence[Program], int]:
+    """The programs of a user's algorithm for all ranks, verified, and their checksum. Tests prove our algorithms.
+
+    Args:
+        source: the file as it is now, whose name says little.
+
+    Raises:
+        ProgramError: it is wrong.
+        ValueError: it cannot be loaded, or does not serve the collective.
+    """
+    # Verify what the user wrote first: an error in its mirror image names steps that are not in the user's file.
+    for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
+        if proved == collective or proved in load_algorithm(name):
+            written = programs(name, proved, len(hosts), hosts=hosts, pieces=pieces)
+            verify(written)
+    return written, zlib.crc32(repr(written).encode())
 
 
 def prepare(task: Task) -> InstructionRun:
@@ -50,7 +91,7 @@ def prepare(task: Task) -> InstructionRun:
         algorithm = find_algorithm(call.algorithm, call.collective)
         program = write_program(algorithm, vrank, transport.size, hosts=hosts, pieces=call.pieces)
     else:
-        program = proven(call.algorithm, call.collective, transport.size, hosts, call.pieces).programs[vrank]
+        program = proven_for(call, transport)[0][vrank]
     return MessagesRun(
         renamed(program, call.root),
         task.buffer,
@@ -71,13 +112,8 @@ class MessagesRun(InstructionRun):
 
     Args:
         buffer: one-dimensional and contiguous; its memory must stay where it is until ``free``.
-        chunks: the borders of its chunks (``Partition.chunks``).
-        op: how ``combine`` receives are combined (``sum``, ``prod``, ``min``, ``max``).
-        segment: the largest number of elements in one message.
-        staged: whether messages pass through pinned host memory, because the transport does not take the buffer's.
+        chunks, segment, portion: as for ``messages``; window, staged: as for ``write_instructions``.
         slab: where side buffers are taken from, unless they are staged.
-        window: how many messages of a lane are posted at a time.
-        portion: the cells that it is about.
 
     Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine (staged: for each
     peer and direction); more only where a step sends and receives the same chunks in other portions, which none of
@@ -100,34 +136,49 @@ class MessagesRun(InstructionRun):
         portion: Portion = WHOLE,
     ) -> None:
         self.op, self.transport, self.tag, self.settled = op, transport, tag, event_for(buffer)
+        self.rank, self.buffer = program.rank, buffer
         self.listing = write_instructions(messages(program, chunks, segment, portion), window, staged=staged)
-        side_memory = Slab.pinned(buffer) if staged else slab or Slab.beside(buffer)
-        self.buffers = MessageBuffers(self.listing, program.rank, buffer, side_memory)
+        self.beside = self.side_memory(Slab.pinned(buffer) if staged else slab or Slab.beside(buffer))
         self.bind_all()
 
     def on(self, buffer: Array) -> MessagesRun:
         other = copy(self)
-        other.buffers = self.buffers.on(buffer)
+        other.buffer = buffer
         other.bind_all()
         return other
+
+    def side_memory(self, slab: Slab) -> dict[int, Array]:
+        """The memory of each message that has a side buffer."""
+        dtype, longest = self.buffer.dtype, dict[SideBuffer, int]()
+        for number, side in self.listing.side_buffers.items():
+            longest[side] = max(longest.get(side, 0), self.carried(number).size)
+        room = sum(round_up(length * dtype.itemsize, ALIGNMENT) for length in longest.values())
+        piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)  # one allocation for all
+        arrays = {side: piece.empty(length, dtype) for side, length in longest.items()}
+        return {n: arrays[side][: self.carried(n).size] for n, side in self.listing.side_buffers.items()}
+
+    def carried(self, number: int) -> Array:
+        """What a message carries, in the buffer."""
+        message = self.listing.messages[number]
+        return self.buffer[message.start : message.stop]
 
     def bind_all(self) -> None:
         """Make the requests, and bind the instructions to them."""
         init = {False: self.transport.send_init, True: self.transport.recv_init}
         requests = [
-            init[message.incoming](self.buffers.memory(number), message.peer, self.tag)
+            init[message.incoming](self.beside.get(number, self.carried(number)), message.peer, self.tag)
             for number, message in enumerate(self.listing.messages)
         ]
-        super().__init__(self.buffers.rank, list(self.prepared(self.listing, requests)), requests)
+        super().__init__(self.rank, list(self.bound(requests)), requests)
 
-    def prepared(self, listing: InstructionList, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
+    def bound(self, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
         """The instructions, bound. On a GPU some are cut in two by a wait for an event, see [Note: Host and device]."""
         launched = True  # the caller may have launched what wrote the buffer
-        for instruction in listing.instructions:
+        for instruction in self.listing.instructions:
             waits = [requests[number] for number in instruction.waits]
-            names = [described(listing.messages[number]) for number in instruction.waits]
-            actions = [self.buffers.merge(instruction.merges, self.op)] if instruction.merges else []
-            actions += [lift for number in instruction.starts for lift in self.buffers.lift(number)]
+            names = [str(self.listing.messages[number]) for number in instruction.waits]
+            actions = [self.merge(instruction.merges)] if instruction.merges else []
+            actions += [lift for number in instruction.starts for lift in self.lift(number)]
             starts = [requests[number].Start for number in instruction.starts]
             launched = launched or bool(actions)
             if self.settled is not None and launched and starts:
@@ -138,12 +189,20 @@ class MessagesRun(InstructionRun):
             else:
                 yield bind(waits, names, [*actions, *starts])
 
+    def merge(self, group: Sequence[int]) -> Action:
+        """Copy or combine what was received into the buffer; contributions are combined in rank order."""
+        target, peers = self.carried(group[0]), {number: self.listing.messages[number].peer for number in group}
+        if not self.listing.messages[group[0]].combine:
+            return copier(target, self.beside[group[0]])
+        ordered = sorted(group, key=peers.__getitem__)
+        before = [self.beside[number] for number in ordered if peers[number] < self.rank]
+        return combiner(target, before, [self.beside[number] for number in ordered[len(before) :]], self.op)
+
+    def lift(self, number: int) -> list[Action]:
+        """Bring what is to be sent from the buffer to its side buffer, if it has one."""
+        lifted = number in self.beside and not self.listing.messages[number].incoming
+        return [copier(self.beside[number], self.carried(number))] if lifted else []
+
     def free(self) -> None:
-        synchronize(self.buffers.buffer)  # kernels may still read the side buffers
+        synchronize(self.buffer)  # kernels may still read the side buffers
         super().free()
-
-
-def described(message: Message) -> str:
-    """A message, for errors."""
-    (step, number), verb = message.key, "receiving from" if message.incoming else "sending to"
-    return f"step {step}, message {number}, {verb} rank {message.peer}"

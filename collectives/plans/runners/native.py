@@ -11,8 +11,7 @@ from typing import Any
 
 from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
-from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, Task
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
@@ -21,8 +20,7 @@ from dear_mpi.kernels.array import Array, array_module, synchronize
 from dear_mpi.kernels.dtypes import DTYPES
 
 INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
-
-AWAITED = ("the device", "the other ranks")  # by the calls of a run, of which the last one copies
+AWAITED = ("the device", "the other ranks")  # by the calls of a run
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
@@ -45,14 +43,8 @@ def check_call(call: Call, transport: Transport) -> None:
         raise ValueError(f"algorithm {call.algorithm!r} takes at most {most}: use 'ring'")
 
 
-def prepare(task: Task) -> InstructionRun:
-    return NativeRun(task)
-
-
 class NativeRun(InstructionRun):
     """The library's collective on a flat buffer, in place.
-
-    ``call`` is the library's; ``home`` then brings a shard from the start of the buffer to where it belongs.
 
     Raises:
         ArgumentError: the buffer is on a device, for which the library was not built (on all ranks alike).
@@ -60,22 +52,20 @@ class NativeRun(InstructionRun):
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        transport, buffer, root = task.transport, task.buffer, task.call.root
-        partition = task.call.partition(transport.size)
-        comm: Any = transport.native
+        call, transport, buffer = task.call, task.transport, task.buffer
+        partition, comm = call.partition(transport.size), transport.native
+        assert comm is not None, "check has seen it"
         if not built_for(buffer, comm, taken=transport.takes(buffer)):
             name = transport.name.partition(";")[0]
-            raise ArgumentError(f"algorithm {task.call.algorithm!r} needs an MPI built for GPUs, which {name} is not")
+            raise ArgumentError(f"algorithm {call.algorithm!r} needs an MPI built for GPUs, which {name} is not")
         name, arguments = mpi_call(
-            task.call.collective, buffer, None, partition, rank=transport.rank, op=task.op, root=root
+            call.collective, buffer, None, partition, rank=transport.rank, op=task.op, root=call.root
         )
-        self.call = partial(getattr(comm, name), *arguments)
-        shard = buffer[partition.shard(transport.rank)]
-        # MPI leaves the shard at the start of the buffer, wherever it belongs.
-        scattered = task.call.collective == "reduce_scatter"
-        self.home = partial(move, shard, buffer[: shard.size]) if scattered else lambda: None
-        wait = partial(synchronize, buffer)  # MPI knows no streams
-        super().__init__(transport.rank, [BoundInstruction((), (), AWAITED, (wait, self.call, self.home))], ())
+        calls = [partial(synchronize, buffer), partial(getattr(comm, name), *arguments)]  # MPI knows no streams
+        if call.collective == "reduce_scatter":  # MPI leaves the shard at the start of the buffer
+            shard = buffer[partition.shard(transport.rank)]
+            calls.append(partial(move, shard, buffer[: shard.size]))
+        super().__init__(transport.rank, [BoundInstruction((), (), AWAITED, tuple(calls))], ())
 
     def on(self, buffer: Array) -> NativeRun:
         return NativeRun(self.task.on(buffer))
@@ -83,6 +73,9 @@ class NativeRun(InstructionRun):
     def start(self) -> None:
         """Nothing yet: the library's calls block."""
         self.position = 0
+
+
+prepare = NativeRun
 
 
 def mpi_call(

@@ -18,8 +18,7 @@ import numpy as np
 from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.collectives.lowering.phases import Move, Operand, phases
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, bind, straight
-from dear_mpi.collectives.plans.runners.runner import Task
+from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, bind, straight
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.calls import combiner, copier
@@ -33,10 +32,6 @@ def check(algorithm: str, collective: str, transport: Transport) -> None:
 
 def check_call(call: Call, transport: Transport) -> None:
     """There is nothing to check here: later the ranks find out together whether memory is in reach."""
-
-
-def prepare(task: Task) -> InstructionRun:
-    return SharedRun(task)
 
 
 class SharedRun(InstructionRun):
@@ -75,19 +70,18 @@ class SharedRun(InstructionRun):
 
     def bind(self, move: Move, run: int) -> Action:
         """A call that carries a move out."""
-        target, sources = self.view(move.target, move.part, run), [self.view(of, move.part, run) for of in move.sources]
+        target, sources = self.view(move.target, move, run), [self.view(of, move, run) for of in move.sources]
         if len(sources) == 1:
             return copier(target, sources[0])
         own = move.sources.index(move.target)
         return combiner(target, sources[:own], sources[own + 1 :], self.op)
 
-    def view(self, operand: Operand, part: range, run: int) -> Array:
-        """These elements in a rank's memory."""
+    def view(self, operand: Operand, move: Move, run: int) -> Array:
+        """The elements of a move in a rank's memory."""
         kind, rank = operand
-        if kind == "mailbox":
-            part = self.reached.share.in_mailbox(part, run)
+        elements = self.reached.share.in_mailbox(move.elements, run) if kind == "mailbox" else move.elements
         array = self.buffer if operand == ("buffer", self.rank) else self.reached.arrays[rank]
-        return array[part.start : part.stop]
+        return array[elements.start : elements.stop]
 
     def on(self, buffer: Array) -> SharedRun | None:
         if not self.reached.mailboxes:
@@ -112,3 +106,6 @@ class SharedRun(InstructionRun):
         super().free()
         self.runs.clear()
         del self.reached, self.task  # and the views of other ranks' memory with it
+
+
+prepare = SharedRun
