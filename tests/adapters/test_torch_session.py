@@ -16,7 +16,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD, Adam  # noqa: E402
 from dear_mpi.models.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
 from dear_mpi.training import Session, TrainingError  # noqa: E402
-from dear_mpi.training.profiles.read import read_profile  # noqa: E402
+from dear_mpi.training.profiles.profile import read_profile  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
 from dear_mpi.training.torch_session import TorchSession  # noqa: E402
 from tests.adapters.torch_models import LOSS, MODELS, TEMPLATES, Branches, batch, new, plain_losses, values  # noqa: E402
