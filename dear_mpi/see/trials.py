@@ -98,8 +98,8 @@ def draw_sizes(axes: Any, search: Trials) -> None:
         axes.plot(*points(inside), linestyle=line, marker="s", markersize=4, color=CUT, label=f"{kind}, cut:SIZE")
     if not search.predicted:
         for number, (x, y) in enumerate(zip(*points(search.trials), strict=True), 1):
-            place = (0, 7 if number % 2 else -14)  # in points: neighbours seldom run into each other
-            axes.annotate(str(number), (x, y), xytext=place, textcoords="offset points", ha="center", fontsize=8)
+            offset = (0, 7 if number % 2 else -14)  # in points: neighbours seldom run into each other
+            axes.annotate(str(number), (x, y), xytext=offset, textcoords="offset points", ha="center", fontsize=8)
         axes.margins(y=0.12)
     ring = {"linestyle": "", "marker": "o", "markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.5}
     axes.plot(*points([search.choice]), color=BEST, label="taken", **ring)

@@ -168,7 +168,7 @@ CASES = [
 
 @pytest.mark.parametrize("choices", CASES, ids=str)
 def test_train_writes_one_and_it_has_the_layout_of_the_run(choices, tmp_path):
-    """The buckets of the simulator are those of the job, then, whatever the fusion."""
+    """So the simulator cuts the buckets of the job, whatever the fusion."""
     file, config = tmp_path / "profile.json", Config.of(settings(**choices | {"iterations": 4}))
 
     def body(transport):
@@ -244,7 +244,7 @@ def test_one_that_would_never_begin_is_refused_before_training(choice, tmp_path)
     assert not file.exists()
 
 
-def test_a_fusion_by_time_needs_an_iteration_behind_it():
+def test_a_fusion_by_time_needs_an_iteration_after_it():
     """The report named buckets with which no iteration had run."""
     config = Config.of(settings(model="mlp", iterations=3, fusion="mgwfbp"))
     with pytest.raises(AgreedError, match="the first 3 decide an order or a fusion, and at least one has to follow"):

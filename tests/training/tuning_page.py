@@ -62,7 +62,7 @@ class Problem:
         return {}
 
     def seconds(self, fusion):
-        """Those of an iteration; computed once for each cut."""
+        """Seconds of an iteration; computed once for each cut."""
         cut = cut_by(self.run.layout, parse_bytes(fusion))
         if cut not in self.known:
             self.known[cut] = self.run.seconds(fusion)

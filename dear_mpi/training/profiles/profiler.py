@@ -108,7 +108,7 @@ class Profiler:
         )
 
     def use(self, number: int, forward_s: float, backward_s: float) -> Use:
-        """A use of a layer, with its place on the line."""
+        """A use of a layer, with its tensors."""
         layout, layer = self.group.layout, self.group.uses[number].layer
         tensors = tuple(Tensor(tensor, layout.shapes[tensor]) for tensor in layout.uses[number])
         return Use(layer_name(layer, number), tensors, forward_s, backward_s)

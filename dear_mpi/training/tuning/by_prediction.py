@@ -3,8 +3,8 @@
     iteration   | 1 | 2 3 | 4 5 6 | flush, time a few collectives, predict on rank 0, cut | 7 ...
                   first fill  timed
 
-It costs seconds instead of iterations, and tries ``cut:SIZE``, too. It is as good as its prediction: compute and
-communication that slow each other down, and the verdict on gradients (``--clip``), are not in it.
+It costs seconds instead of iterations, and tries ``cut:SIZE``, too. It is as good as its prediction, which has no more
+of how compute and communication slow each other down than the layers showed while they were timed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AUTO = "auto"
 TIMED = 3  # iterations
 
 TOLD_APART = 0.02  # predictions that differ by less are alike
-LOW, HIGH, PARTS = 1 << 20, 256 << 20, 64  # bytes; of small models, as a part of all parameters
+LOW, HIGH, MANY = 1 << 20, 256 << 20, 64  # bytes; of small models, so many buckets
 PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
 MOST_TRIED = 10_000  # more buckets take rank 0 too long to look at
 
@@ -113,7 +113,7 @@ def candidates(layout: Layout) -> list[str]:
     ['25MB', '995KB', 'cut:256KB', 'cut:362KB']
     """
     whole = layout.count * layout.itemsize
-    low, high = readable(max(1, min(LOW, whole // PARTS))), max(START, min(HIGH, whole))
+    low, high = readable(max(1, min(LOW, whole // MANY))), max(START, min(HIGH, whole))
     sizes = distinct_sizes(layout, low, high, start=START, per_octave=PER_OCTAVE)
     octaves = (MOST_CUT // LEAST_CUT).bit_length() - 1
     cuts = [readable(round(LEAST_CUT * 2 ** (step / CUTS_PER_OCTAVE))) for step in range(octaves * CUTS_PER_OCTAVE + 1)]
