@@ -15,13 +15,14 @@ from dear_mpi.see.trials import Trials, draw_trials
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.tuning.by_prediction import candidates, fewest_buckets, predicted
+from dear_mpi.training.tuning.by_prediction import candidates, fewest_buckets
 from dear_mpi.training.tuning.by_trials import Asked
-from dear_mpi.training.tuning.search import METHODS, Search
+from dear_mpi.training.tuning.search import METHODS, Search, Trial
 from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, size_text
-from dear_mpi.training.tuning.virtual_run import VirtualRun
-from dear_mpi.training.virtual_trainer import Costs
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
@@ -41,9 +42,16 @@ class Problem:
     schedule: str = "dear"
 
     @cached_property
-    def run(self):
+    def synthetic(self):
         forward_s, modules = MODELS[self.model], load_modules(self.model)
-        model = synthetic_model(self.model, modules, ranks=RANKS, forward_s=forward_s, backward_s=2 * forward_s)
+        return synthetic_model(self.model, modules, ranks=RANKS, forward_s=forward_s, backward_s=2 * forward_s)
+
+    @property
+    def layout(self):
+        return self.synthetic.layout
+
+    @cached_property
+    def costs(self):
         segment = default_segment(range(RANKS))
         prices = Prices(read_network(self.network, RANKS).network, ranks=RANKS, segment_bytes=segment)
 
@@ -51,21 +59,26 @@ class Problem:
             key = "ring", leg.name, bucket.nbytes
             return prices.found[key] if key in prices.found else float(prices.seconds(*key[:2], key[2:])[0])
 
-        costs = Costs(forward_s=model.forward_s, backward_s=model.backward_s, price=price)
-        return VirtualRun(layout=model.layout, schedule=SCHEDULES[self.schedule], costs=costs)
+        return Costs(forward_s=self.synthetic.forward_s, backward_s=self.synthetic.backward_s, price=price)
+
+    def predicted_s(self, fusion):
+        """Seconds of an iteration."""
+        schedule = SCHEDULES[self.schedule]
+        rules = Rules(self.schedule, fused(fusion, self.layout), schedule)
+        return VirtualTrainer(schedule, rules, self.costs).mean_s()
 
     def sizes(self, **how):
-        return distinct_sizes(self.run.layout, ASKED.low, ASKED.high, start=ASKED.start, **how)
+        return distinct_sizes(self.layout, ASKED.low, ASKED.high, start=ASKED.start, **how)
 
     @cached_property
     def known(self):
         return {}
 
     def seconds(self, fusion):
-        """Seconds of an iteration; computed once for each cut."""
-        cut = cut_by(self.run.layout, parse_bytes(fusion))
+        """The same; computed once for each cut."""
+        cut = cut_by(self.layout, parse_bytes(fusion))
         if cut not in self.known:
-            self.known[cut] = self.run.seconds(fusion)
+            self.known[cut] = self.predicted_s(fusion)
         return self.known[cut]
 
     @cached_property
@@ -95,10 +108,10 @@ def main():
     for problem in PROBLEMS:
         missed = {kind: [problem.missed(problem.search(kind, seed)) for seed in SEEDS] for kind in METHODS}
         cells = [f"{median(each).value:.1%} ({max(each):.1%})" for each in missed.values()]
-        layout = problem.run.layout
-        auto = fewest_buckets(predicted(problem.run, candidates(layout)), layout)
+        trials = [Trial(fusion, problem.predicted_s(fusion)) for fusion in candidates(problem.layout)]
+        auto = fewest_buckets(trials, problem.layout)
         first = f"{problem.seconds(size_text(ASKED.start)) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
-        last = f"{problem.run.seconds(auto) / problem.best_s - 1:.1%}: {auto}"
+        last = f"{problem.predicted_s(auto) / problem.best_s - 1:.1%}: {auto}"
         print(f"| {problem.model}, {problem.network} | {first} | {' | '.join(cells)} | {last} |")
     searches = []
     for problem in PROBLEMS[: len(MODELS)]:

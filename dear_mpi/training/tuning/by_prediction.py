@@ -20,8 +20,7 @@ from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.tuning.search import Trial
 from dear_mpi.training.tuning.sizes import START, distinct_sizes, readable, size_text
 from dear_mpi.training.tuning.tuned_fusion import TunedFusion, said_by_rank_0
-from dear_mpi.training.tuning.virtual_run import VirtualRun
-from dear_mpi.training.virtual_trainer import Costs
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
 AUTO = "auto"
 TIMED = 3  # iterations
@@ -59,42 +58,37 @@ class ByPrediction(TunedFusion):
 
     def decided(self, profiler: Profiler) -> str:
         """What rank 0 predicts to be best."""
-        self.group.flush()
-        run, layout = self.run_of(profiler), self.group.layout
-        self.trials = said_by_rank_0(self.group.world.transport, lambda: predicted(run, candidates(layout)))
+        group, name, layout = self.group, profiler.schedule, self.group.layout
+        group.flush()
+        costs = self.costs(profiler)
+
+        def predicted(fusion: str) -> Trial:
+            rules = group.rules(name, fused(fusion, layout))
+            return Trial(fusion, VirtualTrainer(group.schedules[name], rules, costs).mean_s())
+
+        self.trials = said_by_rank_0(group.world.transport, lambda: list(map(predicted, candidates(layout))))
         self.over = True
         return fewest_buckets(self.trials, layout)
 
-    def run_of(self, profiler: Profiler) -> VirtualRun:
+    def costs(self, profiler: Profiler) -> Costs:
         """Collective: what was measured."""
         group, profile = self.group, profiler.profile("auto")
         schedule, parts = group.schedules[profiler.schedule], group.options.accumulate
         prices = WirePrices(group.fabric, timed=True)  # with what hosts add to a link
         price = prices.of((*schedule.collectives, *schedule.extras))
         loss_s = plan_s(group.fabric, group.meter.plan, timed=True)
-        return VirtualRun(
-            layout=group.layout,
-            schedule=schedule,
-            route=group.route,
-            judged=group.options.judged,
-            costs=Costs(
-                forward_s=[use.forward_s / parts for use in profile.uses],
-                backward_s=[use.backward_s / parts for use in profile.uses],
-                price=price,
-                parts=parts,
-                loss_s=loss_s,
-                verdict_s=loss_s,
-                update_s=profile.update_s_per_element,
-                rest_s=profile.rest_s,
-                ranks=group.world.size,
-                portions=group.fabric.portions,
-            ),
+        return Costs(
+            forward_s=[use.forward_s / parts for use in profile.uses],
+            backward_s=[use.backward_s / parts for use in profile.uses],
+            price=price,
+            parts=parts,
+            loss_s=loss_s,
+            verdict_s=loss_s,
+            update_s=profile.update_s_per_element,
+            rest_s=profile.rest_s,
+            ranks=group.world.size,
+            portions=group.fabric.portions,
         )
-
-
-def predicted(run: VirtualRun, fusions: Sequence[str]) -> list[Trial]:
-    """The seconds of each of several policies."""
-    return [Trial(fusion, run.seconds(fusion)) for fusion in fusions]
 
 
 def fewest_buckets(trials: Sequence[Trial], layout: Layout) -> str:
