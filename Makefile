@@ -69,7 +69,7 @@ test-serial: install  ## the serial tests, without those of the launcher
 
 # What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers.
 SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_loopback training/test_schedules \
-	training/test_tuner simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal
+	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal
 
 test-quick: install   ## two minutes of the serial tests: all but nine slow files
 	$(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/mpi --ignore=tests/test_launch.py $(SLOW:%=--ignore=tests/%.py) tests

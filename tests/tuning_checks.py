@@ -62,7 +62,7 @@ def seconds_of(rank, size):
 
 
 def tuned(comm, rank, size, *, iterations, fusion=f"bo:{RANGE}", layer_s=1e-3, seconds=None, **options):
-    """(trials, fusion, buckets, SHA-256 of the parameters, whether it is over) of a session behind some iterations."""
+    """(trials, fusion, buckets, SHA-256 of the parameters, whether it is over) of a session after some iterations."""
     clock = Clock()
     loss = Loss(clock, seconds or seconds_of(rank, size))
     layers = [Spends(clock, number, layer_s * (1 + rank)) for number in range(LAYERS)]

@@ -37,7 +37,7 @@ from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
 from dear_mpi.simulate.timeline import timeline_of
-from dear_mpi.training.profiles.read import read_profile
+from dear_mpi.training.profiles.profile import read_profile
 from dear_mpi.training.schedules import SCHEDULES
 
 NETWORK = (

@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Search:
+class Trials:
     """What was tried.
 
     Attributes:
@@ -56,15 +56,15 @@ def draw_report(report: Mapping[str, Any], *, flag: str, path: Path) -> None:
         ValueError: the file cannot be written.
     """
     predicted = report["tuner"] == "auto"
-    trials = [(tried["fusion"], tried["seconds"]) for tried in report["tuned"]]
+    tried = [(trial["fusion"], trial["seconds"]) for trial in report["tuned"]]
     statistic = "PREDICTED" if predicted else "each trial: the median of a few iterations, of the slowest rank"
     heading = f"{report['schedule']} on {report['ranks']} ranks, {report['device']}, over {report['transport']}"
-    search = Search(f"{report['model']}, {report['tuner']}", trials, taken=report["fusion"], predicted=predicted)
-    draw_searches([search], f"{heading}; {statistic}", flag=flag, path=path)
+    trials = Trials(f"{report['model']}, {report['tuner']}", tried, taken=report["fusion"], predicted=predicted)
+    draw_trials([trials], f"{heading}; {statistic}", flag=flag, path=path)
 
 
-def draw_searches(searches: Sequence[Search], heading: str, *, flag: str, path: Path) -> None:
-    """Draw searches, each in a line of panels of its own; ``heading`` stands below the title."""
+def draw_trials(searches: Sequence[Trials], heading: str, *, flag: str, path: Path) -> None:
+    """Draw what searches tried, each in a row of panels of its own; ``heading`` stands below the title."""
     columns = 1 if all(search.predicted for search in searches) else 2
     figure, axes = panels(
         columns * len(searches),
@@ -84,7 +84,7 @@ def draw_searches(searches: Sequence[Search], heading: str, *, flag: str, path: 
     write_figure(flag, path, figure)
 
 
-def draw_sizes(axes: Any, search: Search) -> None:
+def draw_sizes(axes: Any, search: Trials) -> None:
     """Time by size."""
     ascending = sorted(search.trials, key=lambda trial: points([trial])[0])
     whole = [trial for trial in ascending if not trial[0].startswith(INSIDE)]
@@ -98,8 +98,8 @@ def draw_sizes(axes: Any, search: Search) -> None:
         axes.plot(*points(inside), linestyle=line, marker="s", markersize=4, color=CUT, label=f"{kind}, cut:SIZE")
     if not search.predicted:
         for number, (x, y) in enumerate(zip(*points(search.trials), strict=True), 1):
-            place = (0, 7 if number % 2 else -14)  # in points: neighbours seldom run into each other
-            axes.annotate(str(number), (x, y), xytext=place, textcoords="offset points", ha="center", fontsize=8)
+            offset = (0, 7 if number % 2 else -14)  # in points: neighbours seldom run into each other
+            axes.annotate(str(number), (x, y), xytext=offset, textcoords="offset points", ha="center", fontsize=8)
         axes.margins(y=0.12)
     ring = {"linestyle": "", "marker": "o", "markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.5}
     axes.plot(*points([search.choice]), color=BEST, label="taken", **ring)
@@ -112,7 +112,7 @@ def draw_sizes(axes: Any, search: Search) -> None:
     axes.set(title=f"{search.title}: {search.choice[0]} taken", xlabel="MB of a bucket", ylabel="ms of an iteration")
 
 
-def draw_order(axes: Any, search: Search) -> None:
+def draw_order(axes: Any, search: Trials) -> None:
     """Time by trial, and the best one so far."""
     _, times = points(search.trials)
     numbers = list(range(1, len(times) + 1))

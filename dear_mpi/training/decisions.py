@@ -25,7 +25,8 @@ from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.log.times import pass_s
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.tuning import Tuning, tuning_of
+from dear_mpi.training.tuning import tuning_of
+from dear_mpi.training.tuning.tuned_fusion import TunedFusion
 from dear_mpi.training.virtual_trainer import Costs, best_order
 
 TIMED = 2  # iterations, after the first one
@@ -43,7 +44,7 @@ class Start:
 
     fusion: str
     by_time: str | None = None
-    tuning: Tuning | None = None
+    tuning: TunedFusion | None = None
 
 
 class Decisions:
@@ -63,7 +64,7 @@ class Decisions:
     def __init__(self, group: WorkerGroup, name: str) -> None:
         self.group, self.name = group, name
         self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # that were decided before
-        self.tuning = Tuning(group.options.fusion)
+        self.tuning = TunedFusion(group.options.fusion)
 
     def first_cut(self, fusion: str) -> Cut:
         """The first buckets; not collective. Raises ValueError as ``planned``."""
@@ -92,7 +93,8 @@ class Decisions:
             ValueError: each of several schedules would have its own, or what is to be tuned cannot be.
         """
         schedules = self.group.schedules
-        tuning = tuning_of(self.group, fusion, before=1 + TIMED)
+        foresees = any(schedule.foresees for schedule in schedules.values())
+        tuning = tuning_of(self.group, fusion, before=(1 + TIMED) * foresees)
         if tuning is not None:
             return Start(tuning.fusion, tuning=tuning)
         if fusion == "own" and len(schedules) > 1:

@@ -69,7 +69,7 @@ class Constant:
         return self.decayed(left / (self.iterations - self.warmup))
 
     def decayed(self, left: float) -> float:
-        """The rate where this part of the decay is left: 1 in its first iteration, 1 / T in its last."""
+        """The rate where this share of the decay is left: 1 in its first iteration, 1 / T in its last."""
         return self.lr
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi
 @pytest.mark.parametrize("search", ["", "grid:"])
 @pytest.mark.parametrize("schedule", ["wfbp", "dear", "dear-eager"])
 def test_all_ranks_cut_alike(comm, schedule, search):
-    iterations = 90 if schedule == "dear-eager" else 55  # its order is decided in three iterations behind each cut
+    iterations = 90 if schedule == "dear-eager" else 55  # its order is decided in three iterations after each cut
     found = tuned(comm, comm.rank, comm.size, iterations=iterations, fusion=f"bo:{search}{RANGE}", schedule=schedule)
     check_trials(comm.allgather(found), comm.size)
 

@@ -15,8 +15,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.simulate.compute import compute_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.profiles.profile import Profile, Tensor, Use
-from dear_mpi.training.profiles.read import read_profile
+from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.workload import make_workload
 from tests.cli_checks import assert_one_line
@@ -236,24 +235,29 @@ def changed(*where, to):
     ("content", "said"),
     [
         ("{", "is no readable JSON file: Expecting property name"),
-        ([], "it must have model, device, ranks, rank, batch"),
-        (changed("rest_s", to=None), "it must have rest_s"),
-        (changed("uses", 1, "forward_s", to=None), "uses[1] must have forward_s"),
+        ([], "Expected `object`, got `array`"),
+        (changed("rest_s", to=None), "Object missing required field `rest_s`"),
+        (changed("uses", 1, "forward_s", to=None), "missing required field `forward_s` - at `$.uses[1]`"),
         (changed("uses", to=[]), "uses must be a list in which some use has tensors"),
-        (changed("uses", to={}), "uses must be a list, not {}"),
-        (changed("uses", 0, "forward_s", to=-1.0), "uses[0].forward_s must be from 0 to 86400 seconds, not -1.0"),
-        (changed("uses", 1, "backward_s", to=float("inf")), "backward_s must be from 0 to 86400 seconds, not inf"),
-        (changed("uses", 1, "backward_s", to="1"), "uses[1].backward_s must be from 0 to 86400 seconds, not '1'"),
-        (changed("update_s_per_element", to=float("nan")), "element must be from 0 to 86400 seconds, not nan"),
-        (changed("rest_s", to=10**400), "rest_s must be from 0 to 86400 seconds, not 1000"),
-        (changed("uses", 1, "tensors", 0, "shape", to=[4, -1]), "uses[1].tensors[0].shape[1] must be a whole number"),
+        (changed("uses", to={}), "Expected `array`, got `object` - at `$.uses`"),
+        (changed("uses", 0, "forward_s", to=-1.0), "Expected `float` >= 0.0 - at `$.uses[0].forward_s`"),
+        (changed("uses", 1, "backward_s", to=float("inf")), "Expected `float` <= 86400.0 - at `$.uses[1].backward_s`"),
+        (changed("uses", 1, "backward_s", to="1"), "Expected `float`, got `str` - at `$.uses[1].backward_s`"),
+        (changed("update_s_per_element", to=float("nan")), "Expected `float` >= 0.0 - at `$.update_s_per_element`"),
+        (changed("rest_s", to=10**400), "Number out of range - at `$.rest_s`"),
+        (changed("uses", 1, "tensors", 0, "shape", to=[4, -1]), "`int` >= 0 - at `$.uses[1].tensors[0].shape[1]`"),
         (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
-        (changed("accumulate", to=0), "accumulate must be a whole number of at least 1, not 0"),
-        (changed("forward_flops", to=0), "forward_flops must be a number above zero, or null, not 0"),
-        (changed("forward_flops", to="many"), "forward_flops must be a number above zero, or null, not 'many'"),
-        (changed("batch", to=True), "batch must be a whole number of at least 1, not True"),
+        (changed("accumulate", to=0), "Expected `int` >= 1 - at `$.accumulate`"),
+        (changed("forward_flops", to=0), "Expected `float` > 0.0 - at `$.forward_flops`"),
+        (changed("forward_flops", to="many"), "Expected `float | null`, got `str` - at `$.forward_flops`"),
+        (changed("batch", to=True), "Expected `int | null`, got `bool` - at `$.batch`"),
         (changed("wire", to="fp8"), "wire 'fp8' is unknown"),
-        (changed("model", to=3), "model must be a printable text, not 3"),
+        (changed("device", to="tpu"), "device 'tpu' is unknown: did you mean 'cpu'?"),
+        (changed("schedule", to="deer"), "schedule 'deer' is unknown: did you mean 'dear'?"),
+        (changed("model", to=""), "Expected `str` of length >= 1 - at `$.model`"),
+        (changed("uses", 0, "name", to="\n"), "names must be printable, not '\\n'"),
+        (changed("rank", to=2), "rank must be below ranks, 2, not 2"),
+        (changed("model", to=3), "Expected `str`, got `int` - at `$.model`"),
     ],
 )
 def test_a_bad_profile_is_one_line(content, said, tmp_path):

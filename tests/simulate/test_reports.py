@@ -177,6 +177,7 @@ def test_an_older_report_stays_where_something_is_wrong(flags, tmp_path, monkeyp
 
 
 ENDLESS = """
+import time
 from dear_mpi.training.schedules import Schedule
 
 class Endless(Schedule):
@@ -184,7 +185,7 @@ class Endless(Schedule):
 
     def before_forward(self, use):
         while use == 3:
-            pass
+            time.sleep(0.1)
 """
 
 

@@ -1,6 +1,7 @@
 """The command ``simulate``: what it predicts follows from prices and compute, and bad input is told in one line."""
 
 import json
+import time
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -285,7 +286,7 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
 
         def end_backward(self):
             while True:
-                pass
+                time.sleep(0.1)
 
     monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.3)
     model = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario.model

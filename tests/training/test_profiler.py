@@ -13,8 +13,8 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.model import measured_model
 from dear_mpi.training import Session
+from dear_mpi.training.profiles.profile import read_profile
 from dear_mpi.training.profiles.profiler import Profiler
-from dear_mpi.training.profiles.read import read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
@@ -168,7 +168,7 @@ CASES = [
 
 @pytest.mark.parametrize("choices", CASES, ids=str)
 def test_train_writes_one_and_it_has_the_layout_of_the_run(choices, tmp_path):
-    """The buckets of the simulator are those of the job, then, whatever the fusion."""
+    """So the simulator cuts the buckets of the job, whatever the fusion."""
     file, config = tmp_path / "profile.json", Config.of(settings(**choices | {"iterations": 4}))
 
     def body(transport):
@@ -244,7 +244,7 @@ def test_one_that_would_never_begin_is_refused_before_training(choice, tmp_path)
     assert not file.exists()
 
 
-def test_a_fusion_by_time_needs_an_iteration_behind_it():
+def test_a_fusion_by_time_needs_an_iteration_after_it():
     """The report named buckets with which no iteration had run."""
     config = Config.of(settings(model="mlp", iterations=3, fusion="mgwfbp"))
     with pytest.raises(AgreedError, match="the first 3 decide an order or a fusion, and at least one has to follow"):

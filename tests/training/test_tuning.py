@@ -16,12 +16,12 @@ from dear_mpi.training import Adam, Session
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.fusion.policies import borders
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.profiles.read import read_profile
+from dear_mpi.training.profiles.profile import read_profile
 from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
+from dear_mpi.training.tuning.by_prediction import candidates
 from dear_mpi.training.tuning.by_trials import FILL, TIMED
-from dear_mpi.training.tuning.virtual_run import candidates
 from tests.cli_checks import assert_one_line
 from tests.training_checks import settings
 from tests.tuning_checks import LAYERS, RANGE, Clock, Loss, Spends, check_trials, tuned

@@ -10,23 +10,26 @@ from pathlib import Path
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.reporting.stats import median
-from dear_mpi.see.trials import Search, draw_searches
+from dear_mpi.reporting.units import parse_bytes
+from dear_mpi.see.trials import Trials, draw_trials
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.tuning import TUNERS
-from dear_mpi.training.tuning.asked import Asked
+from dear_mpi.training.tuning.by_prediction import candidates, fewest_buckets
+from dear_mpi.training.tuning.by_trials import Asked
+from dear_mpi.training.tuning.search import METHODS, Search, Trial
 from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, size_text
-from dear_mpi.training.tuning.virtual_run import VirtualRun, candidates
-from dear_mpi.training.virtual_trainer import Costs
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
 NETWORKS = ("10gbit,50us", "25gbit,200us")
 RANKS = 16
 ASKED = Asked()
-FINER = 64  # sizes between each power of two and the next, of which the best is what tuners are held against
+FINER = 64  # sizes between each power of two and the next, of which the best is what searches are held against
 SEEDS = range(5)
 
 
@@ -39,9 +42,16 @@ class Problem:
     schedule: str = "dear"
 
     @cached_property
-    def run(self):
+    def synthetic(self):
         forward_s, modules = MODELS[self.model], load_modules(self.model)
-        model = synthetic_model(self.model, modules, ranks=RANKS, forward_s=forward_s, backward_s=2 * forward_s)
+        return synthetic_model(self.model, modules, ranks=RANKS, forward_s=forward_s, backward_s=2 * forward_s)
+
+    @property
+    def layout(self):
+        return self.synthetic.layout
+
+    @cached_property
+    def costs(self):
         segment = default_segment(range(RANKS))
         prices = Prices(read_network(self.network, RANKS).network, ranks=RANKS, segment_bytes=segment)
 
@@ -49,62 +59,67 @@ class Problem:
             key = "ring", leg.name, bucket.nbytes
             return prices.found[key] if key in prices.found else float(prices.seconds(*key[:2], key[2:])[0])
 
-        costs = Costs(forward_s=model.forward_s, backward_s=model.backward_s, price=price)
-        return VirtualRun(layout=model.layout, schedule=SCHEDULES[self.schedule], costs=costs)
+        return Costs(forward_s=self.synthetic.forward_s, backward_s=self.synthetic.backward_s, price=price)
+
+    def predicted_s(self, fusion):
+        """Seconds of an iteration."""
+        schedule = SCHEDULES[self.schedule]
+        rules = Rules(self.schedule, fused(fusion, self.layout), schedule)
+        return VirtualTrainer(schedule, rules, self.costs).mean_s()
 
     def sizes(self, **how):
-        layout = self.run.layout
-        return distinct_sizes(lambda size: cut_by(layout, size), ASKED.low, ASKED.high, start=ASKED.start, **how)
+        return distinct_sizes(self.layout, ASKED.low, ASKED.high, start=ASKED.start, **how)
 
     @cached_property
     def known(self):
         return {}
 
-    def seconds(self, size):
-        """Those of an iteration; computed once for each cut."""
-        cut = cut_by(self.run.layout, size)
+    def seconds(self, fusion):
+        """The same; computed once for each cut."""
+        cut = cut_by(self.layout, parse_bytes(fusion))
         if cut not in self.known:
-            self.known[cut] = self.run.seconds(size_text(size))
+            self.known[cut] = self.predicted_s(fusion)
         return self.known[cut]
 
     @cached_property
     def best_s(self):
-        """The least of a grid that is finer than that of the tuners."""
-        return min(map(self.seconds, self.sizes(per_octave=FINER)))
+        """The least of a grid that is finer than the one of the searches."""
+        return min(map(self.seconds, map(size_text, self.sizes(per_octave=FINER))))
 
-    def search(self, kind, seed=0, noise=None):
-        """A tuner behind its trials; ``noise`` is a function that gives factors."""
-        tuner = TUNERS[kind](self.sizes(), start=ASKED.start, seed=seed)
-        while not tuner.over:
-            size = tuner.suggest()
-            tuner.tell(size, self.seconds(size) * (1.0 if noise is None else noise()))
-        return tuner
+    def search(self, method, seed=0, noise=None):
+        """A search after its trials; ``noise`` is a function that gives factors."""
+        search = Search(self.sizes(), start=ASKED.start, method=method, seed=seed)
+        while not search.over:
+            fusion = search.ask()
+            search.tell(fusion, self.seconds(fusion) * (1.0 if noise is None else noise()))
+        return search
 
-    def missed(self, tuner):
-        """By how much the choice of a tuner is slower than the best one."""
-        return self.seconds(tuner.best.nbytes) / self.best_s - 1
+    def missed(self, search):
+        """By how much the choice of a search is slower than the best one."""
+        return self.seconds(search.best.fusion) / self.best_s - 1
 
 
 PROBLEMS = [Problem(model, network) for network in NETWORKS for model in MODELS]
 
 
 def main():
-    print("| model, network | 25MB | best | " + " | ".join(TUNERS) + " | auto |")
-    print("|---" * (len(TUNERS) + 4) + "|")
+    print("| model, network | 25MB | best | " + " | ".join(METHODS) + " | auto |")
+    print("|---" * (len(METHODS) + 4) + "|")
     for problem in PROBLEMS:
-        missed = {kind: [problem.missed(problem.search(kind, seed)) for seed in SEEDS] for kind in TUNERS}
+        missed = {kind: [problem.missed(problem.search(kind, seed)) for seed in SEEDS] for kind in METHODS}
         cells = [f"{median(each).value:.1%} ({max(each):.1%})" for each in missed.values()]
-        auto = problem.run.choice(problem.run.tried(candidates(problem.run.layout)))
-        first = f"{problem.seconds(ASKED.start) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
-        last = f"{problem.run.seconds(auto) / problem.best_s - 1:.1%}: {auto}"
+        trials = [Trial(fusion, problem.predicted_s(fusion)) for fusion in candidates(problem.layout)]
+        auto = fewest_buckets(trials, problem.layout)
+        first = f"{problem.seconds(size_text(ASKED.start)) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
+        last = f"{problem.predicted_s(auto) / problem.best_s - 1:.1%}: {auto}"
         print(f"| {problem.model}, {problem.network} | {first} | {' | '.join(cells)} | {last} |")
     searches = []
     for problem in PROBLEMS[: len(MODELS)]:
-        trials = [(size_text(trial.nbytes), trial.seconds) for trial in problem.search("bayesian").trials]
-        curve = [(size_text(size), problem.seconds(size)) for size in problem.sizes()]
-        searches.append(Search(f"{problem.model}, bo", trials, curve))
+        trials = [(trial.fusion, trial.seconds) for trial in problem.search("bayesian").trials]
+        curve = [(fusion, problem.seconds(fusion)) for fusion in map(size_text, problem.sizes())]
+        searches.append(Trials(f"{problem.model}, bo", trials, curve))
     heading = f"PREDICTED: dear on {RANKS} ranks, ring, {NETWORKS[0]}"
-    draw_searches(searches, heading, flag="--plot", path=DOCS / "tuning.png")
+    draw_trials(searches, heading, flag="--plot", path=DOCS / "tuning.png")
 
 
 if __name__ == "__main__":

@@ -57,17 +57,16 @@ def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
     """What a policy by time makes of measured times: ``at:`` and elements of the line, as ``borders`` reads it. It is
     a text, so that ranks can compare it, and a user can give it again.
 
-    Args:
-
     Raises:
         ValueError: a user's function fails, or returns no elements of the line.
     """
     if is_in_file(policy):
-        return "at:" + ",".join(map(str, begins_of(policy, layout, times, cost)))
-    nbytes = layout.owned_bytes
-    ready_s = list(accumulate(reversed(times.backward_s)))[::-1]
-    groups = BY_TIME[policy](nbytes, ready_s, cost)
-    return "at:" + ",".join(str(layout.begin(group[0])) for group in groups)
+        begins = begins_of(policy, layout, times, cost)
+    else:
+        ready_s = list(accumulate(reversed(times.backward_s)))[::-1]
+        groups = BY_TIME[policy](layout.owned_bytes, ready_s, cost)
+        begins = [layout.begin(group[0]) for group in groups]
+    return "at:" + ",".join(map(str, begins))
 
 
 def begins_of(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> list[int]:
@@ -132,18 +131,18 @@ def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Gr
         now_s = max(now_s, ceil(ready_s[layers[0]] / CYCLE_S) * CYCLE_S)
         ready = [layer for layer in layers if ready_s[layer] <= now_s]
         del layers[: len(ready)]
-        buffers = filled(ready, nbytes)
+        buffers = filled(ready, nbytes, CYCLE_BYTES)
         groups = [group[::-1] for group in reversed(buffers)] + groups
         now_s += max(CYCLE_S, sum(cost(sum(nbytes[layer] for layer in group)) for group in buffers))
     return groups
 
 
-def filled(layers: Sequence[int], nbytes: Sequence[int]) -> Groups:
-    """Layers in buffers of up to 128 MiB, in their order; one that is larger has a buffer of its own."""
+def filled(layers: Sequence[int], nbytes: Sequence[int], most: int) -> Groups:
+    """Layers in groups of at most so many bytes, in their order; one that is larger has a group of its own."""
     groups: Groups = []
-    size = CYCLE_BYTES
+    size = most
     for layer in layers:
-        if size + nbytes[layer] > CYCLE_BYTES:
+        if size + nbytes[layer] > most:
             groups.append([])
             size = 0
         groups[-1].append(layer)

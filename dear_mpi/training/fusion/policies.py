@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from dear_mpi.reporting.units import parse_bytes, whole_number
-from dear_mpi.training.fusion.by_time import BY_TIME, Groups
+from dear_mpi.training.fusion.by_time import BY_TIME, Groups, filled
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 
@@ -60,12 +60,12 @@ def ddp_borders(layout: Layout) -> list[int]:
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
     """
-    found, filled, limit = list[int](), 0, DDP_FIRST_BYTES
+    found, size, limit = list[int](), 0, DDP_FIRST_BYTES
     for tensor in reversed(range(len(layout.shapes))):
-        filled += layout.size(tensor) * layout.itemsize
-        if filled >= limit:
+        size += layout.size(tensor) * layout.itemsize
+        if size >= limit:
             found.append(layout.offsets[tensor])
-            filled, limit = 0, DDP_BYTES
+            size, limit = 0, DDP_BYTES
     return found
 
 
@@ -154,15 +154,7 @@ def by_bytes(limit: int, nbytes: Sequence[int]) -> Groups:
 
     The rule of DeAR's published code, where the limit is 25 MB unless it is tuned.
     """
-    groups: Groups = []
-    filled = limit
-    for layer in with_parameters(nbytes):
-        if filled + nbytes[layer] >= limit:
-            groups.append([])
-            filled = 0
-        groups[-1].append(layer)
-        filled += nbytes[layer]
-    return groups
+    return filled(with_parameters(nbytes), nbytes, limit - 1)
 
 
 def equal_buckets(count: int, nbytes: Sequence[int]) -> Groups:

@@ -6,27 +6,42 @@
      "uses": [{"name": "dense0", "tensors": [{"key": 0, "shape": [64, 128]}, {"key": 1, "shape": [128]}],
                "forward_s": 2.1e-05, "backward_s": 4.4e-05}, ...]}                              in forward order
 
-Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``read.py`` reads it for ``dear-mpi
-simulate --profile``, and ``dear_mpi/models/paper_models.py`` for ``--model synthetic:FILE.json``.
+Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``dear-mpi simulate --profile`` reads it here,
+and ``--model synthetic:FILE.json`` in ``dear_mpi/models/paper_models.py``.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta, convert
+
+from dear_mpi.collectives.program.json_file import read_json
+from dear_mpi.collectives.program.user_file import is_in_file
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.paper_models import both_passes
 from dear_mpi.reporting.files import replacing
-from dear_mpi.reporting.units import plural
+from dear_mpi.reporting.units import MOST_SECONDS, plural
+from dear_mpi.training.schedules import SCHEDULES
+
+Index = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Parts = Annotated[int, Meta(ge=1, le=1000)]  # of a batch: each is simulated
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+Flops = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 
 @dataclass(frozen=True)
 class Tensor:
     """A trained tensor; tied ones have one key."""
 
-    key: int
-    shape: tuple[int, ...]
+    key: Index
+    shape: tuple[Index, ...]
 
 
 @dataclass(frozen=True)
@@ -35,8 +50,8 @@ class Use:
 
     name: str
     tensors: tuple[Tensor, ...]
-    forward_s: float
-    backward_s: float
+    forward_s: Seconds
+    backward_s: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +72,20 @@ class Profile:
             None where nothing counts them.
     """
 
-    model: str
+    model: Annotated[str, Meta(min_length=1)]
     device: str
-    ranks: int
-    rank: int
-    batch: int | None
-    accumulate: int
+    ranks: Count
+    rank: Index
+    batch: Count | None
+    accumulate: Parts
     dtype: str
     wire: str
     schedule: str
-    iterations: int
-    update_s_per_element: float
-    rest_s: float
+    iterations: Count
+    update_s_per_element: Seconds
+    rest_s: Seconds
     uses: tuple[Use, ...]
-    forward_flops: float | None = None
+    forward_flops: Flops | None = None
 
     @property
     def passes_s(self) -> tuple[float, float]:
@@ -110,3 +125,42 @@ class Profile:
         """
         with replacing("--profile", path) as file:
             file.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
+
+    def check(self) -> None:
+        """See that what was read has a meaning, beyond the types of its values.
+
+        Raises:
+            ValueError: it has none.
+        """
+        for text in (self.model, self.schedule, *(use.name for use in self.uses)):
+            if not text.isprintable():
+                raise ValueError(f"names must be printable, not {text!r:.200}")
+        lookup("device", self.device, dict.fromkeys(("cpu", "cuda")))
+        lookup("dtype", self.dtype, DTYPES)
+        lookup("wire", self.wire, DTYPES)
+        if not is_in_file(self.schedule):
+            lookup("schedule", self.schedule.partition(":")[0], SCHEDULES)
+        if self.rank >= self.ranks:
+            raise ValueError(f"rank must be below ranks, {self.ranks}, not {self.rank}")
+        shapes: dict[int, tuple[int, ...]] = {}
+        for tensor in (tensor for use in self.uses for tensor in use.tensors):
+            if shapes.setdefault(tensor.key, tensor.shape) != tensor.shape:
+                both = f"{shapes[tensor.key]} and {tensor.shape}"
+                raise ValueError(f"tensors of key {tensor.key} must have one shape, not {both}")
+        if not any(map(all, shapes.values())):  # none of its lengths is 0
+            raise ValueError("uses must be a list in which some use has tensors")
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file; other keys in it are ignored.
+
+    Raises:
+        ValueError: there is none, or something in it is missing or has no meaning.
+    """
+    content = read_json("profile", path)
+    try:
+        found = convert(content, Profile)
+        found.check()
+    except ValueError as error:
+        raise ValueError(f"profile {str(path)!r}: {error}") from None
+    return found

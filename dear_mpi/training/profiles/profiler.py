@@ -48,26 +48,26 @@ class Profiler:
     def note(self) -> None:
         """Keep what the last iteration took."""
         trainer, fabric = self.group.trainers[self.schedule], self.group.fabric
-        passes = (uses_s(fabric.log.last.within, kind, fabric.seconds) for kind in ("forward", "backward"))
+        within, times = fabric.log.last.within, trainer.times
+        passes = (uses_s(within, kind, fabric.seconds) for kind in ("forward", "backward"))
         forward_s, backward_s = (np.reshape(each, (trainer.accumulate, -1)).sum(axis=0) for each in passes)
-        times = trainer.times
-        rest_s = times.iteration_s - times.forward_s - times.backward_s - times.exposed_s
-        if not self.group.route.updates_under_way:  # else they are on another thread
-            rest_s -= sum(uses_s(fabric.log.last.within, "update", fabric.seconds))
         length_s = times.iteration_s - times.exposed_s
-        last = [self.update_s_per_element(), max(0.0, rest_s), length_s]
-        sample = np.concatenate([forward_s, backward_s[::-1], last])
+        rest_s = length_s - times.forward_s - times.backward_s
+        if not self.group.route.updates_under_way:  # else they are on another thread
+            rest_s -= sum(uses_s(within, "update", fabric.seconds))
         if self.noted == WARM:
             self.samples.clear()
-        self.samples.append(sample)
+        last = [self.update_s_per_element(), max(0.0, rest_s), length_s]
+        self.samples.append(np.concatenate([forward_s, backward_s[::-1], last]))
         self.noted += 1
 
     def update_s_per_element(self) -> float:
         """Of the last two iterations, because updates of the last one may be still to come on the engine's thread."""
         group, (*_, before, last) = self.group, self.group.fabric.log.records
-        engine, streams = group.route.updates_under_way, group.streams
-        stream = streams.communication if engine else streams.compute
-        events = [*before.wire, *last.wire] if engine else [*before.after, *last.within, *last.after]
+        if group.route.updates_under_way:
+            stream, events = group.streams.communication, [*before.wire, *last.wire]
+        else:
+            stream, events = group.streams.compute, [*before.after, *last.within, *last.after]
         found = [event for event in events if isinstance(event.what, Bucket)]
         elements: int = sum(event.what.count // group.arena.shards.ranks for event in found)
         update_s = float(sum(stream.seconds(event.begin, event.end) for event in found))
@@ -108,7 +108,7 @@ class Profiler:
         )
 
     def use(self, number: int, forward_s: float, backward_s: float) -> Use:
-        """A use of a layer, with its place on the line."""
+        """A use of a layer, with its tensors."""
         layout, layer = self.group.layout, self.group.uses[number].layer
         tensors = tuple(Tensor(tensor, layout.shapes[tensor]) for tensor in layout.uses[number])
         return Use(layer_name(layer, number), tensors, forward_s, backward_s)

@@ -10,12 +10,12 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.costs.plan_cost import communication, plan_s, traffic
+from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.log.times import Times, pass_s, waits_s
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
-from dear_mpi.training.tuning.virtual_run import VirtualRun
-from dear_mpi.training.virtual_trainer import Costs
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
 
 class Contestant:
@@ -96,24 +96,19 @@ class Contestant:
         job = self.job
         ranks: list[Array] = job.world.transport.gather_values(np.mean(self.pass_s, axis=0))
         forward_s, backward_s = max(ranks, key=np.sum).tolist()
-        run = VirtualRun(
-            layout=job.group.layout,
-            schedule=self.schedule,
-            route=job.group.route,
-            judged=job.options.judged,
-            costs=Costs(
-                forward_s=forward_s,
-                backward_s=backward_s,
-                price=self.price,
-                parts=job.options.accumulate,
-                loss_s=self.loss_s,
-                verdict_s=self.loss_s,
-                rest_s=figures.rest_s,
-                ranks=job.world.size,
-                portions=job.group.fabric.portions,
-            ),
+        costs = Costs(
+            forward_s=forward_s,
+            backward_s=backward_s,
+            price=self.price,
+            parts=job.options.accumulate,
+            loss_s=self.loss_s,
+            verdict_s=self.loss_s,
+            rest_s=figures.rest_s,
+            ranks=job.world.size,
+            portions=job.group.fabric.portions,
         )
-        return run.seconds(self.policy)
+        rules = job.group.rules(self.name, fused(self.policy, job.group.layout))
+        return VirtualTrainer(self.schedule, rules, costs).mean_s()
 
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.tuning.asked import BY_TRIALS, TUNERS
 from dear_mpi.training.tuning.by_prediction import AUTO, ByPrediction
-from dear_mpi.training.tuning.by_trials import ByTrials
-from dear_mpi.training.tuning.tuner import Trial, Tuner
-from dear_mpi.training.tuning.tuning import Tried, Tuning
-
-__all__ = ["TUNERS", "TUNINGS", "Trial", "Tried", "Tuner", "Tuning", "tuning_of"]
+from dear_mpi.training.tuning.by_trials import BY_TRIALS, ByTrials
+from dear_mpi.training.tuning.tuned_fusion import TunedFusion
 
 TUNINGS: Mapping[str, type[ByTrials] | type[ByPrediction]] = {BY_TRIALS: ByTrials, AUTO: ByPrediction}
 
 
-def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> Tuning | None:
+def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> TunedFusion | None:
     """What a fusion asks for, or None if it is not one that is tuned; not collective.
 
     Args:
-        before: iterations from a cut on until schedules have decided their order, if they foresee one.
+        before: iterations from a cut on until schedules have decided their order; 0 if none foresees one.
 
     Raises:
         ValueError: it cannot be read, or does not suit the model.

@@ -3,30 +3,38 @@
     iteration   | 1 | 2 3 | 4 5 6 | flush, time a few collectives, predict on rank 0, cut | 7 ...
                   first fill  timed
 
-It costs seconds instead of iterations, and tries ``cut:SIZE``, too. It is as good as its prediction: compute and
-communication that slow each other down, and the verdict on gradients (``--clip``), are not in it.
+It costs seconds instead of iterations, and tries ``cut:SIZE``, too. It is as good as its prediction, which has no more
+of how compute and communication slow each other down than the layers showed while they were timed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
+from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.group import WorkerGroup
+from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.profiles.profiler import WARM, Profiler
-from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.tuning.sizes import START, size_text
-from dear_mpi.training.tuning.tuning import Tuning, said_by_rank_0
-from dear_mpi.training.tuning.virtual_run import VirtualRun, candidates
-from dear_mpi.training.virtual_trainer import Costs
+from dear_mpi.training.tuning.search import Trial
+from dear_mpi.training.tuning.sizes import START, distinct_sizes, readable, size_text
+from dear_mpi.training.tuning.tuned_fusion import TunedFusion, said_by_rank_0
+from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
 AUTO = "auto"
 TIMED = 3  # iterations
 
+TOLD_APART = 0.02  # predictions that differ by less are alike
+LOW, HIGH, MANY = 1 << 20, 256 << 20, 64  # bytes; of small models, so many buckets
+PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
+MOST_TRIED = 10_000  # more buckets take rank 0 too long to look at
 
-class ByPrediction(Tuning):
-    """Cuts once, as the prediction says. A session that its user cuts is tuned no more.
+
+class ByPrediction(TunedFusion):
+    """Cuts once, as the prediction says.
 
     Args:
-        before: as for ``ByTrials``.
+        before: as for ``tuning_of``.
 
     Raises:
         ValueError: the policy is more than ``auto``.
@@ -36,56 +44,71 @@ class ByPrediction(Tuning):
         if policy != AUTO:
             raise ValueError(f"fusion {policy!r}: auto takes nothing after a colon")
         super().__init__(size_text(START))
-        self.group, self.over = group, False
-        foresees = any(schedule.foresees for schedule in group.schedules.values())
-        self.needs = 1 + WARM + TIMED + 2 * before * foresees  # an order for the first buckets, and one for the last
+        self.group, self.cut_as, self.over = group, AUTO, False
+        self.needs = 1 + WARM + TIMED + 2 * before  # an order for the first buckets, and one for the last
         self.profiler: Profiler | None = None
 
-    def note(self, name: str, fusion: str) -> str | None:
-        if not self.is_for(name):
-            return None
-        if fusion != AUTO:
-            self.over = True
-        elif self.profiler is None:
+    def look(self, name: str) -> str | None:
+        if self.profiler is None:
             self.profiler = Profiler(self.group, name)
-        else:
-            self.profiler.note()
-            if self.profiler.noted == WARM + TIMED:
-                return self.decided(self.profiler, self.group.schedules[name])
-        return None
+            return None
+        self.profiler.note()
+        return self.decided(self.profiler) if self.profiler.noted == WARM + TIMED else None
 
-    def decided(self, profiler: Profiler, schedule: type[Schedule]) -> str:
+    def decided(self, profiler: Profiler) -> str:
         """What rank 0 predicts to be best."""
-        self.group.flush()
-        run, transport = self.run_of(profiler, schedule), self.group.world.transport
-        fusions = candidates(self.group.layout)
-        self.trials = said_by_rank_0(transport, "tuning", lambda: run.tried(fusions))
-        self.fusion, self.over = said_by_rank_0(transport, "tuning", lambda: run.choice(self.trials)), True
-        return self.fusion
+        group, name, layout = self.group, profiler.schedule, self.group.layout
+        group.flush()
+        costs = self.costs(profiler)
 
-    def run_of(self, profiler: Profiler, schedule: type[Schedule]) -> VirtualRun:
+        def predicted(fusion: str) -> Trial:
+            rules = group.rules(name, fused(fusion, layout))
+            return Trial(fusion, VirtualTrainer(group.schedules[name], rules, costs).mean_s())
+
+        self.trials = said_by_rank_0(group.world.transport, lambda: list(map(predicted, candidates(layout))))
+        self.over = True
+        return fewest_buckets(self.trials, layout)
+
+    def costs(self, profiler: Profiler) -> Costs:
         """Collective: what was measured."""
         group, profile = self.group, profiler.profile("auto")
+        schedule, parts = group.schedules[profiler.schedule], group.options.accumulate
         prices = WirePrices(group.fabric, timed=True)  # with what hosts add to a link
-        price, parts = prices.of((*schedule.collectives, *schedule.extras)), group.options.accumulate
-        forward_s = [use.forward_s / parts for use in profile.uses]
-        backward_s = [use.backward_s / parts for use in profile.uses]
+        price = prices.of((*schedule.collectives, *schedule.extras))
         loss_s = plan_s(group.fabric, group.meter.plan, timed=True)
-        return VirtualRun(
-            layout=group.layout,
-            schedule=schedule,
-            route=group.route,
-            judged=group.options.judged,
-            costs=Costs(
-                forward_s=forward_s,
-                backward_s=backward_s,
-                price=price,
-                parts=parts,
-                loss_s=loss_s,
-                verdict_s=loss_s,
-                update_s=profile.update_s_per_element,
-                rest_s=profile.rest_s,
-                ranks=group.world.size,
-                portions=group.fabric.portions,
-            ),
+        return Costs(
+            forward_s=[use.forward_s / parts for use in profile.uses],
+            backward_s=[use.backward_s / parts for use in profile.uses],
+            price=price,
+            parts=parts,
+            loss_s=loss_s,
+            verdict_s=loss_s,
+            update_s=profile.update_s_per_element,
+            rest_s=profile.rest_s,
+            ranks=group.world.size,
+            portions=group.fabric.portions,
         )
+
+
+def fewest_buckets(trials: Sequence[Trial], layout: Layout) -> str:
+    """The policy with the fewest buckets among those that cannot be told from the best one: what a collective costs
+    besides its time on the wire is what a prediction knows least about."""
+    limit_s = (1 + TOLD_APART) * min(trial.seconds for trial in trials)
+    good = [trial.fusion for trial in trials if trial.seconds <= limit_s]
+    return min(good, key=lambda fusion: len(fused(fusion, layout)))
+
+
+def candidates(layout: Layout) -> list[str]:
+    """Policies that are worth a look: 25 MB first, sizes that cut this model differently, and ``cut:SIZE``.
+
+    >>> layout = Layout.of([[("a", (1 << 20,))], [("b", (1 << 20,))]], itemsize=4, ranks=2)
+    >>> candidates(layout)[:4]
+    ['25MB', '995KB', 'cut:256KB', 'cut:362KB']
+    """
+    whole = layout.count * layout.itemsize
+    low, high = readable(max(1, min(LOW, whole // MANY))), max(START, min(HIGH, whole))
+    sizes = distinct_sizes(layout, low, high, start=START, per_octave=PER_OCTAVE)
+    octaves = (MOST_CUT // LEAST_CUT).bit_length() - 1
+    cuts = [readable(round(LEAST_CUT * 2 ** (step / CUTS_PER_OCTAVE))) for step in range(octaves * CUTS_PER_OCTAVE + 1)]
+    texts = [size_text(START), *(size_text(size) for size in sizes if size != START)]
+    return texts + [f"cut:{size_text(size)}" for size in cuts if size < whole <= MOST_TRIED * size]

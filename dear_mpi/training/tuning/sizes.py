@@ -9,7 +9,6 @@ A bucket takes whole layers, so most sizes that are near each other are one and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
 from itertools import groupby
 
 from dear_mpi.reporting.units import parse_bytes
@@ -22,23 +21,21 @@ UNITS = {"GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
 DIGITS = 3
 
 
-def distinct_sizes(
-    cut_of: Callable[[int], Hashable], low: int, high: int, *, start: int, per_octave: int = PER_OCTAVE
-) -> list[int]:
-    """Sizes in bytes from low to high, ascending, of which no two cut the same.
+def distinct_sizes(layout: Layout, low: int, high: int, *, start: int, per_octave: int = PER_OCTAVE) -> list[int]:
+    """Sizes in bytes from low to high, ascending, of which no two cut the line the same.
 
     Args:
-        cut_of: from a size to something that is equal for equal cuts.
         start: stands for the sizes that cut as it does; for other sizes that cut alike, the middle one does.
         per_octave: how many sizes are looked at from each power of two to the next.
 
-    >>> distinct_sizes(lambda size: size // 100, 150, 340, start=210)
-    [171, 210, 319]
+    >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
+    >>> distinct_sizes(layout, 200, 1000, start=600)
+    [314, 600, 879]
     """
     steps = max(1, math.ceil(per_octave * math.log2(high / low)))
     spread = {readable(round(low * (high / low) ** (step / steps))) for step in range(steps + 1)}
     sizes = sorted({low, start, high} | {size for size in spread if low < size < high})
-    groups = [list(group) for _, group in groupby(sizes, cut_of)]
+    groups = [list(group) for _, group in groupby(sizes, lambda size: cut_by(layout, size))]
     return [start if start in group else group[(len(group) - 1) // 2] for group in groups]
 
 

@@ -1,30 +1,23 @@
 """What a session does about its fusion while it trains: nothing, or what ``by_trials.py`` or ``by_prediction.py`` does.
 
-What a tuned fusion decides depends on clocks, and no two ranks have the same. So rank 0 decides what is next, and when
-to stop, and tells the others. All of them cut at the same point between two iterations.
+What a tuned fusion decides depends on clocks, and no two ranks have the same. So rank 0 decides what is next, and tells
+the others. All of them cut at the same point between two iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.training.tuning.search import Trial
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A fusion, and what an iteration takes with it."""
-
-    fusion: str
-    seconds: float
-
-
-class Tuning:
+class TunedFusion:
     """Leaves the fusion as it is.
 
     Attributes:
@@ -32,13 +25,14 @@ class Tuning:
         trials: those so far, in order; all ranks have the same.
         schedule: the name of the schedule that is tuned, when it is known.
         over: whether it leaves the fusion as it is from now on.
+        needs: iterations until it is over.
     """
 
-    needs = 0  # iterations until it is over
+    needs = 0
 
     def __init__(self, fusion: str) -> None:
-        self.fusion = fusion
-        self.trials: list[Tried] = []
+        self.fusion = self.cut_as = fusion
+        self.trials: list[Trial] = []
         self.schedule: str | None = None
         self.over = True
 
@@ -52,12 +46,19 @@ class Tuning:
             name: of the schedule.
             fusion: by which buckets were cut last.
         """
-        return None
-
-    def is_for(self, name: str) -> bool:
-        """Whether this schedule is tuned, and not over yet; the first one that asks is."""
         self.schedule = self.schedule or name
-        return name == self.schedule and not self.over
+        if self.over or name != self.schedule:
+            return None
+        if fusion != self.cut_as:
+            self.over = True
+            return None
+        found = self.look(name)
+        if found is not None:
+            self.fusion = self.cut_as = found
+        return found
+
+    def look(self, name: str) -> str | None:
+        """Collective: an iteration of the schedule that is tuned is over; returns how to cut buckets next."""
 
     def check_room(self, iterations: int) -> dict[str, Any]:
         """See that a run of so many iterations is long enough.
@@ -74,12 +75,12 @@ class Tuning:
         """What a run that asked for this fusion reports of it."""
         if not self.trials:
             return {"fusion": asked, "tuner": None, "tuned": []}
-        return {"fusion": self.fusion, "tuner": asked, "tuned": [asdict(tried) for tried in self.trials]}
+        return {"fusion": self.fusion, "tuner": asked, "tuned": [asdict(trial) for trial in self.trials]}
 
 
-def said_by_rank_0(transport: Transport, what: str, decide: Callable[[], T]) -> T:
+def said_by_rank_0(transport: Transport, decide: Callable[[], T]) -> T:
     """Collective: what rank 0 decides, on all ranks; ArgumentError on all of them if it fails there."""
     found: list[T] = []
-    by_rank_0(transport, what, lambda: found.append(decide()))
+    by_rank_0(transport, "tuning", lambda: found.append(decide()))
     decided: T = transport.gather_values(found)[0][0]
     return decided
