@@ -10,7 +10,8 @@ from pathlib import Path
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.reporting.stats import median
-from dear_mpi.see.trials import Search, draw_searches
+from dear_mpi.see.figure import BELOW_INCHES, legend_below, panels, scale_by_powers, write_figure
+from dear_mpi.see.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, points
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
@@ -26,6 +27,7 @@ MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds o
 NETWORKS = ("10gbit,50us", "25gbit,200us")
 RANKS = 16
 ASKED = Asked()
+GREY = "0.6"
 FINER = 64  # sizes between each power of two and the next, of which the best is what tuners are held against
 SEEDS = range(5)
 
@@ -73,7 +75,7 @@ class Problem:
         return min(map(self.seconds, self.sizes(per_octave=FINER)))
 
     def search(self, kind, seed=0, noise=None):
-        """A tuner behind its trials; ``noise`` is a function that gives factors."""
+        """A tuner after its trials; ``noise`` is a function that gives factors."""
         tuner = TUNERS[kind](self.sizes(), start=ASKED.start, seed=seed)
         while not tuner.over:
             size = tuner.suggest()
@@ -98,13 +100,25 @@ def main():
         first = f"{problem.seconds(ASKED.start) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
         last = f"{problem.run.seconds(auto) / problem.best_s - 1:.1%}: {auto}"
         print(f"| {problem.model}, {problem.network} | {first} | {' | '.join(cells)} | {last} |")
-    searches = []
-    for problem in PROBLEMS[: len(MODELS)]:
-        trials = [(size_text(trial.nbytes), trial.seconds) for trial in problem.search("bayesian").trials]
-        curve = [(size_text(size), problem.seconds(size)) for size in problem.sizes()]
-        searches.append(Search(f"{problem.model}, bo", trials, curve))
+    draw(PROBLEMS[: len(MODELS)], DOCS / "tuning.png")
+
+
+def draw(problems, path):
+    """The trials of one tuner beside all sizes, which are grey; two panels for each problem."""
     heading = f"PREDICTED: dear on {RANKS} ranks, ring, {NETWORKS[0]}"
-    draw_searches(searches, heading, flag="--plot", path=DOCS / "tuning.png")
+    figure, axes = panels(
+        2 * len(problems), columns=2, inches=PANEL_INCHES, below=BELOW_INCHES, title=TITLE, notes=heading
+    )
+    for problem, by_size, by_trial in zip(problems, axes[::2], axes[1::2], strict=True):
+        trials = [(size_text(trial.nbytes), trial.seconds) for trial in problem.search("bayesian").trials]
+        sizes, times = points([(size_text(size), problem.seconds(size)) for size in problem.sizes()])
+        by_size.plot(sizes, times, color=GREY, linewidth=1, label="all sizes")
+        draw_sizes(by_size, trials, f"{problem.model}, bo")
+        scale_by_powers(by_size, [2**power for power in range(12) if sizes[0] <= 2**power <= sizes[-1]])
+        draw_order(by_trial, trials)
+        by_trial.axhline(min(times), color=GREY, linewidth=1)
+    legend_below(figure, [handle for panel in axes for handle in panel.get_legend_handles_labels()[0]])
+    write_figure("--plot", path, figure)
 
 
 if __name__ == "__main__":
