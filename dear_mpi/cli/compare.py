@@ -13,7 +13,7 @@ from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.figure import check_ending, check_figure
+from dear_mpi.see.figure import check_ending, check_figure, write_figure
 from dear_mpi.see.tables import draw_comparison, show_comparison
 from dear_mpi.training.runs.compare import compare as run_comparison
 from dear_mpi.training.runs.compare import turns
@@ -76,5 +76,5 @@ def compare_and_show(
         rows = run_comparison(config, world, schedules, progress, fusions=fusions, timeline=show)
     show_comparison(world, rows)
     if plot is not None:
-        by_rank_0(world.transport, "--plot", lambda: draw_comparison(rows, flag="--plot", path=plot))
+        by_rank_0(world.transport, "--plot", lambda: write_figure("--plot", plot, draw_comparison(rows)))
     return rows

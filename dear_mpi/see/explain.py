@@ -21,7 +21,7 @@ from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
-from dear_mpi.see.figure import check_figure
+from dear_mpi.see.figure import check_figure, write_figure
 from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
 from dear_mpi.see.replayed import Replayed, holders
@@ -70,7 +70,7 @@ def explain_algorithm(
         if replayed.fault is None:
             show(screen, *textwrap.wrap(traffic(written, layout), width))
     if picture is not None:
-        draw_steps(name, replayed, picture)
+        write_figure("--picture", picture, draw_steps(name, replayed))
         show(screen, f"Drawn into {picture}", markup=False)
     if replayed.fault is not None:
         raise replayed.fault

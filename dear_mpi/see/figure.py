@@ -77,18 +77,19 @@ def write_figure(flag: str, path: Path, figure: Any) -> None:
 
 
 def panels(
-    count: int, *, columns: int, inches: tuple[float, float], below: float = 0.0, title: str, notes: str = ""
+    count: int, *, columns: int = WIDEST, inches: tuple[float, float], below: float = 0.0, title: str, notes: str = ""
 ) -> tuple[Any, list[Any]]:
     """A figure, and its panels line by line.
 
     Args:
-        columns: panels side by side.
+        columns: panels side by side, at most.
         inches: width and height that a panel needs, with its ticks.
         below: inches for a legend or a scale under all panels.
         title, notes: stand above all panels; long lines are wrapped.
     """
     from matplotlib.figure import Figure
 
+    columns = min(count, columns)
     lines, needed = -(-count // columns), inches[0] * columns
     width = max(LEAST_INCHES, needed)
     written = [
@@ -116,7 +117,7 @@ def panels(
 def legend_below(figure: Any, handles: Sequence[Any]) -> None:
     """A legend below all panels, in as many columns as there is room for; of those with one name, one is in it."""
     named = {handle.get_label(): handle for handle in handles}
-    inches = [SIGN_INCHES + LETTER_INCHES * letters(name) for name in named]
+    inches = [SIGN_INCHES + LETTER_INCHES * len(name) for name in named]
     widths = [sum(map(max, np.array_split(inches, columns))) for columns in range(1, len(named) + 1)]
     columns = max(1, sum(width <= figure.get_figwidth() for width in widths))
     figure.legend(handles=list(named.values()), loc="outside lower center", ncols=columns, frameon=False)
@@ -151,18 +152,13 @@ def readable(numbers: Sequence[float]) -> list[float]:
     return shown
 
 
-def letters(text: str) -> int:
-    """Of its longest line."""
-    return max(map(len, text.split("\n")))
-
-
 def label(name: object) -> str:
-    """A model, schedule or fusion, as a picture has it; what is in a file, on two lines.
+    """A model, schedule or fusion, as a picture has it.
 
     >>> label("synthetic:resnet50"), label("cut:4MB"), label("folder/mine.py:Mine")
-    ('resnet50', 'cut:4MB', 'mine.py:\\nMine')
+    ('resnet50', 'cut:4MB', 'mine.py:Mine')
     """
-    return PurePath(str(name).removeprefix("synthetic:")).name.replace(".py:", ".py:\n")
+    return PurePath(str(name).removeprefix("synthetic:")).name
 
 
 def short_ms(seconds: float) -> str:

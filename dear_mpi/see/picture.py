@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.program.program import Program, Receive
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import legend_below, panels, write_figure
+from dear_mpi.see.figure import legend_below, panels
 from dear_mpi.see.replayed import Replayed, holders
 
 PANEL_INCHES = 2.6
@@ -17,23 +16,15 @@ SHADES, DARKEST = "Greens", 1.4  # arrows are seen on cells with all contributio
 ADDED, COPIED, FRAME, WRONG = "tab:orange", "tab:blue", "black", "red"
 
 
-def draw_steps(name: str, replayed: Replayed, path: Path) -> None:
-    """Draw the programs of all ranks: what each rank holds after each step, up to a fault, which is red.
-
-    Args:
-        name: the algorithm's, for the title.
-        path: the file; its ending decides the format.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
+def draw_steps(name: str, replayed: Replayed) -> Any:
+    """A figure of what each rank holds after each step of an algorithm of this name, up to a fault, which is red."""
     written, fault = replayed.programs, replayed.fault
     states = len(replayed.rows[0])
     count = 1 + states + (replayed.broken is not None)
     title = f"{name} {written[0].collective} on {plural(len(written), 'rank')}"
     figure, (shape_panel, *steps) = panels(
         count,
-        columns=min(count, max(4, round(math.sqrt(2 * count)))),  # about as wide as a slide
+        columns=max(4, round(math.sqrt(2 * count))),  # about as wide as a slide
         inches=(PANEL_INCHES, PANEL_INCHES),
         below=LEGEND_INCHES,
         title=title if fault is None else f"{title}\n{fault}",
@@ -47,7 +38,7 @@ def draw_steps(name: str, replayed: Replayed, path: Path) -> None:
             text.set_color(WRONG)
     legend_below(figure, signs(len(written)))
     leave_out_what_does_not_fit(figure, steps)
-    write_figure("--picture", path, figure)
+    return figure
 
 
 def mark(axes: Any, rank: int | None, chunk: int | None) -> None:

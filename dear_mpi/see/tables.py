@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -167,12 +166,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def draw_comparison(rows: Sequence[Row], *, flag: str, path: Path) -> None:
-    """Draw the rows, as those of a simulation, by ``draw_sweep``.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
+def draw_comparison(rows: Sequence[Row]) -> Any:
+    """A figure of the rows, as ``draw_sweep`` draws those of a simulation."""
     first = rows[0]
     where = f"{first['device']}, {format_hosts(first['hosts'])}, over {first['transport']}"
     heading = f"Measured, with {algorithm(first)} on {where}\nmedians"
@@ -180,7 +175,7 @@ def draw_comparison(rows: Sequence[Row], *, flag: str, path: Path) -> None:
         row | {"iteration_s": row["median_s"], "speedup_vs_wfbp": row["speedup"], "fusion": row["asked_fusion"]}
         for row in rows
     ]
-    draw_sweep(drawn, heading, flag=flag, path=path, over=first["schedule"])
+    return draw_sweep(drawn, heading, over=first["schedule"])
 
 
 def buckets(fusion: str, counts: Collection[int]) -> str:

@@ -6,13 +6,12 @@ Trials have the numbers of their order; predictions, of which there are many, ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dear_mpi.reporting.units import parse_bytes
-from dear_mpi.see.figure import BELOW_INCHES, legend_below, panels, scale_by_powers, write_figure
+from dear_mpi.see.figure import BELOW_INCHES, legend_below, panels, scale_by_powers
 
 PANEL_INCHES = 4.2, 2.9
 TITLE = "Time of an iteration by the size of buckets"
@@ -25,16 +24,8 @@ Trials = Sequence[tuple[str, float]]
 """Fusion and seconds of each, in their order."""
 
 
-def draw_report(report: Mapping[str, Any], *, flag: str, path: Path) -> None:
-    """Draw the tuned fusion of a report of ``dear-mpi train``.
-
-    Args:
-        flag: how the user named the file.
-        path: the file; its ending decides the format.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
+def draw_report(report: Mapping[str, Any]) -> Any:
+    """A figure of the tuned fusion of a report of ``dear-mpi train``."""
     predicted = report["tuner"] == "auto"
     trials = [(tried["fusion"], tried["seconds"]) for tried in report["tuned"]]
     statistic = "PREDICTED" if predicted else "each trial: the median of a few iterations, of the slowest rank"
@@ -46,7 +37,7 @@ def draw_report(report: Mapping[str, Any], *, flag: str, path: Path) -> None:
     if not predicted:
         draw_order(axes[1], trials)
     legend_below(figure, [handle for panel in axes for handle in panel.get_legend_handles_labels()[0]])
-    write_figure(flag, path, figure)
+    return figure
 
 
 def draw_sizes(axes: Any, trials: Trials, name: str, *, taken: str | None = None, predicted: bool = False) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import BELOW_INCHES, LETTER_INCHES, WIDEST, label, letters, panels, short_ms
+from dear_mpi.see.figure import BELOW_INCHES, LETTER_INCHES, WIDEST, label, panels, short_ms
 from dear_mpi.see.sweep.sweep import Sweep
 from dear_mpi.training.schedules import BASELINE
 
@@ -40,7 +40,6 @@ def draw_times(sweep: Sweep, heading: str) -> Any:
 
     figure, axes = panels(
         len(sweep.models),
-        columns=min(len(sweep.models), WIDEST),
         inches=inches_of(sweep.fusions, sweep.schedules),
         title=f"Time of an iteration by fusion and schedule, {plural(sweep.ranks[0], 'rank')}",
         notes=f"{heading}\n{ABOUT_TIMES}",
@@ -64,7 +63,7 @@ def draw_speedups(sweep: Sweep, heading: str) -> Any:
     cases = [{"model": model, "schedule": schedule} for model in sweep.models for schedule in schedules]
     figure, axes = panels(
         len(cases),
-        columns=min(len(cases), WIDEST) if len(schedules) == 1 else len(schedules),
+        columns=WIDEST if len(schedules) == 1 else len(schedules),
         inches=inches_of(sweep.ranks, sweep.fusions),
         below=BELOW_INCHES,
         title=f"Speed-up over {BASELINE} by ranks and fusion",
@@ -125,7 +124,7 @@ def draw_cells(
 def inches_of(lines: Sequence[object], columns: Sequence[object]) -> tuple[float, float]:
     """Width and height of a panel that can be read, with names around and a title above."""
     (wide, high), (beside, above) = CELL_INCHES, AROUND_INCHES
-    longest, widest = (LETTER_INCHES * max(letters(label(name)) for name in names) for names in (lines, columns))
+    longest, widest = (LETTER_INCHES * max(len(label(name)) for name in names) for names in (lines, columns))
     return beside + longest + len(columns) * max(wide, widest + 0.1), above + len(lines) * high
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from dear_mpi.see.figure import BELOW_INCHES, WIDEST, label, legend_below, panels, scale_by_powers
+from dear_mpi.see.figure import BELOW_INCHES, label, legend_below, panels, scale_by_powers
 from dear_mpi.see.sweep.sweep import Sweep
 
 PANEL_INCHES = 3.6, 3.0
@@ -27,7 +27,6 @@ def draw_curves(sweep: Sweep, heading: str) -> Any:
     fused = f", fusion {label(sweep.fusions[0])}" * (len(sweep.fusions) == 1)  # several have their names in the legend
     figure, axes = panels(
         len(sweep.models),
-        columns=min(len(sweep.models), WIDEST),
         inches=PANEL_INCHES,
         below=BELOW_INCHES,
         title=f"Time of an iteration by the number of ranks{fused}",

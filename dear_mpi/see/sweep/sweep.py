@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,31 +13,16 @@ from dear_mpi.training.schedules import BASELINE
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
 class Sweep:
     """Rows with the keys of ``dear-mpi simulate --json``, one for each model, number of ranks, schedule and fusion.
 
     ``over`` is the schedule that speed-ups are over.
     """
 
-    rows: Sequence[Row]
-    over: str = BASELINE
-
-    @property
-    def models(self) -> list[str]:
-        return self.values("model")
-
-    @property
-    def ranks(self) -> list[int]:
-        return self.values("ranks")
-
-    @property
-    def schedules(self) -> list[str]:
-        return self.values("schedule")
-
-    @property
-    def fusions(self) -> list[str]:
-        return self.values("fusion")
+    def __init__(self, rows: Sequence[Row], over: str = BASELINE) -> None:
+        self.rows, self.over = rows, over
+        self.models, self.ranks = self.values("model"), self.values("ranks")
+        self.schedules, self.fusions = self.values("schedule"), self.values("fusion")
 
     def values(self, key: str) -> list[Any]:
         """The different values of a key: numbers of ranks ascending, names in the order of the rows."""

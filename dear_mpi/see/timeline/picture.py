@@ -78,25 +78,17 @@ def headings(timeline: Timeline) -> Iterator[str]:
     Before it, of a few predicted schedules, which is the fastest: single iterations of live ones cannot tell.
     """
     runs, sizes = timeline.runs, {run.size for run in timeline.runs}
-    words = [", ".join(map(on_one_line, different(timeline.facts.get("model", []))))]
-    words += ["under", on_one_line(runs[0].name)] * (len(runs) == 1)
+    words = [", ".join(map(label, different(timeline.facts.get("model", []))))]
+    words += ["under", label(runs[0].name)] * (len(runs) == 1)
     words += ["on", plural(max(sizes), "rank")] * (len(sizes) == 1)
     what = " ".join(filter(None, words))
     if timeline.live or not 2 <= len(runs) <= MOST_IN_TITLE:
         yield f"{'Live' if timeline.live else 'Predicted'}: {what}"
         return
-    taken = sorted((last_iteration(run)[0], on_one_line(run.name)) for run in runs)
+    taken = sorted((last_iteration(run)[0], label(run.name)) for run in runs)
     (first_s, first), *others = [(short_ms(taken_s), name) for taken_s, name in taken]
     yield ", ".join([f"An iteration takes {first_s} ms under {first}", *(f"{ms} under {name}" for ms, name in others)])
     yield what
-
-
-def on_one_line(name: object) -> str:
-    """
-    >>> on_one_line("folder/mine.py:Mine")
-    'mine.py:Mine'
-    """
-    return label(name).replace("\n", "")
 
 
 def different(fact: Any) -> list[Any]:
@@ -145,7 +137,7 @@ def draw_run(axes: Any, run: Run, few: int, seconds: float) -> None:
     axes.set(xlim=(0, seconds * 1e3), ylim=(rows[-1] + 0.5 + GAP / 2, -0.5 - GAP / 2))
     taken, exposed = map(short_ms, last_iteration(run))
     told = f"the last iteration takes {taken} ms, of which {exposed} are exposed"
-    axes.set(title=f"{on_one_line(run.name)}: {told}", xlabel="ms")
+    axes.set(title=f"{label(run.name)}: {told}", xlabel="ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
