@@ -75,8 +75,8 @@ def explain_algorithm(
     if replayed.fault is not None:
         raise replayed.fault
     if COLLECTIVES[collective].reduces:
-        order = "in the order of the ranks" if keeps_rank_order(written) else "in another order than that of the ranks"
-        show(screen, f"Contributions are combined {order}.")
+        are = "are" if keeps_rank_order(written) else "are not"
+        show(screen, f"Contributions {are} combined in the order of the ranks.")
     if check:
         with bar(None, size, "proving") as advance:
             prove(name, collective, layout, advance)

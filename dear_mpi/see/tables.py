@@ -16,7 +16,7 @@ from dear_mpi.see.sweep.draw import draw_sweep
 from dear_mpi.training.runs.compare import compared
 
 Row = dict[str, Any]
-MEDIANS = "those of the iteration of median length, on its slowest rank"
+MEDIANS = "of the iteration of median length, on its slowest rank"
 ABOUT_TIMES = (
     "exposed: waiting for communication; rest: updates, the loss, packing; hidden: of what could be; "
     "predicted: by the virtual fabric, from this compute and what collectives cost alone; bound: least time possible"
@@ -31,7 +31,7 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     """What a training run ended with."""
     data = f" on {report['data']}" if report["data"] else ""
     where = f"{report['device']}, {format_hosts(report['hosts'])}, over {report['transport']}"
-    table = Table(title=f"{report['model']}{data}, {where}", caption=f"times: {MEDIANS}", show_header=False)
+    table = Table(title=f"{report['model']}{data}, {where}", caption=f"times {MEDIANS}", show_header=False)
     counted = report["iteration_s"][report["uncounted"] :] or report["iteration_s"]
     accuracy, steady_s = report["accuracy"], median(counted).value
     fused = buckets(report["fusion"], [report["buckets"]])
@@ -71,7 +71,7 @@ def fusion_table(rows: Sequence[Row]) -> Table:
     fused = buckets(first["asked_fusion"], [row["buckets"] for row in rows])
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
     title += f"\n{algorithm(first)}{route(first)} over {first['transport']}"
-    caption = f"ms: {MEDIANS}; {ABOUT_TIMES}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
+    caption = f"ms {MEDIANS}; {ABOUT_TIMES}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
     return table_of(rows, Table(title=title, caption=caption, show_edge=False), OF_FUSION)
 
 
@@ -167,7 +167,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def draw_comparison(rows: Sequence[Row]) -> Any:
-    """A figure of the rows, as ``draw_sweep`` draws those of a simulation."""
+    """A figure of the rows, drawn as rows of a simulation are."""
     first = rows[0]
     where = f"{first['device']}, {format_hosts(first['hosts'])}, over {first['transport']}"
     heading = f"Measured, with {algorithm(first)} on {where}\nmedians"
