@@ -1,7 +1,6 @@
 """The command ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +13,8 @@ from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.comparison import as_sweep, heading, show_comparison
-from dear_mpi.see.figure import check_ending, check_figure
-from dear_mpi.see.sweep.draw import draw_sweep
+from dear_mpi.see.figure import check_ending, check_figure, write_figure
+from dear_mpi.see.tables import draw_comparison, show_comparison
 from dear_mpi.training.runs.compare import compare as run_comparison
 from dear_mpi.training.runs.compare import turns
 from dear_mpi.training.runs.config import Config
@@ -78,7 +76,5 @@ def compare_and_show(
         rows = run_comparison(config, world, schedules, progress, fusions=fusions, timeline=show)
     show_comparison(world, rows)
     if plot is not None:
-        drawn, shared = as_sweep(rows), heading(rows)
-        draw = partial(draw_sweep, drawn, shared, flag="--plot", path=plot, over=schedules[0])
-        by_rank_0(world.transport, "--plot", draw)
+        by_rank_0(world.transport, "--plot", lambda: write_figure("--plot", plot, draw_comparison(rows)))
     return rows

@@ -26,7 +26,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.files import check_writable, set_aside
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.reporting.units import check_seconds, parse_rate, whole_number
-from dear_mpi.see.figure import check_figure
+from dear_mpi.see.figure import check_figure, write_figure
 from dear_mpi.see.sweep.draw import draw_sweep
 from dear_mpi.see.timeline.write import check_timeline, write_timeline
 from dear_mpi.simulate.contention import parse_stall
@@ -169,7 +169,7 @@ def simulate(
             write_json(rows, json_file)
         show_simulation(found, what_helps(found))
         if plot is not None:
-            draw_sweep(drawn(rows, settings), heading(found), flag="--plot", path=plot)
+            write_figure("--plot", plot, draw_sweep(drawn(rows, settings), heading(found)))
         if files:
             write_timeline(FLAG, files, timeline_of(found))
 

@@ -13,7 +13,7 @@ from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.figure import check_ending, check_figure
+from dear_mpi.see.figure import check_ending, check_figure, write_figure
 from dear_mpi.see.tables import show_training
 from dear_mpi.see.trials import draw_report
 from dear_mpi.training.runs.config import Config
@@ -100,5 +100,5 @@ def train_and_show(
         )
     show_training(world, report)
     if plot is not None:
-        by_rank_0(world.transport, "--plot", lambda: draw_report(report, flag="--plot", path=plot))
+        by_rank_0(world.transport, "--plot", lambda: write_figure("--plot", plot, draw_report(report)))
     return report

@@ -2,7 +2,7 @@
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -10,24 +10,27 @@ from rich.console import Console
 
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, runner_of
-from dear_mpi.collectives.lowering import phases
+from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
-from dear_mpi.reporting.units import plural
-from dear_mpi.see.fault import Replayed
-from dear_mpi.see.figure import check_figure
+from dear_mpi.reporting.units import format_numbers, plural
+from dear_mpi.see.figure import check_figure, write_figure
 from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
-from dear_mpi.see.steps import phase_lines, step_lines
+from dear_mpi.see.replayed import Replayed, holders
 
 MOST_RANKS_IN_TABLES = 16
 MOST_COLUMNS = 100
+LISTED = "Each cell names the ranks whose contributions the chunk holds on that rank (0-2: of ranks 0, 1 and 2)"
+COUNTED = "Each cell counts the ranks whose contributions the chunk holds on that rank"
+SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds it to its own"
 
 
 def explain_algorithm(
@@ -53,7 +56,7 @@ def explain_algorithm(
         lookup("algorithm", name, ALGORITHMS)  # which have programs, and no others
     written, screen = programs(name, collective, size, hosts=layout), console()
     width = min(screen.width, MOST_COLUMNS)
-    subject = phases if runner == "shared" else inspect.getmodule(find_algorithm(name, collective))
+    subject = inspect.getmodule(phases if runner == "shared" else find_algorithm(name, collective))
     show(screen, *lesson_lines(inspect.getdoc(subject) or "", width), markup=False)
     on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
@@ -62,17 +65,18 @@ def explain_algorithm(
         for line in phase_lines(collective, size):
             show(screen, *textwrap.wrap(line, width, subsequent_indent="      ") or [""])
     else:
-        show_messages(screen, replayed, width)
+        too_many = f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)"
+        show(screen, *(step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]), "")
         if replayed.fault is None:
             show(screen, *textwrap.wrap(traffic(written, layout), width))
     if picture is not None:
-        draw_steps(name, replayed, picture)
+        write_figure("--picture", picture, draw_steps(name, replayed))
         show(screen, f"Drawn into {picture}", markup=False)
     if replayed.fault is not None:
         raise replayed.fault
     if COLLECTIVES[collective].reduces:
-        order = "in the order of the ranks" if keeps_rank_order(written) else "in another order than that of the ranks"
-        show(screen, f"Contributions are combined {order}.")
+        are = "are" if keeps_rank_order(written) else "are not"
+        show(screen, f"Contributions {are} combined in the order of the ranks.")
     if check:
         with bar(None, size, "proving") as advance:
             prove(name, collective, layout, advance)
@@ -88,24 +92,99 @@ def show(screen: Console, *lines: str, markup: bool = True) -> None:
 def lesson_lines(text: str, width: int) -> Iterator[str]:
     """A docstring on a screen: paragraphs filled anew, pictures and tables moved to the left as a whole."""
     paragraphs = groupby(text.split("\n\n"), lambda paragraph: paragraph.startswith(" "))
-    for drawn, parts in paragraphs:
+    for drawn, group in paragraphs:
         if drawn:
-            for line in textwrap.indent(textwrap.dedent("\n\n".join(parts)), "  ").splitlines():
+            for line in textwrap.indent(textwrap.dedent("\n\n".join(group)), "  ").splitlines():
                 hang = min(line.rfind("  ") + 2, width // 2)  # below the last column of a table
                 yield from textwrap.wrap(line, width, subsequent_indent=" " * hang) or [""]
             yield ""
         else:
-            for part in parts:
-                yield from (*textwrap.wrap(part, width), "")
+            for paragraph in group:
+                yield from (*textwrap.wrap(paragraph, width), "")
 
 
-def show_messages(screen: Console, replayed: Replayed, width: int) -> None:
-    """The tables, up to the step that breaks the algorithm."""
-    if len(replayed.rows) > MOST_RANKS_IN_TABLES:
-        show(screen, f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)")
-    else:
-        show(screen, *step_lines(replayed, width))
-    show(screen, "")
+def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
+    """The legend, then a table at first and after each step, with the markup of rich; what is wrong is red."""
+    written, chunks = replayed.programs, range(len(replayed.complete))
+    room = width - len(rank_head(written[0]))
+    naming = {mask: holders(mask) for history in replayed.rows for row in history for mask in row}
+    named = all(len(text) + 3 <= room // len(chunks) for text in naming.values())  # with the mark and a gap of 2
+    if not named:
+        naming = {mask: str(mask.bit_count()) for mask in naming}
+    naming[0] = "-"
+    own = written[0].parts
+    owned = "Chunk c belongs to rank c" if own == 1 else f"The first {own} chunks belong to rank 0, and so on"
+    legend = f"{LISTED if named else COUNTED}; *: complete; -: nothing useful. {owned}. {SENT}."
+    yield from textwrap.wrap(legend, width)
+    cell = max(max(map(len, naming.values())) + 1, len(str(chunks[-1]))) + 1
+    fitting = max(1, room // cell)
+    for number in range(len(replayed.rows[0])):
+        yield f"\n[bold]after step {number - 1}[/]" if number else "\n[bold]at first[/]"
+        for at in range(0, len(chunks), fitting):
+            yield from table_lines(replayed, number, chunks[at : at + fitting], naming, cell)
+        if number < len(written[0].steps):
+            red = "[bold red]{}[/]" if number == replayed.broken else "{}"
+            lines = textwrap.wrap(f"step {number} sends {sends(written, number)}", width, subsequent_indent="  ")
+            yield from map(red.format, lines)
+
+
+def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:
+    """What ranks hold of some chunks after ``number`` steps, in cells of this width; green where that is all."""
+    fault = replayed.fault if number == len(replayed.rows[0]) - 1 else None
+    yield (
+        "chunk".ljust(len(rank_head(replayed.programs[0]))) + "".join(f"{chunk:>{cell - 1}} " for chunk in chunks)[:-1]
+    )
+    for program, history in zip(replayed.programs, replayed.rows, strict=True):
+        line = rank_head(program)
+        for chunk in chunks:
+            mask = history[number][chunk]
+            complete = mask == replayed.complete[chunk]
+            wrong = fault is not None and (fault.rank, fault.chunk) == (program.rank, chunk)
+            style = "bold red" if wrong else "bold green" if complete else ""
+            text = f"{naming[mask] + ('*' if complete else ' '):>{cell}}"
+            line += f"[{style}]{text}[/]" if style else text
+        yield line.rstrip()
+
+
+def rank_head(program: Program) -> str:
+    return f"rank {program.rank:>{len(str(program.size - 1))}} "
+
+
+def sends(written: Sequence[Program], number: int) -> str:
+    """All sends of a step, of all ranks.
+
+    >>> sends(programs("ring", "all_reduce", 3), 0)
+    '0→1:+2 1→2:+0 2→0:+1'
+    """
+    arrows = []
+    for program in written:
+        for send in program.steps[number].sends:
+            receives = written[send.peer].steps[number].receives
+            added = any(to.combine and (to.peer, to.chunks) == (program.rank, send.chunks) for to in receives)
+            arrows.append(f"{program.rank}→{send.peer}:{'+' * added}{format_numbers(send.chunks)}")
+    return " ".join(arrows)
+
+
+def phase_lines(collective: str, size: int) -> Iterator[str]:
+    """What one rank does in the memory of all, between barriers, with buffers of one element per rank."""
+    rank, partition = min(1, size - 1), Partition.of(size, size)
+    for mailboxes, where in ((False, "Ranks that reach each other's buffers:"), (True, "Ranks that have mailboxes:")):
+        yield ""
+        yield f"[bold]{where}[/]"
+        done = phases(collective, Share(partition, rank, block=1), mailboxes=mailboxes)
+        for number, moves in enumerate(done):
+            for move in moves:
+                chunks = f"chunk{'s' * (len(move.elements) > 1)} {format_numbers(move.elements)}"
+                yield f"  {memory(move.target)} = {' + '.join(map(memory, move.sources))}, {chunks}"
+            if number < len(done) - 1:
+                yield "  barrier"
+    yield ""
+    yield f"Moves of rank {rank}; the others do the same with their own chunks. Nothing is sent."
+
+
+def memory(operand: Operand) -> str:
+    kind, rank = operand
+    return f"{kind} of rank {rank}"
 
 
 def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:

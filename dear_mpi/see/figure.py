@@ -1,12 +1,39 @@
-"""What all pictures share: they are tried before the work, and written as a whole or not at all."""
+"""What pictures share: a file that is tried before the work and written as a whole; title, panels, legend, words."""
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dear_mpi.reporting.files import check_writable, replacing
 
 DOTS_PER_INCH = 150  # of a PNG
-FORMATS = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
+FORMATS = (".png", ".svg", ".pdf")  # matplotlib has others, in some of which colours are lost
+WIDEST = 3  # panels side by side
+BELOW_INCHES = 0.45  # for a legend or a scale
+LEAST_INCHES = 8.0  # for the title
+STRETCH = 1.6  # how much wider than it has to be a panel becomes under a wide title
+MARGIN_INCHES = 0.1
+SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there and at an axis
+APART = 0.1  # of an axis: numbers that are closer would run into each other
+INCH = 72  # points
+LINE = 1.35  # from a line of text to the next one, in heights of a letter
+
+
+class Font(NamedTuple):
+    """Letters: their height in points, their weight, and their width as a share of the height, rather too wide."""
+
+    points: float
+    weight: str
+    width: float
+
+
+TITLE, NOTES = Font(14, "bold", 0.68), Font(9, "normal", 0.58)
 
 
 def check_figure(flag: str, path: Path) -> None:
@@ -47,3 +74,100 @@ def write_figure(flag: str, path: Path, figure: Any) -> None:
     undated = {"metadata": {"Date": None}} if kind == "svg" else {}
     with replacing(flag, path) as file, matplotlib.rc_context({"svg.hashsalt": "dear-mpi"}):
         figure.savefig(file, dpi=DOTS_PER_INCH, format=kind, **undated)
+
+
+def panels(
+    count: int, *, columns: int = WIDEST, inches: tuple[float, float], below: float = 0.0, title: str, notes: str = ""
+) -> tuple[Any, list[Any]]:
+    """A figure, and its panels line by line.
+
+    Args:
+        columns: panels side by side, at most.
+        inches: width and height that a panel needs, with its ticks.
+        below: inches for a legend or a scale under all panels.
+        title, notes: stand above all panels; long lines are wrapped.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(count, columns)
+    lines, needed = -(-count // columns), inches[0] * columns
+    width = max(LEAST_INCHES, needed)
+    written = [
+        (line, font)
+        for font, text in ((TITLE, title), (NOTES, notes))
+        for paragraph in text.splitlines()
+        for line in textwrap.wrap(paragraph, int(width * INCH / (font.width * font.points)))
+    ]
+    above = MARGIN_INCHES + sum(LINE * font.points for _, font in written) / INCH
+    height = above + inches[1] * lines + below
+    figure = Figure(figsize=(width, height), layout="constrained")
+    top = height - MARGIN_INCHES
+    for line, font in written:
+        figure.text(0.5, top / height, line, fontsize=font.points, weight=font.weight, ha="center", va="top")
+        top -= LINE * font.points / INCH
+    share = min(1.0, STRETCH * needed / width)
+    space = {"rect": ((1 - share) / 2, 0, share, 1 - above / height), "w_pad": 0.08, "h_pad": 0.08}
+    figure.get_layout_engine().set(**space)  # type: ignore[union-attr]
+    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for empty in axes[count:]:
+        empty.axis("off")
+    return figure, axes[:count]
+
+
+def legend_below(figure: Any, handles: Sequence[Any]) -> None:
+    """A legend below all panels, in as many columns as there is room for; of those with one name, one is in it."""
+    named = {handle.get_label(): handle for handle in handles}
+    inches = [SIGN_INCHES + LETTER_INCHES * len(name) for name in named]
+    widths = [sum(map(max, np.array_split(inches, columns))) for columns in range(1, len(named) + 1)]
+    columns = max(1, sum(width <= figure.get_figwidth() for width in widths))
+    figure.legend(handles=list(named.values()), loc="outside lower center", ncols=columns, frameon=False)
+
+
+def upright(label: str) -> Any:
+    """The sign of a black vertical line, for a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color="black", marker="|", linestyle="none", markersize=12, markeredgewidth=1.5, label=label)
+
+
+def scale_by_powers(axes: Any, numbers: Sequence[float], text: Callable[[float], str] = str) -> None:
+    """Let the horizontal axis go by powers of 2, with these ascending numbers at it."""
+    axes.set_xscale("log", base=2)
+    shown = readable(numbers)
+    axes.set_xticks(shown, list(map(text, shown)))
+    axes.minorticks_off()
+
+
+def readable(numbers: Sequence[float]) -> list[float]:
+    """The numbers that an axis names: all but those too close to the one before, on a scale of powers of 2.
+
+    >>> readable([4, 8, 16]), readable([2, 60, 64])
+    ([4, 8, 16], [2, 60])
+    """
+    least = APART * math.log2(numbers[-1] / numbers[0])
+    shown = [numbers[0]]
+    for number in numbers[1:]:
+        if math.log2(number / shown[-1]) >= least:
+            shown.append(number)
+    return shown
+
+
+def label(name: object) -> str:
+    """A model, schedule or fusion, as a picture has it.
+
+    >>> label("synthetic:resnet50"), label("cut:4MB"), label("folder/mine.py:Mine")
+    ('resnet50', 'cut:4MB', 'mine.py:Mine')
+    """
+    return PurePath(str(name).removeprefix("synthetic:")).name
+
+
+def short_ms(seconds: float) -> str:
+    """Milliseconds without their unit, short enough for a cell.
+
+    >>> short_ms(1.2345), short_ms(0.31234), short_ms(4.2e-5), short_ms(0)
+    ('1234', '312.3', '0.042', '0')
+    """
+    in_ms = seconds * 1e3
+    if in_ms < 1:
+        return f"{in_ms:.2g}"
+    return f"{in_ms:.1f}" if in_ms < 1000 else f"{in_ms:.0f}"

@@ -2,81 +2,66 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.program.program import Program, Receive
-from dear_mpi.collectives.program.replay import members
-from dear_mpi.collectives.program.verify import promised
-from dear_mpi.reporting.units import format_numbers, plural
-from dear_mpi.see.fault import Replayed
-from dear_mpi.see.figure import write_figure
-from dear_mpi.see.sweep.panels import TITLE
+from dear_mpi.reporting.units import plural
+from dear_mpi.see.figure import legend_below, panels
+from dear_mpi.see.replayed import Replayed, holders
 
 PANEL_INCHES = 2.6
+LEGEND_INCHES = 0.65
 MOST_RANKS_WITH_TEXT = 8  # in a cell of a panel
 SHADES, DARKEST = "Greens", 1.4  # arrows are seen on cells with all contributions: these are 1
 ADDED, COPIED, FRAME, WRONG = "tab:orange", "tab:blue", "black", "red"
 
 
-def draw_steps(name: str, replayed: Replayed, path: Path) -> None:
-    """Draw the programs of all ranks: what each rank holds after each step, up to a fault, which is red.
-
-    Args:
-        name: the algorithm's, for the title.
-        path: the file; its ending decides the format.
-
-    Raises:
-        ValueError: the file cannot be written.
-    """
-    from matplotlib.figure import Figure
-
+def draw_steps(name: str, replayed: Replayed) -> Any:
+    """A figure of what each rank holds after each step of an algorithm of this name, up to a fault, which is red."""
     written, fault = replayed.programs, replayed.fault
-    size, states = len(written), len(replayed.rows[0])
+    states = len(replayed.rows[0])
     count = 1 + states + (replayed.broken is not None)
-    columns = min(count, max(4, round(math.sqrt(2 * count))))  # about as wide as a slide
-    lines = -(-count // columns)
-    figure = Figure(figsize=(PANEL_INCHES * columns, PANEL_INCHES * lines + 1), layout="constrained")
-    shape_panel, *panels = figure.subplots(lines, columns, squeeze=False).flat
+    title = f"{name} {written[0].collective} on {plural(len(written), 'rank')}"
+    figure, (shape_panel, *steps) = panels(
+        count,
+        columns=max(4, round(math.sqrt(2 * count))),  # about as wide as a slide
+        inches=(PANEL_INCHES, PANEL_INCHES),
+        below=LEGEND_INCHES,
+        title=title if fault is None else f"{title}\n{fault}",
+    )
     draw_shape(shape_panel, written)
-    for number, axes in enumerate(panels):
-        if number < count - 1:
-            draw_panel(axes, replayed, min(number, states - 1), number - 1)
-        else:
-            axes.axis("off")
-    title = [f"{name} {written[0].collective} on {plural(size, 'rank')}"]
+    for number, axes in enumerate(steps):
+        draw_panel(axes, replayed, min(number, states - 1), number - 1)
     if fault is not None:
-        mark(panels[count - 2], fault.rank, fault.chunk)
-        title += TITLE.wrapped(str(fault), figure.get_figwidth())
-    color = WRONG if fault else FRAME
-    figure.suptitle("\n".join(title), fontsize=TITLE.points, weight=TITLE.weight, color=color)
-    figure.legend(handles=legend(size), loc="outside lower center", ncols=3, frameon=False)
-    leave_out_what_does_not_fit(figure, panels[: count - 1])
-    write_figure("--picture", path, figure)
+        mark(steps[-1], fault.rank, fault.chunk)
+        for text in (*figure.texts, steps[-1].title):
+            text.set_color(WRONG)
+    legend_below(figure, signs(len(written)))
+    leave_out_what_does_not_fit(figure, steps)
+    return figure
 
 
 def mark(axes: Any, rank: int | None, chunk: int | None) -> None:
     """A red frame around the cell that is wrong; around the rank's row, if it is no single one."""
     from matplotlib.patches import Rectangle
 
-    axes.title.set_color(WRONG)
     if rank is not None:
         left, right = axes.get_xlim() if chunk is None else (chunk - 0.5, chunk + 0.5)
-        axes.add_patch(
-            Rectangle((left, rank - 0.5), right - left, 1, facecolor="none", edgecolor=WRONG, lw=3, zorder=5)
-        )
+        corner, width = (left, rank - 0.5), right - left
+        axes.add_patch(Rectangle(corner, width, 1, facecolor="none", edgecolor=WRONG, linewidth=3, zorder=5))
 
 
-def leave_out_what_does_not_fit(figure: Any, panels: Sequence[Any]) -> None:
-    """Hide the texts that are wider than their cells, whose size is known when panels have their places."""
+def leave_out_what_does_not_fit(figure: Any, steps: Sequence[Any]) -> None:
+    """Hide the texts that are wider than their cells, whose size is known when the figure is laid out."""
     figure.draw_without_rendering()
-    for axes in panels:
+    for axes in steps:
         (left, _), (right, _) = axes.transData.transform([(0, 0), (1, 0)])
         for text in axes.texts:
             text.set_visible(text.get_window_extent().width < right - left)
 
 
-def legend(size: int) -> list[Any]:
+def signs(size: int) -> list[Any]:
+    """Those of the legend."""
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -96,20 +81,14 @@ def draw_shape(axes: Any, written: Sequence[Program]) -> None:
     """The ranks on a circle, and an arrow from each one to every rank that it sends to."""
     size = len(written)
     at = [(math.sin(2 * math.pi * rank / size), math.cos(2 * math.pi * rank / size)) for rank in range(size)]
-    edges = {(program.rank, send.peer) for program in written for step in program.steps for send in step.sends}
-    font = min(10, 80 / size)  # points
-    for rank, peer in edges:
-        style = {
-            "arrowstyle": "-|>",
-            "color": "gray",
-            "shrinkA": 13,
-            "shrinkB": 13,
-            "connectionstyle": "arc3,rad=-0.15",
-        }
+    style = {"arrowstyle": "-|>", "color": "gray", "shrinkA": 13, "shrinkB": 13, "connectionstyle": "arc3,rad=-0.15"}
+    for rank, peer in {
+        (program.rank, send.peer) for program in written for step in program.steps for send in step.sends
+    }:
         axes.annotate("", xy=at[peer], xytext=at[rank], arrowprops=style)
+    circle = {"boxstyle": "circle", "facecolor": "white", "edgecolor": "black"}
     for rank, (x, y) in enumerate(at):
-        circle = {"boxstyle": "circle", "facecolor": "white", "edgecolor": "black"}
-        axes.text(x, y, str(rank), ha="center", va="center", fontsize=font, bbox=circle)
+        axes.text(x, y, str(rank), ha="center", va="center", fontsize=min(10, 80 / size), bbox=circle)
     axes.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
     axes.axis("off")
     axes.set_title("who sends to whom", fontsize="medium")
@@ -120,30 +99,30 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
-    written, rows = replayed.programs, replayed.rows
-    size, chunks = len(written), range(written[0].chunks)
-    complete = promised(written[0].collective, size)
-    held = [[mask.bit_count() / size for mask in history[number]] for history in rows]
-    axes.imshow(held, cmap=SHADES, vmin=0, vmax=DARKEST, aspect="auto")
+    written, complete = replayed.programs, replayed.complete
+    held, size = [history[number] for history in replayed.rows], len(written)
+    axes.imshow(
+        [[mask.bit_count() / size for mask in row] for row in held], cmap=SHADES, vmin=0, vmax=DARKEST, aspect="auto"
+    )
     frames = []
-    for rank, history in enumerate(rows):
-        for chunk, mask in enumerate(history[number]):
+    for rank, row in enumerate(held):
+        for chunk, mask in enumerate(row):
             if size <= MOST_RANKS_WITH_TEXT and mask:
                 color = "white" if mask.bit_count() > 0.8 * size else "black"
-                text = format_numbers(members(mask)).replace(" ", "")
-                axes.text(chunk, rank, text, ha="center", va="center", color=color, fontsize="x-small")
-            if mask == complete[written[0].owner(chunk)]:
+                axes.text(chunk, rank, holders(mask), ha="center", va="center", color=color, fontsize="x-small")
+            if mask == complete[chunk]:
                 frames.append(Rectangle((chunk - 0.46, rank - 0.46), 0.92, 0.92))
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, lw=16 / (8 + size)))
-    axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(len(chunks)), yticks=ticks(size))
+    axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(len(complete)), yticks=ticks(size))
     steps = [(program.rank, program.steps[last]) for program in written if 0 <= last < len(program.steps)]
     arrivals = [(to, rank) for rank, step in steps for to in step.receives]
     if arrivals:
         draw_arrows(axes, arrivals)
     kinds = {to.combine for to, _ in arrivals}
-    does = {frozenset([True]): "added", frozenset([False]): "copied"}.get(frozenset(kinds), "added or copied")
-    color = {"added": ADDED, "copied": COPIED}.get(does, FRAME)
-    title = f"after step {last}: {does if kinds else 'nothing sent'}" if number else "at first"
+    does, color = "added or copied" if kinds else "nothing sent", FRAME
+    if len(kinds) == 1:
+        does, color = ("added", ADDED) if True in kinds else ("copied", COPIED)
+    title = f"after step {last}: {does}" if number else "at first"
     axes.set_title(f"step {last} fails" if last == replayed.broken else title, fontsize="medium", color=color)
 
 

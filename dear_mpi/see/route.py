@@ -8,7 +8,6 @@ from rich.table import Table
 
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.routes.find import find_route
-from dear_mpi.training.routes.legs import Leg
 from dear_mpi.training.routes.proof import SIZE, Proof, prove
 from dear_mpi.training.routes.route import Route
 
@@ -28,7 +27,12 @@ def explain_route(name: str) -> None:
         RouteError: it does not train; what it is has been shown.
     """
     route, screen = find_route(name), console()
-    screen.print(legs_of(route))
+    table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
+    for way, legs in (("out", route.out), ("back", route.back)):
+        for leg in legs:
+            period = f", every {leg.every} iterations" * (leg.every > 1)
+            table.add_row(way, f"{leg}{period}", leg.on, ", ".join(leg.reads), ", ".join(leg.writes))
+    screen.print(table)
     lines = [f"{way}: {what}" for way, what in STARTED.items()]
     try:
         found = prove(route)
@@ -36,21 +40,6 @@ def explain_route(name: str) -> None:
         lines += [f"- {line}" for line in told(route, found)]
     finally:
         screen.print("\n".join(lines), markup=False)
-
-
-def legs_of(route: Route) -> Table:
-    """A row for each leg."""
-    table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
-    for way, legs in (("out", route.out), ("back", route.back)):
-        for leg in legs:
-            thread, lines = leg.on, (", ".join(leg.reads), ", ".join(leg.writes))
-            table.add_row(way, with_period(leg), thread, *lines)
-    return table
-
-
-def with_period(leg: Leg) -> str:
-    """A leg, with how often it is done."""
-    return f"{leg}{f', every {leg.every} iterations' * (leg.every > 1)}"
 
 
 def told(route: Route, proof: Proof) -> Iterator[str]:

@@ -1,28 +1,43 @@
-"""The table of ``train``, and how tables name buckets and algorithms."""
+"""The tables of ``train`` and ``compare``: a run; schedules side by side, for each fusion, and each at its best."""
 
 from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import groupby
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import median
-from dear_mpi.reporting.terminal import console, milliseconds
+from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
+from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, milliseconds
 from dear_mpi.reporting.units import format_hosts, plural
+from dear_mpi.see.sweep.draw import draw_sweep
+from dear_mpi.training.runs.compare import compared
 
-MEDIANS = "those of the iteration of median length, on its slowest rank"
+Row = dict[str, Any]
+MEDIANS = "of the iteration of median length, on its slowest rank"
+ABOUT_TIMES = (
+    "exposed: waiting for communication; rest: updates, the loss, packing; hidden: of what could be; "
+    "predicted: by the virtual fabric, from this compute and what collectives cost alone; bound: least time possible"
+)
+CLEAR = ("faster", "slower")  # verdicts
+OF_FUSION = ("schedule", "iteration", "compute", "exposed", "rest", "hidden", "pre-\ndicted", "bound", "speed-up", "")
+OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")
+LEFT = ("schedule", "fusion", "")
 
 
 def show_training(world: World, report: dict[str, Any]) -> None:
     """What a training run ended with."""
     data = f" on {report['data']}" if report["data"] else ""
     where = f"{report['device']}, {format_hosts(report['hosts'])}, over {report['transport']}"
-    table = Table(title=f"{report['model']}{data}, {where}", caption=f"times: {MEDIANS}", show_header=False)
+    table = Table(title=f"{report['model']}{data}, {where}", caption=f"times {MEDIANS}", show_header=False)
     counted = report["iteration_s"][report["uncounted"] :] or report["iteration_s"]
     accuracy, steady_s = report["accuracy"], median(counted).value
+    fused = buckets(report["fusion"], [report["buckets"]])
     rest_s = round(steady_s - report["compute_s"] - report["exposed_comm_s"], 9) + 0.0  # never "-0.00"
     rows = {
-        "schedule": f"{report['schedule']}, {algorithm(report)}, {buckets(report)}" + route(report),
+        "schedule": f"{report['schedule']}, {algorithm(report)}, {fused}{route(report)}",
         "fusion found by": tuned(report),
         "iterations": f"{report['iterations']}" + (f", batch {report['batch']}" if report["data"] else ""),
         "loss, first and last": f"{report['loss'][0]:.4f}, {report['loss'][-1]:.4f}" if report["data"] else None,
@@ -40,14 +55,138 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     console(world).print(table)
 
 
-def buckets(report: dict[str, Any]) -> str:
-    """How many buckets there are, and why.
+def show_comparison(world: World, rows: Sequence[Row]) -> None:
+    """A table for each fusion, and one of the best of each schedule where there are several."""
+    screen = console(world)
+    groups = [list(group) for _, group in groupby(rows, lambda row: row["asked_fusion"])]
+    for group in groups:
+        screen.print(fusion_table(group), *notes(group), sep="\n", markup=False)
+    if len(groups) > 1:
+        screen.print(best_table(rows))
 
-    >>> buckets({"buckets": 4, "fusion": "none"}), buckets({"buckets": 1, "fusion": "25MB"})
-    ('4 buckets (one per layer)', '1 bucket (fusion 25MB)')
+
+def fusion_table(rows: Sequence[Row]) -> Table:
+    """Schedules with one fusion."""
+    first = rows[0]
+    fused = buckets(first["asked_fusion"], [row["buckets"] for row in rows])
+    title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
+    title += f"\n{algorithm(first)}{route(first)} over {first['transport']}"
+    caption = f"ms {MEDIANS}; {ABOUT_TIMES}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
+    return table_of(rows, Table(title=title, caption=caption, show_edge=False), OF_FUSION)
+
+
+def best_table(rows: Sequence[Row]) -> Table:
+    """Each schedule with the fusion that suits it best."""
+    names = list(dict.fromkeys(row["schedule"] for row in rows))
+    best = [min((row for row in rows if row["schedule"] == name), key=lambda row: row["median_s"]) for name in names]
+    best = [row | compared(row["iteration_s"], best[0]["iteration_s"]) for row in best]
+    caption = "the fastest of those above, by medians: chosen after they were seen, so a little too good"
+    caption += f"; speed-up: over {names[0]}; {PLUS_MINUS}"
+    return table_of(best, Table(title="Each schedule with its best fusion", caption=caption), OF_BEST)
+
+
+def table_of(rows: Sequence[Row], table: Table, heads: Sequence[str]) -> Table:
+    """The table, filled."""
+    table.box, table.padding = SIMPLE_HEAD, 0
+    for head in heads:
+        # The column of verdicts has no head. Of 80 columns they take 79: none is cut.
+        words = max(map(len, head.split("\n"))) if head else len("baseline")
+        table.add_column(head, justify="left" if head in LEFT else "right", min_width=words, no_wrap=head == "schedule")
+    for row in rows:
+        said = cells(row, digits_of(rows))
+        table.add_row(*(said[head] for head in heads))
+    return table
+
+
+def digits_of(rows: Sequence[Row]) -> int:
+    """After the point of milliseconds."""
+    return 0 if rows[0]["median_s"] >= 0.1 else 2
+
+
+def cells(row: Row, digits: int) -> dict[str, str]:
+    """What is said of a schedule, by head."""
+    asked, fusion, hidden = row["asked_fusion"], row["fusion"], row["hidden"]
+    times = {"compute": "compute_s", "exposed": "exposed_comm_s", "rest": "rest_s"}
+    times |= {"pre-\ndicted": "predicted_s", "bound": "bound_s"}
+    return {head: f"{row[key] * 1e3:.{digits}f}" for head, key in times.items()} | {
+        "schedule": row["schedule"],
+        "fusion": asked if asked == fusion else f"{asked}: {fusion:.20}",
+        "buckets": str(row["buckets"]),
+        "iteration": interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, digits),
+        "hidden": "-" if hidden is None else f"{hidden:.0%}",
+        "speed-up": gain(row),
+        "": row["verdict"],
+    }
+
+
+def gain(row: Row) -> str:
+    """A speed-up; no figure if the measurement is too noisy, and no interval for the baseline.
+
+    >>> gain({"verdict": "faster", "speedup": 1.25, "ci_low": 1.125, "ci_high": 1.375})
+    '1.250 ±0.125'
     """
-    why = "one per layer" if report["fusion"] == "none" else f"fusion {report['fusion']}"
-    return f"{plural(report['buckets'], 'bucket')} ({why})"
+    known = {"too noisy": "-", "baseline": "1.000"}
+    return known.get(row["verdict"]) or interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3)
+
+
+def waits(row: Row, digits: int) -> str:
+    """For which collectives the compute of a schedule has waited, where these are several.
+
+    >>> waits({"schedule": "dear", "exposed_s": {"reduce_scatter": 0.25, "all_gather": 0.1, "loss": 1e-6}}, 0)
+    'dear waits: reduce_scatter 250, all_gather 100'
+    """
+    found = {name: seconds for name, seconds in row["exposed_s"].items() if seconds >= 0.5e-3 / 10**digits}
+    said = ", ".join(f"{name} {seconds * 1e3:.{digits}f}" for name, seconds in found.items())
+    return f"{row['schedule']} waits: {said}" if len(found) > 1 else ""
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What was waited for; and what theory says: which bounds are equal, and what one bucket means."""
+    first, count = rows[0], rows[0]["iterations"]
+    said = [text for row in rows if (text := waits(row, digits_of(rows)))]
+    if said:
+        said[0] = f"ms, means over iterations and ranks: {said[0]}"
+    if len(rows) > 1 and count < FEWEST_SAMPLES:
+        said.append(
+            f"Fewer than {FEWEST_SAMPLES} iterations have no 95 % interval: ± spans them all, "
+            "and none is called faster."
+        )
+    if FEWEST_SAMPLES <= count < FEWEST_ORDERED and any(row["verdict"] in CLEAR for row in rows):
+        said.append(
+            f"Fewer than {FEWEST_ORDERED} iterations do not show whether the machine was slow for several in a row: "
+            "verdicts may be wrong more often than in 5 % of cases."
+        )
+    if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
+        what = "With one bucket, only the layers before the first trained one can overlap communication"
+        return [*said, f"{what}: all others run before it or after it. Try a finer --fusion."]
+    return said + [
+        f"{row['schedule']} and {first['schedule']} have equal bounds here: the least time possible is the same."
+        for row in rows[1:]
+        if 0.99 <= row["ideal_speedup"] <= 1.01 and row["verdict"] not in CLEAR
+    ]
+
+
+def draw_comparison(rows: Sequence[Row]) -> Any:
+    """A figure of the rows, drawn as rows of a simulation are."""
+    first = rows[0]
+    where = f"{first['device']}, {format_hosts(first['hosts'])}, over {first['transport']}"
+    heading = f"Measured, with {algorithm(first)} on {where}\nmedians"
+    drawn = [
+        row | {"iteration_s": row["median_s"], "speedup_vs_wfbp": row["speedup"], "fusion": row["asked_fusion"]}
+        for row in rows
+    ]
+    return draw_sweep(drawn, heading, over=first["schedule"])
+
+
+def buckets(fusion: str, counts: Collection[int]) -> str:
+    """How many buckets there are in one run, or in several, and why.
+
+    >>> buckets("none", [4]), buckets("25MB", [1]), buckets("own", [9, 4])
+    ('4 buckets (one per layer)', '1 bucket (fusion 25MB)', '4 to 9 buckets (fusion own)')
+    """
+    few, most = min(counts), max(counts)
+    many = plural(few, "bucket") if few == most else f"{few} to {most} buckets"
+    return f"{many} ({'one per layer' if fusion == 'none' else f'fusion {fusion}'})"
 
 
 def tuned(report: dict[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.timeline.picture import draw_timeline, shown_ranks
-from dear_mpi.see.timeline.trace import trace
+from dear_mpi.see.timeline.write import trace
 from dear_mpi.training.log.spans import COMPUTE, WIRE, Iteration, Rank, Run, Span, Timeline
 from tests.cli_checks import assert_one_line
 

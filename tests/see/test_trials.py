@@ -2,6 +2,7 @@
 
 import re
 
+from dear_mpi.see.figure import write_figure
 from dear_mpi.see.trials import draw_report
 
 REPORT = {
@@ -16,7 +17,8 @@ TRIALS = [{"fusion": "25MB", "seconds": 0.3}, {"fusion": "4MB", "seconds": 0.2},
 
 def drawn(path, **report):
     """All that is written in the picture of a report."""
-    draw_report(REPORT | {"tuned": TRIALS, "fusion": "4MB", "tuner": "bo"} | report, flag="--plot", path=path)
+    figure = draw_report(REPORT | {"tuned": TRIALS, "fusion": "4MB", "tuner": "bo"} | report)
+    write_figure("--plot", path, figure)
     return re.findall(r"<!-- (.*?) -->", path.read_text("utf-8"))
 
 

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
+from dear_mpi.see.figure import readable
 from dear_mpi.see.sweep.bars import draw_bars
-from dear_mpi.see.sweep.curves import draw_curves, readable
+from dear_mpi.see.sweep.cells import draw_speedups, draw_times
+from dear_mpi.see.sweep.curves import draw_curves
 from dear_mpi.see.sweep.draw import picture_of
-from dear_mpi.see.sweep.speedups import draw_speedups
 from dear_mpi.see.sweep.sweep import Sweep
-from dear_mpi.see.sweep.times import draw_times
 
 MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
 SCHEDULES = ("wfbp", "dear", "sequential")

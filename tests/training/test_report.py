@@ -11,7 +11,7 @@ from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
-from dear_mpi.see.comparison import best_table, notes, show_comparison
+from dear_mpi.see.tables import best_table, notes, show_comparison
 from dear_mpi.training.log.times import Times
 from dear_mpi.training.runs.compare import compare, compared
 from dear_mpi.training.runs.config import Config
@@ -90,7 +90,8 @@ def test_noise_is_not_shown_as_a_figure(capsys, monkeypatch):
 
 def row(**figures):
     given = {"schedule": "dear", "ranks": 4, "buckets": 9, "ideal_speedup": 1.25, "median_s": 1.0, "exposed_s": {}}
-    given["verdict"] = "cannot tell"
+    given |= {"verdict": "cannot tell", "hidden": None}
+    given |= dict.fromkeys(("compute_s", "exposed_comm_s", "rest_s", "predicted_s", "bound_s"), 0.0)
     return given | {"iterations": FEWEST_ORDERED} | figures
 
 

@@ -11,7 +11,8 @@ from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.units import parse_bytes
-from dear_mpi.see.trials import Trials, draw_trials
+from dear_mpi.see.figure import BELOW_INCHES, legend_below, panels, scale_by_powers, write_figure
+from dear_mpi.see.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, points
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
@@ -29,6 +30,7 @@ MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds o
 NETWORKS = ("10gbit,50us", "25gbit,200us")
 RANKS = 16
 ASKED = Asked()
+GREY = "0.6"
 FINER = 64  # sizes between each power of two and the next, of which the best is what searches are held against
 SEEDS = range(5)
 
@@ -113,13 +115,25 @@ def main():
         first = f"{problem.seconds(size_text(ASKED.start)) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
         last = f"{problem.predicted_s(auto) / problem.best_s - 1:.1%}: {auto}"
         print(f"| {problem.model}, {problem.network} | {first} | {' | '.join(cells)} | {last} |")
-    searches = []
-    for problem in PROBLEMS[: len(MODELS)]:
-        trials = [(trial.fusion, trial.seconds) for trial in problem.search("bayesian").trials]
-        curve = [(fusion, problem.seconds(fusion)) for fusion in map(size_text, problem.sizes())]
-        searches.append(Trials(f"{problem.model}, bo", trials, curve))
+    draw(PROBLEMS[: len(MODELS)], DOCS / "tuning.png")
+
+
+def draw(problems, path):
+    """The trials of one tuner beside all sizes, which are grey; two panels for each problem."""
     heading = f"PREDICTED: dear on {RANKS} ranks, ring, {NETWORKS[0]}"
-    draw_trials(searches, heading, flag="--plot", path=DOCS / "tuning.png")
+    figure, axes = panels(
+        2 * len(problems), columns=2, inches=PANEL_INCHES, below=BELOW_INCHES, title=TITLE, notes=heading
+    )
+    for problem, by_size, by_trial in zip(problems, axes[::2], axes[1::2], strict=True):
+        trials = [(trial.fusion, trial.seconds) for trial in problem.search("bayesian").trials]
+        sizes, times = points([(fusion, problem.seconds(fusion)) for fusion in map(size_text, problem.sizes())])
+        by_size.plot(sizes, times, color=GREY, linewidth=1, label="all sizes")
+        draw_sizes(by_size, trials, f"{problem.model}, bo")
+        scale_by_powers(by_size, [2**power for power in range(12) if sizes[0] <= 2**power <= sizes[-1]])
+        draw_order(by_trial, trials)
+        by_trial.axhline(min(times), color=GREY, linewidth=1)
+    legend_below(figure, [handle for panel in axes for handle in panel.get_legend_handles_labels()[0]])
+    write_figure("--plot", path, figure)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
-from dear_mpi.see.sweep.sweep import Row, Sweep, label, milliseconds
+from dear_mpi.see.figure import BELOW_INCHES, label, legend_below, panels, short_ms, upright
+from dear_mpi.see.sweep.sweep import Row, Sweep
 
 COLORS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
 HOW_TO_READ = "bound: the least time that the schedule allows"
 WIDTH_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
 ROOM = 1.36  # of the axis, for the numbers after the bars
-NUMBERED = 0.09  # of the longest bar: shorter parts have no room for a number
+NUMBERED = 0.09  # of the longest bar: shorter ones have no room for a number
 ROUNDING = 1e-9  # of an iteration
 UNCLEAR = ("too noisy", "cannot tell")
 
 
 def draw_bars(sweep: Sweep, heading: str) -> Any:
     """The figure; ``heading`` stands below its title."""
+    from matplotlib.patches import Patch
+
     where = f"{plural(sweep.ranks[0], 'rank')}, fusion {label(sweep.fusions[0])}"
     figure, axes = panels(
         len(sweep.models),
@@ -31,23 +35,13 @@ def draw_bars(sweep: Sweep, heading: str) -> Any:
     for panel, model in zip(axes, sweep.models, strict=True):
         draw_panel(panel, [sweep.row(model=model, schedule=schedule) for schedule in sweep.schedules])
         panel.set(title=label(model), xlabel="ms of an iteration")
-    explain_below(figure, legend(sweep))
+    shown = [name for name in COLORS if any(split(row)[name] > ROUNDING * row["iteration_s"] for row in sweep.rows)]
+    legend_below(figure, [*(Patch(color=COLORS[name], label=name) for name in shown), upright("bound")])
     return figure
 
 
-def legend(sweep: Sweep) -> list[Any]:
-    """The parts that any bar has, and the bound."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    shown = [name for name in COLORS if any(parts(row)[name] > ROUNDING * row["iteration_s"] for row in sweep.rows)]
-    bound = Line2D([], [], color="black", marker="|", linestyle="none", markersize=12, markeredgewidth=1.5)
-    bound.set_label("bound")
-    return [*(Patch(color=COLORS[name], label=name) for name in shown), bound]
-
-
-def parts(row: Row) -> dict[str, float]:
-    """Seconds of an iteration, none of them twice."""
+def split(row: Row) -> dict[str, float]:
+    """Seconds of an iteration by colour, none of them twice."""
     rest_s = row["iteration_s"] - row["compute_s"] - row["exposed_comm_s"]
     return dict(zip(COLORS, (row["compute_s"], row["exposed_comm_s"], max(0.0, rest_s)), strict=True))
 
@@ -64,20 +58,16 @@ def gain(row: Row) -> str:
 
 def draw_panel(axes: Any, rows: list[Row]) -> None:
     """A bar for each schedule."""
-    lines, longest_s = range(len(rows)), max(row["iteration_s"] for row in rows) or 1e-3
-    ends = [0.0 for _ in rows]
-    for name, color in COLORS.items():
-        widths = [parts(row)[name] for row in rows]
-        bars = axes.barh(lines, [seconds * 1e3 for seconds in widths], left=ends, height=0.6, color=color)
-        numbers = [milliseconds(seconds) if seconds > NUMBERED * longest_s else "" for seconds in widths]
+    lines, longest_s = np.arange(len(rows)), max(row["iteration_s"] for row in rows) or 1e-3
+    widths = np.array([list(split(row).values()) for row in rows]).T  # seconds, by colour and line
+    for color, seconds, begins in zip(COLORS.values(), widths, np.cumsum(widths, axis=0) - widths, strict=True):
+        bars = axes.barh(lines, seconds * 1e3, left=begins * 1e3, height=0.6, color=color)
+        numbers = [short_ms(each) if each > NUMBERED * longest_s else "" for each in seconds]
         over_bounds = {"facecolor": color, "edgecolor": "none", "pad": 1}
         axes.bar_label(bars, numbers, label_type="center", fontsize="small", bbox=over_bounds, zorder=4)
-        ends = [end + seconds * 1e3 for end, seconds in zip(ends, widths, strict=True)]
-    for line, row in zip(lines, rows, strict=True):
-        text = f" {milliseconds(row['iteration_s'])} ms, {gain(row)}"
-        axes.text(ends[line], line, text, va="center", fontsize="small")
-    bounds = [row["bound_s"] * 1e3 for row in rows]
-    axes.vlines(bounds, [line - 0.42 for line in lines], [line + 0.42 for line in lines], color="black")
+    for line, row, end in zip(lines, rows, widths.sum(axis=0) * 1e3, strict=True):
+        axes.text(end, line, f" {short_ms(row['iteration_s'])} ms, {gain(row)}", va="center", fontsize="small")
+    axes.vlines([row["bound_s"] * 1e3 for row in rows], lines - 0.42, lines + 0.42, color="black")
     axes.set_yticks(lines, [label(row["schedule"]) for row in rows])
     axes.invert_yaxis()  # the first schedule on top
     axes.set_xlim(0, ROOM * longest_s * 1e3)

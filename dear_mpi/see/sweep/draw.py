@@ -1,4 +1,4 @@
-"""Choose the picture that suits what was varied in a sweep, and draw it into a file.
+"""Choose the picture that suits what was varied in a sweep.
 
 | several ranks | several fusions | picture |
 |---|---|---|
@@ -9,45 +9,30 @@
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from dear_mpi.see.figure import write_figure
 from dear_mpi.see.sweep.bars import draw_bars
+from dear_mpi.see.sweep.cells import draw_speedups, draw_times
 from dear_mpi.see.sweep.curves import draw_curves
-from dear_mpi.see.sweep.speedups import draw_speedups
 from dear_mpi.see.sweep.sweep import Row, Sweep
-from dear_mpi.see.sweep.times import draw_times
 from dear_mpi.training.schedules import BASELINE
 
-Picture = Callable[[Sweep, str], Any]
-PICTURES: dict[tuple[bool, bool], Picture] = {  # by whether there are several ranks, and several fusions
-    (False, False): draw_bars,
-    (False, True): draw_times,
-    (True, False): draw_curves,
-    (True, True): draw_speedups,
-}
 
-
-def draw_sweep(rows: Sequence[Row], heading: str, *, flag: str, path: Path, over: str = BASELINE) -> None:
-    """Draw the rows of a simulation.
+def draw_sweep(rows: Sequence[Row], heading: str, over: str = BASELINE) -> Any:
+    """A figure of the rows of a simulation.
 
     Args:
         rows: with the keys of ``dear-mpi simulate --json``, at least one.
         heading: stands below the title: that times are predicted, and where figures come from.
-        flag: how the user named the file.
-        path: the file; its ending decides the format.
         over: the schedule that speed-ups are over.
-
-    Raises:
-        ValueError: the file cannot be written.
     """
     sweep = Sweep(rows, over)
-    write_figure(flag, path, picture_of(sweep)(sweep, heading))
+    return picture_of(sweep)(sweep, heading)
 
 
-def picture_of(sweep: Sweep) -> Picture:
+def picture_of(sweep: Sweep) -> Callable[[Sweep, str], Any]:
     """The function that draws it."""
-    several_ranks = len(sweep.ranks) > 1
-    compares = not several_ranks or sweep.schedules != [BASELINE]  # the baseline's speed-up is 1 everywhere
-    return PICTURES[several_ranks, compares and len(sweep.fusions) > 1]
+    several_fusions = len(sweep.fusions) > 1
+    if len(sweep.ranks) == 1:
+        return draw_times if several_fusions else draw_bars
+    return draw_speedups if several_fusions and sweep.schedules != [BASELINE] else draw_curves

@@ -3,75 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
+from dear_mpi.kernels.array import Array
 from dear_mpi.training.schedules import BASELINE
 
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
 class Sweep:
     """Rows with the keys of ``dear-mpi simulate --json``, one for each model, number of ranks, schedule and fusion.
 
     ``over`` is the schedule that speed-ups are over.
     """
 
-    rows: Sequence[Row]
-    over: str = BASELINE
-
-    @property
-    def models(self) -> list[str]:
-        return self.values("model")
-
-    @property
-    def ranks(self) -> list[int]:
-        return sorted(self.values("ranks"))
-
-    @property
-    def schedules(self) -> list[str]:
-        return self.values("schedule")
-
-    @property
-    def fusions(self) -> list[str]:
-        return self.values("fusion")
+    def __init__(self, rows: Sequence[Row], over: str = BASELINE) -> None:
+        self.rows, self.over = rows, over
+        self.models, self.ranks = self.values("model"), self.values("ranks")
+        self.schedules, self.fusions = self.values("schedule"), self.values("fusion")
 
     def values(self, key: str) -> list[Any]:
-        """The different values of a key, in the order of the rows."""
-        return list(dict.fromkeys(row[key] for row in self.rows))
+        """The different values of a key: numbers of ranks ascending, names in the order of the rows."""
+        found = list(dict.fromkeys(row[key] for row in self.rows))
+        return sorted(found) if key == "ranks" else found
 
     def row(self, **case: Any) -> Row:
         """The first row with these values, such as ``model="synthetic:resnet50", ranks=8``."""
         return next(row for row in self.rows if all(row[key] == value for key, value in case.items()))
 
-
-def label(name: str) -> str:
-    """A model, schedule or fusion as a picture has it; what is in a file, on two lines.
-
-    >>> label("synthetic:resnet50"), label("cut:4MB"), label("folder/mine.py:Mine")
-    ('resnet50', 'cut:4MB', 'mine.py:\\nMine')
-    """
-    return PurePath(name.removeprefix("synthetic:")).name.replace(".py:", ".py:\n")
-
-
-def in_title(name: str) -> str:
-    """The same on one line.
-
-    >>> in_title("folder/mine.py:Mine")
-    'mine.py:Mine'
-    """
-    return label(name).replace("\n", "")
-
-
-def milliseconds(seconds: float) -> str:
-    """Milliseconds without their unit, short enough for a cell.
-
-    >>> milliseconds(1.2345), milliseconds(0.31234), milliseconds(4.2e-5), milliseconds(0)
-    ('1234', '312.3', '0.042', '0')
-    """
-    in_ms = seconds * 1e3
-    if in_ms < 1:
-        return f"{in_ms:.2g}"
-    return f"{in_ms:.1f}" if in_ms < 1000 else f"{in_ms:.0f}"
+    def table(self, figure: str, lines: str, columns: str, **case: Any) -> Array:
+        """A figure of the rows of a case: a line for each value of one key, a column for each value of another."""
+        keys = [[{lines: line, columns: column} for column in self.values(columns)] for line in self.values(lines)]
+        return np.array([[self.row(**case, **key)[figure] for key in line] for line in keys])

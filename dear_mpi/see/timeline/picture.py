@@ -6,30 +6,32 @@ rank 0  compute   | forward         |::::wait::::| backward        |
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
 
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.sweep.panels import BELOW_INCHES, explain_below, panels
-from dear_mpi.see.sweep.sweep import in_title, milliseconds
-from dear_mpi.training.log.spans import COMPUTE, KINDS, LANES, Rank, Run, Span, Timeline
+from dear_mpi.see.figure import BELOW_INCHES, label, legend_below, panels, short_ms, upright
+from dear_mpi.training.log.spans import LANES, Rank, Run, Span, Timeline
 
-COLORS = {  # can be told apart by all readers; compute is blue
+COLORS = {  # of each kind, in the order of the legend; can be told apart by all readers; compute is blue
     "forward": "#56B4E9",
     "backward": "#0072B2",
+    "wait": "#D55E0047",
     "update": "#009E73",
     "reduce_scatter": "#E69F00",
     "all_gather": "#F0E442",
     "all_reduce": "#CC79A7",
     "other": "#999999",
 }
-SHADE, SHADE_ALPHA = "#D55E00", 0.28
 SAID = {"wait": "compute waits: exposed", "other": "loss and other small ones"}
+DARK = ("backward", "update")  # letters on them are white
 SHOWN = 2  # iterations
 MOST_RANKS = 8  # in all panels together
 MOST_RUNS = 6
 MOST_IN_TITLE = 3  # schedules, whose result the title tells
 WIDTH_INCHES, ROW_INCHES, PANEL_INCHES = 11.0, 0.24, 0.95
+INSIDE = 0.88  # of the width, for the rows
 LONG = 80  # characters of a fact
 GAP = 0.5  # of a row, between ranks
 BAR = 0.86  # of a row
@@ -40,37 +42,28 @@ TOLD = ("fusion", "algorithm", "device", "transport")
 HOW_TO_READ = "numbers on the wire are those of buckets"
 
 
-class Window(NamedTuple):
-    """What is shown of a run, in seconds."""
-
-    begin_s: float
-    end_s: float
-
-    @property
-    def inches(self) -> float:
-        """Of a second."""
-        return WIDTH_INCHES * 0.88 / (self.end_s - self.begin_s)
-
-
 def draw_timeline(timeline: Timeline) -> Any:
     """The figure."""
+    from matplotlib.patches import Patch
+
     runs = timeline.runs[:MOST_RUNS]
     few = shown_ranks(runs)
-    said, found = title(timeline), result(timeline)
     most = max(min(few, len(run.ranks)) for run in runs)
+    title, *notes = [*headings(timeline), *origins(timeline, few)]
     figure, axes = panels(
         len(runs),
         columns=1,
         inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (len(LANES) + GAP)),
         below=2 * BELOW_INCHES,
-        title=found or said,
-        notes="\n".join([*([said.removeprefix("Predicted: ")] if found else []), *notes(timeline, few)]),
+        title=title,
+        notes="\n".join(notes),
     )
-    longest_s = max(window.end_s - window.begin_s for window in map(window_of, runs))
+    longest_s = max(end_s - begin_s for begin_s, end_s in map(window_of, runs)) or INSTANT_S
     for panel, run in zip(axes, runs, strict=True):
-        begin_s = window_of(run).begin_s
-        draw_run(panel, run, few, Window(begin_s, begin_s + longest_s))
-    explain_below(figure, legend(runs))
+        draw_run(panel, run, few, longest_s)
+    there = {span.kind for run in runs for rank in run.ranks for span in rank.spans}
+    signs = [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in COLORS.items() if kind in there]
+    legend_below(figure, [*signs, upright("an iteration begins or ends")])
     return figure
 
 
@@ -79,79 +72,73 @@ def shown_ranks(runs: Sequence[Run]) -> int:
     return max(1, MOST_RANKS // len(runs))
 
 
-def result(timeline: Timeline) -> str:
-    """Which of several schedules is the fastest; nothing for live ones, which one iteration cannot tell apart."""
-    if timeline.live or not 2 <= len(timeline.runs) <= MOST_IN_TITLE:
-        return ""
-    taken = sorted((last_iteration(run)[0], in_title(run.name)) for run in timeline.runs)
-    first, *others = [f"{milliseconds(taken_s)} ms under {name}" for taken_s, name in taken]
-    return f"An iteration takes {', '.join([first, *(other.replace(' ms', '', 1) for other in others)])}"
+def headings(timeline: Timeline) -> Iterator[str]:
+    """What was run, and whether times are live or predicted.
 
-
-def title(timeline: Timeline) -> str:
-    """Whether times are live or predicted, and of what."""
-    sizes, words = {run.size for run in timeline.runs}, ["Live:" if timeline.live else "Predicted:"]
-    words += [", ".join(in_title(str(name)) for name in listed(timeline.facts.get("model", [])))]
-    words += ["under", in_title(timeline.runs[0].name)] * (len(timeline.runs) == 1)
+    Before it, of a few predicted schedules, which is the fastest: single iterations of live ones cannot tell.
+    """
+    runs, sizes = timeline.runs, {run.size for run in timeline.runs}
+    words = [", ".join(map(label, different(timeline.facts.get("model", []))))]
+    words += ["under", label(runs[0].name)] * (len(runs) == 1)
     words += ["on", plural(max(sizes), "rank")] * (len(sizes) == 1)
-    return " ".join(filter(None, words))
+    what = " ".join(filter(None, words))
+    if timeline.live or not 2 <= len(runs) <= MOST_IN_TITLE:
+        yield f"{'Live' if timeline.live else 'Predicted'}: {what}"
+        return
+    taken = sorted((last_iteration(run)[0], label(run.name)) for run in runs)
+    (first_s, first), *others = [(short_ms(taken_s), name) for taken_s, name in taken]
+    yield ", ".join([f"An iteration takes {first_s} ms under {first}", *(f"{ms} under {name}" for ms, name in others)])
+    yield what
 
 
-def listed(value: Any) -> Iterable[Any]:
-    """The different values of a fact."""
-    return dict.fromkeys(value) if isinstance(value, list | tuple) else [value]
+def different(fact: Any) -> list[Any]:
+    """The different values of a fact, of all runs or of each."""
+    return list(dict.fromkeys(fact)) if isinstance(fact, list | tuple) else [fact]
 
 
-def shortened(value: object) -> str:
-    """A fact, without the tail of a long one, such as a fusion by places.
+def shortened(fact: object) -> str:
+    """A fact, without the tail of a long one, such as a fusion by borders.
 
     >>> shortened("at:" + ",".join(map(str, range(100))))
     'at:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27...'
     """
-    text = str(value)
+    text = str(fact)
     return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
 
 
-def notes(timeline: Timeline, few: int) -> Iterable[str]:
+def origins(timeline: Timeline, few: int) -> Iterator[str]:
     """Where times come from, and what is left out."""
     facts = timeline.facts
+    told = [f"{name} {', '.join(map(shortened, different(facts[name])))}" for name in TOLD if facts.get(name)]
     if "origin" in facts:
         yield facts["origin"]
-    told = [f"{name} {', '.join(map(shortened, listed(facts[name])))}" for name in TOLD if facts.get(name)]
-    shown = told[:1] if "origin" in facts else told  # which has the others
+        told = told[:1]  # it has the others
     left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
-    most = max(len(run.ranks) for run in timeline.runs)
-    left += [f"ranks from {few} on"] * (most > few)
-    yield "; ".join([*shown, HOW_TO_READ, *([f"not shown: {' and '.join(left)}"] if left else [])])
+    left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
+    yield "; ".join([*told, HOW_TO_READ, *[f"not shown: {' and '.join(left)}"] * bool(left)])
 
 
-def window_of(run: Run) -> Window:
-    """The last iterations, from the first rank that begins them to the last one that ends them."""
+def window_of(run: Run) -> tuple[float, float]:
+    """From the first rank that begins the last iterations to the last one that ends them, in seconds."""
     shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
-    begin_s, end_s = min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
-    return Window(begin_s, end_s if end_s > begin_s else begin_s + INSTANT_S)
+    return min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
 
 
-def draw_run(axes: Any, run: Run, few: int, window: Window) -> None:
-    """A panel."""
-    places, names = [], []
-    for number, rank in enumerate(run.ranks[:few]):
-        top = number * (len(LANES) + GAP)
-        draw_rank(axes, rank, top, window)
-        places += [top + row for row in range(len(LANES))]
-        names += [f"{rank.name}  {LANES[0]}", *LANES[1:]]
-    axes.set_yticks(places, names)
+def draw_run(axes: Any, run: Run, few: int, seconds: float) -> None:
+    """A panel of so many seconds, with the first few ranks."""
+    begin_s, _ = window_of(run)
+    tops = [number * (len(LANES) + GAP) for number in range(min(few, len(run.ranks)))]
+    for rank, top in zip(run.ranks, tops, strict=False):
+        draw_rank(axes, rank, top, begin_s, INSIDE * WIDTH_INCHES / seconds)
+    rows = [top + row for top in tops for row in range(len(LANES))]
+    names = [name for rank in run.ranks[:few] for name in (f"{rank.name}  {LANES[0]}", *LANES[1:])]
+    axes.set_yticks(rows, names)
     axes.tick_params(axis="y", length=0)
-    bottom = places[-1] + 0.5 + GAP / 2
-    axes.set(xlim=(0, (window.end_s - window.begin_s) * 1e3), ylim=(bottom, -0.5 - GAP / 2))
-    axes.set(title=f"{in_title(run.name)}: {told_of(run)}", xlabel="ms")
+    axes.set(xlim=(0, seconds * 1e3), ylim=(rows[-1] + 0.5 + GAP / 2, -0.5 - GAP / 2))
+    taken, exposed = map(short_ms, last_iteration(run))
+    told = f"the last iteration takes {taken} ms, of which {exposed} are exposed"
+    axes.set(title=f"{label(run.name)}: {told}", xlabel="ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-def told_of(run: Run) -> str:
-    """What the last iteration takes, and what is exposed in it."""
-    taken_s, exposed_s = last_iteration(run)
-    return f"the last iteration takes {milliseconds(taken_s)} ms, of which {milliseconds(exposed_s)} are exposed"
 
 
 def last_iteration(run: Run) -> tuple[float, float]:
@@ -161,70 +148,32 @@ def last_iteration(run: Run) -> tuple[float, float]:
     return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
 
 
-def draw_rank(axes: Any, rank: Rank, top: float, window: Window) -> None:
-    """The rows of a rank."""
-    shown = clipped(rank.spans, window.begin_s, rank.iterations[-1].end_s)
-    for kind in KINDS:
-        spans = [span for span in shown if span.kind == kind]
+def draw_rank(axes: Any, rank: Rank, top: float, zero_s: float, inches: float) -> None:
+    """The rows of a rank; a second takes so many inches."""
+    end_s = rank.iterations[-1].end_s
+    shown = [span for span in rank.spans if span.begin_s < end_s and span.end_s > zero_s]
+    shown = [span._replace(begin_s=max(zero_s, span.begin_s), end_s=min(end_s, span.end_s)) for span in shown]
+    for (row, lane), (kind, color) in product(enumerate(LANES), COLORS.items()):
+        spans = [span for span in shown if (span.lane, span.kind) == (lane, kind)]
+        bars = [((span.begin_s - zero_s) * 1e3, span.seconds * 1e3) for span in spans]
         if kind == "wait":
-            ranges = [extent(span, window) for span in spans]
-            axes.broken_barh(ranges, (top - 0.5, len(LANES)), color=SHADE, alpha=SHADE_ALPHA, linewidth=0, zorder=0)
+            axes.broken_barh(bars, (top - 0.5, len(LANES)), facecolor=color, linewidth=0, zorder=0)
             continue
-        for row, lane in enumerate(LANES):
-            mine = [span for span in spans if span.lane == lane]
-            wide = sum(span.seconds for span in mine) * window.inches > LINED_INCHES * len(mine)
-            look = {"facecolor": COLORS[kind], "edgecolor": "white", "linewidth": 0.5 if wide else 0}
-            axes.broken_barh([extent(span, window) for span in mine], (top + row - BAR / 2, BAR), **look)
-    for span in shown:
-        write(axes, span, top + LANES.index(span.lane), window)
-    borders = [each.begin_s for each in rank.iterations[-SHOWN:]] + [rank.iterations[-1].end_s]
-    at = [(border_s - window.begin_s) * 1e3 for border_s in borders]
+        lined = sum(span.seconds for span in spans) * inches > LINED_INCHES * len(spans)
+        look = {"facecolor": color, "edgecolor": "white", "linewidth": 0.5 * lined}
+        axes.broken_barh(bars, (top + row - BAR / 2, BAR), **look)
+        for span, (begin, length) in zip(spans, bars, strict=True):
+            text = short(span)
+            if LETTER_INCHES * (len(text) + 1) < span.seconds * inches:
+                look = {"ha": "center", "va": "center_baseline", "color": "white" if kind in DARK else "black"}
+                axes.text(begin + length / 2, top + row, text, fontsize=7, **look)
+    borders = [*(each.begin_s for each in rank.iterations[-SHOWN:]), end_s]
+    at = [(border_s - zero_s) * 1e3 for border_s in borders]
     axes.vlines(at, top - 0.5, top + len(LANES) - 0.5, color="black", linewidth=1, clip_on=False)
 
 
-def clipped(spans: Iterable[Span], begin_s: float, end_s: float) -> list[Span]:
-    """What is between two times."""
-    inside = (span for span in spans if span.begin_s < end_s and span.end_s > begin_s)
-    return [span._replace(begin_s=max(begin_s, span.begin_s), end_s=min(end_s, span.end_s)) for span in inside]
-
-
-def extent(span: Span, window: Window) -> tuple[float, float]:
-    """Where a bar begins, and how long it is."""
-    return (span.begin_s - window.begin_s) * 1e3, span.seconds * 1e3
-
-
-def write(axes: Any, span: Span, row: float, window: Window) -> None:
-    """The name of a layer on its span, or the number of a bucket, if there is room for it."""
-    text = short(span)
-    if text and LETTER_INCHES * (len(text) + 1) < span.seconds * window.inches:
-        color = "white" if span.kind in ("backward", "update") else "black"
-        begin, length = extent(span, window)
-        axes.text(begin + length / 2, row, text, ha="center", va="center_baseline", fontsize=7, color=color)
-
-
 def short(span: Span) -> str:
-    """What is written on a span."""
-    if span.lane == COMPUTE and span.kind in ("forward", "backward"):
+    """What is written on a span: the name of a layer, or the number of a bucket."""
+    if span.kind in ("forward", "backward"):
         return span.name.removeprefix(f"{span.kind} ")
-    if span.kind == "wait":
-        return ""
-    _, _, bucket = span.name.partition("bucket ")
-    return bucket.partition(" ")[0]
-
-
-def legend(runs: Sequence[Run]) -> list[Any]:
-    """The kinds that are there, and what lines and shades are."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    there = {span.kind for run in runs for rank in run.ranks for span in rank.spans}
-    signs = [
-        Patch(facecolor=SHADE, alpha=SHADE_ALPHA, label=SAID[kind])
-        if kind == "wait"
-        else Patch(facecolor=COLORS[kind], label=SAID.get(kind, kind))
-        for kind in KINDS
-        if kind in there
-    ]
-    begins = Line2D([], [], color="black", marker="|", linestyle="none", markersize=12, markeredgewidth=1)
-    begins.set_label("an iteration begins or ends")
-    return [*signs, begins]
+    return span.name.partition("bucket ")[2].partition(" ")[0]

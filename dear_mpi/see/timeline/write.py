@@ -1,19 +1,27 @@
-"""Write a timeline into files, by their endings: .json for Perfetto, or a picture."""
+"""Files of a timeline, by their endings: .json for Perfetto, or a picture.
+
+The JSON is a Chrome trace, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open. Each rank of each run is
+a process, and each lane of it a thread. Times are in microseconds; each run begins at 0.
+
+Source: Trace Event Format, Google, 2016, "JSON Object Format".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from dear_mpi.reporting.files import check_writable
-from dear_mpi.see.figure import check_figure, write_figure
+from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.see.figure import FORMATS, check_figure, write_figure
 from dear_mpi.see.timeline.picture import draw_timeline
-from dear_mpi.see.timeline.trace import write_trace
-from dear_mpi.training.log.spans import Timeline
+from dear_mpi.training.log.spans import LANES, Rank, Timeline
 
 __all__ = ["check_endings", "check_timeline", "write_timeline"]
 
-TRACE, PICTURES = ".json", (".png", ".svg", ".pdf")
+TRACE = ".json"
+DIGITS = 3  # of a microsecond: as many as a clock has
 
 
 def check_endings(flag: str, paths: Sequence[Path]) -> None:
@@ -23,8 +31,8 @@ def check_endings(flag: str, paths: Sequence[Path]) -> None:
         ValueError: one does not, or a file is there twice.
     """
     for path in paths:
-        if path.suffix not in (TRACE, *PICTURES):
-            raise ValueError(f"{flag} {str(path)!r} must end in {TRACE}, for Perfetto, or in {', '.join(PICTURES)}")
+        if path.suffix not in (TRACE, *FORMATS):
+            raise ValueError(f"{flag} {str(path)!r} must end in {TRACE}, for Perfetto, or in {', '.join(FORMATS)}")
     if len({path.resolve() for path in paths}) < len(paths):
         raise ValueError(f"{flag} must name different files, not {','.join(map(str, paths))!r}")
 
@@ -46,7 +54,55 @@ def write_timeline(flag: str, paths: Sequence[Path], timeline: Timeline) -> None
         ValueError: one cannot be written.
     """
     for path in paths:
-        if path.suffix == TRACE:
-            write_trace(flag, path, timeline)
-        else:
+        if path.suffix != TRACE:
             write_figure(flag, path, draw_timeline(timeline))
+            continue
+        with replacing(flag, path) as file:
+            file.write_text(json.dumps(trace(timeline)) + "\n")
+
+
+def trace(timeline: Timeline) -> dict[str, Any]:
+    """The JSON object: names first, then events in the order of their times."""
+    names, events = [], []
+    most = max(len(run.ranks) for run in timeline.runs)
+    for number, run in enumerate(timeline.runs):
+        for process, rank in enumerate(run.ranks, number * most):
+            title = rank.name if len(timeline.runs) == 1 else f"{run.name}: {rank.name}"
+            names += list(metadata(process, title))
+            events += list(happenings(process, rank, run.begin_s))
+    said: dict[str, Any] = {"program": "dear-mpi", "times": "live (measured)" if timeline.live else "predicted"}
+    said |= {"runs": [run.name for run in timeline.runs], "clocks": clocks(timeline)}
+    events.sort(key=lambda event: event["ts"])
+    return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": said | timeline.facts}
+
+
+def clocks(timeline: Timeline) -> str:
+    """What there is to know of times on different ranks, and of different runs."""
+    shown = {(len(run.ranks), run.size) for run in timeline.runs}
+    few = "".join(f"; the first {count} of {size} ranks" for count, size in sorted(shown) if 1 < count < size)
+    aligned = "aligned by barriers after the last iteration" if timeline.live else "of the virtual fabric"
+    return f"{aligned}; each run begins at 0{few}"
+
+
+def metadata(process: int, title: str) -> Iterator[dict[str, Any]]:
+    """The names of a rank and of its lanes, and their order."""
+    rows = [("process", 0, title, process), *(("thread", thread, lane, thread) for thread, lane in enumerate(LANES))]
+    for what, thread, name, index in rows:
+        own = {"ph": "M", "ts": 0, "pid": process, "tid": thread}
+        yield {"name": f"{what}_name", **own, "args": {"name": name}}
+        yield {"name": f"{what}_sort_index", **own, "args": {"sort_index": index}}
+
+
+def happenings(process: int, rank: Rank, zero_s: float) -> Iterator[dict[str, Any]]:
+    """An event for each span, and a mark where an iteration begins; spans that touch do so in microseconds, too."""
+    for span in rank.spans:
+        begin, end = in_us(span.begin_s - zero_s), in_us(span.end_s - zero_s)
+        time = {"ph": "X", "ts": begin, "dur": round(end - begin, DIGITS)}
+        yield {"name": span.name, "cat": span.kind, **time, "pid": process, "tid": LANES.index(span.lane)}
+    for iteration in rank.iterations:
+        time = {"ph": "i", "s": "p", "ts": in_us(iteration.begin_s - zero_s)}
+        yield {"name": f"iteration {iteration.number}", "cat": "iteration", **time, "pid": process, "tid": 0}
+
+
+def in_us(seconds: float) -> float:
+    return round(seconds * 1e6, DIGITS)

@@ -1,16 +1,18 @@
-"""How far an algorithm can be carried out: all of it, or up to the step that breaks it."""
+"""How far an algorithm can be carried out: all of it, or up to the step that breaks it. Text and picture show this."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dear_mpi.collectives import verify
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import Row, replay, run
-from dear_mpi.collectives.program.verify import check_shapes
+from dear_mpi.collectives.program.replay import Row, members, replay, run
+from dear_mpi.collectives.program.verify import check_shapes, promised
+from dear_mpi.reporting.units import format_numbers
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,22 @@ class Replayed:
         rows, fault = replay(first(written, count)), error_of(verify, shown)
         readable = shown if error_of(check_shapes, shown) is None else first(written, count)
         return cls(readable, rows, fault, count if count < steps else None)
+
+    @cached_property
+    def complete(self) -> Row:
+        """What each chunk holds where it is complete."""
+        program = self.programs[0]
+        by_owner = promised(program.collective, program.size)
+        return [by_owner[program.owner(chunk)] for chunk in range(program.chunks)]
+
+
+def holders(mask: int) -> str:
+    """The ranks whose contributions are in what is held.
+
+    >>> holders(0b11101)
+    '0,2-4'
+    """
+    return format_numbers(members(mask)).replace(" ", "")
 
 
 def first(written: Sequence[Program], count: int) -> list[Program]:
