@@ -27,7 +27,7 @@ Trials = Sequence[tuple[str, float]]
 def draw_report(report: Mapping[str, Any]) -> Any:
     """A figure of the tuned fusion of a report of ``dear-mpi train``."""
     predicted = report["tuner"] == "auto"
-    tried = [(trial["fusion"], trial["seconds"]) for trial in report["tuned"]]
+    trials = [(trial["fusion"], trial["seconds"]) for trial in report["tuned"]]
     statistic = "PREDICTED" if predicted else "each trial: the median of a few iterations, of the slowest rank"
     heading = f"{report['schedule']} on {report['ranks']} ranks, {report['device']}, over {report['transport']}"
     count = 1 if predicted else 2
