@@ -131,9 +131,8 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
 def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:
     """What ranks hold of some chunks after ``number`` steps, in cells of this width; green where that is all."""
     fault = replayed.fault if number == len(replayed.rows[0]) - 1 else None
-    yield (
-        "chunk".ljust(len(rank_head(replayed.programs[0]))) + "".join(f"{chunk:>{cell - 1}} " for chunk in chunks)[:-1]
-    )
+    heads = "".join(f"{chunk:>{cell - 1}} " for chunk in chunks)
+    yield f"{'chunk':<{len(rank_head(replayed.programs[0]))}}{heads}".rstrip()
     for program, history in zip(replayed.programs, replayed.rows, strict=True):
         line = rank_head(program)
         for chunk in chunks:

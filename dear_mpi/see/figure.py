@@ -119,7 +119,7 @@ def legend_below(figure: Any, handles: Sequence[Any]) -> None:
     named = {handle.get_label(): handle for handle in handles}
     inches = [SIGN_INCHES + LETTER_INCHES * len(name) for name in named]
     widths = [sum(map(max, np.array_split(inches, columns))) for columns in range(1, len(named) + 1)]
-    columns = max(1, sum(width <= figure.get_figwidth() for width in widths))
+    columns = max((columns for columns, width in enumerate(widths, 1) if width <= figure.get_figwidth()), default=1)
     figure.legend(handles=list(named.values()), loc="outside lower center", ncols=columns, frameon=False)
 
 

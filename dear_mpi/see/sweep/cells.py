@@ -101,7 +101,7 @@ def draw_cells(
         lines, columns: names.
         text: of a value, in its cell.
         framed: for each cell whether it has a frame.
-        shades: a colour map of matplotlib, and the norm from values to 0..1, the place in that map.
+        shades: a colour map of matplotlib, and the norm from values to 0..1, a point of that map.
     """
     from matplotlib.patches import Rectangle
 
