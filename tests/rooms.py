@@ -65,7 +65,7 @@ def room_of(path):
 
 
 def place(name):
-    """(layer, path inside it) of a module of ours, or of a name in one: dear_mpi.kernels.pack is (kernels, pack)."""
+    """(layer, path inside it) of a module of ours, or of a name in one: dear_mpi.kernels.calls is (kernels, calls)."""
     _, *parts = name.split(".")
     layer = parts.pop(0) if parts and parts[0] in LAYERS else "dear_mpi"
     return layer, "/".join(parts)
