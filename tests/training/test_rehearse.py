@@ -361,7 +361,7 @@ def test_a_schedule_of_a_file_trains(mine):
     ("name", "said"),
     [
         ("Forgets", "forgets bucket 0 (layers 1..3, "),
-        ("Nobody", "schedule file mine.py has no function or class 'Nobody'; it has Mine, Forgets, Unfused, function"),
+        ("Nobody", "schedule file mine.py has no function or class 'Nobody'; it has Mine, Forgets, Unfused"),
         ("function", "must be a class derived from Schedule, not <function function"),
         ("Unfused", "fusion must be a text such as '25MB', not None"),
     ],
