@@ -8,8 +8,11 @@ bytes of envelope that SimGrid adds to each message. Two rules differ, and chang
 between two ranks share links, too, where in ``cost`` they keep their order; and shares are in inverse proportion to the
 latency of the whole way, as under TCP, which is the same for all ways of a star.
 
+It replays time-independent traces, which say what a rank does, step by step, and not how long it takes.
+
 Source: Casanova, Giersch, Legrand, Quinson and Suter, Versatile, scalable, and accurate simulation of distributed
-applications and platforms (2014). Tried with SimGrid 3.32.
+applications and platforms (2014); Desprez, Markomanolis and Suter, Improving the accuracy and efficiency of
+time-independent trace replay (2012). Tried with SimGrid 3.32.
 """
 
 import os
@@ -18,12 +21,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.trace import write_traces
 from dear_mpi.simulate.topology import Topology, platform
 
 # The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
@@ -42,6 +45,8 @@ MODEL = {
 # The message of the end has microseconds; its stamp can have more digits. %e is a blank, which smpirun would split at.
 LOG = "smpi_replay.fmt:%.12r%e%m%n"
 END = re.compile(r"^([0-9.]+) Simulation time", re.MULTILINE)
+TAG, BYTE = 0, 6  # of every message, and the code of its type
+LONGEST = 2**31 - 1  # SimGrid counts the bytes of a message in an int, and wraps around
 SAID = 2  # lines of SimGrid's that a message repeats
 
 
@@ -130,3 +135,51 @@ def first_words(output: str) -> str:
     """The first lines that are not about settings: what comes after them is a stack, or the state of each rank."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and "Configuration change" not in line]
     return "; ".join(lines[:SAID]) or "nothing"
+
+
+def trace_lines(program: Program, offsets: Sequence[int]) -> Iterator[str]:
+    """The lines of one rank's trace; ``offsets`` are the borders of the chunks in bytes (``Partition.offsets``).
+
+    One tag is enough, since MPI matches the messages of one pair in program order. A message without bytes stays in the
+    trace: in ``cost``, too, it takes its latency. Sums are left out: compare with ``cost`` where gamma and o are 0.
+
+    Raises:
+        ValueError: a message has 2 GiB or more.
+
+    >>> from dear_mpi.collectives.algorithms.registry import programs
+    >>> for line in trace_lines(programs("ring", "all_gather", 2)[0], [0, 40, 72]):
+    ...     print(line)
+    0 init
+    0 irecv 1 0 32 6
+    0 isend 1 0 40 6
+    0 waitall
+    0 finalize
+
+    That is: from rank 1, tag 0, 32 bytes (6 is the code of the byte type); 40 bytes to rank 1; the end of the step.
+    """
+    yield f"{program.rank} init"
+    for step in program.steps:
+        for verb, transfers in (("irecv", step.receives), ("isend", step.sends)):
+            for transfer in transfers:
+                nbytes = offsets[transfer.chunks.stop] - offsets[transfer.chunks.start]
+                if nbytes > LONGEST:
+                    what = f"{verb} of rank {program.rank} with rank {transfer.peer}"
+                    raise ValueError(f"{what} has {nbytes} bytes: SimGrid takes at most {LONGEST} in a message")
+                yield f"{program.rank} {verb} {transfer.peer} {TAG} {nbytes} {BYTE}"
+        if step.receives or step.sends:
+            yield f"{program.rank} waitall"
+    yield f"{program.rank} finalize"
+
+
+def write_traces(programs: Sequence[Program], count: int, itemsize: int, folder: Path) -> Path:
+    """Write a trace for each rank, for a buffer of ``count`` elements in equal shards; the path of their index.
+
+    The index names its files without their folder: replay it from there.
+    """
+    offsets = Partition.of(count, len(programs)).offsets(programs[0].parts, itemsize)
+    names = [f"rank-{program.rank}.txt" for program in programs]
+    for name, program in zip(names, programs, strict=True):
+        (folder / name).write_text("\n".join(trace_lines(program, offsets)) + "\n", encoding="utf-8")
+    index = folder / "index.txt"
+    index.write_text("\n".join(names) + "\n", encoding="utf-8")
+    return index

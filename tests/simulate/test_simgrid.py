@@ -18,8 +18,8 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.program.simulation import Simulation
-from dear_mpi.collectives.program.trace import trace_lines, write_traces
 from dear_mpi.simulate import simgrid
+from dear_mpi.simulate.simgrid import trace_lines, write_traces
 from dear_mpi.simulate.topology import Topology, parse_topology
 
 needs_simgrid = pytest.mark.skipif(
