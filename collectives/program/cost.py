@@ -32,12 +32,11 @@ from dear_mpi.collectives.program.simulation import Simulation
 
 @dataclass(frozen=True)
 class Cost:
-    """The time until the last rank is done, and what each rank, and each pair of ranks (from, to), has sent."""
+    """The time until the last rank is done, messages and bytes that each rank has sent, and bytes by (from, to)."""
 
     time_s: float
     messages: tuple[int, ...]
     nbytes: tuple[int, ...]
-    link_messages: dict[tuple[int, int], int]
     link_nbytes: dict[tuple[int, int], int]
 
 
@@ -56,16 +55,12 @@ def cost(
     offsets = (partition or Partition.of(count, len(programs))).offsets(programs[0].parts, itemsize)
     run = Simulation(programs, offsets, network)
     run.to_the_end()
-    messages, nbytes = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    messages, nbytes, link_nbytes = [0] * len(programs), [0] * len(programs), Counter[tuple[int, int]]()
     for rank, program in enumerate(programs):
         for send in (send for step in program.steps for send in step.sends):
-            messages[rank, send.peer] += 1
-            nbytes[rank, send.peer] += offsets[send.chunks.stop] - offsets[send.chunks.start]
-    ranks = range(len(programs))
-    return Cost(
-        max(rank.entered_s for rank in run.ranks),
-        tuple(sum(messages[rank, peer] for peer in ranks) for rank in ranks),
-        tuple(sum(nbytes[rank, peer] for peer in ranks) for rank in ranks),
-        dict(messages),
-        dict(nbytes),
-    )
+            sent = run.nbytes(send.chunks)
+            messages[rank] += 1
+            nbytes[rank] += sent
+            link_nbytes[rank, send.peer] += sent
+    time_s = max(rank.entered_s for rank in run.ranks)
+    return Cost(time_s, tuple(messages), tuple(nbytes), dict(link_nbytes))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.kernels.dtypes import DTYPES
@@ -21,6 +22,12 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "reduce": lambda ranks: 1.0,
 }
 PLACEMENTS = {"in": "in place", "out": "out of place"}
+MOST, MOST_US = 10**15, 86400e6  # in a row that can be measured; a day
+Size = Annotated[int, Meta(ge=0, le=MOST)]
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
+Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
+Delay = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]  # us
 CHOICES: dict[str, Collection[str]] = {
     "placement": PLACEMENTS,
     "dtype": DTYPES,
@@ -108,19 +115,19 @@ class Row:
     algorithm: str
     backend: str
     device: str
-    ranks: int
-    bytes: int
-    count: int
+    ranks: Count
+    bytes: Size
+    count: Size
     dtype: str
     op: str
     placement: str
-    segment_bytes: int
+    segment_bytes: Count
     samples: int
     min_us: float
-    p50_us: float
+    p50_us: Measured
     ci_low_us: float
     ci_high_us: float
-    mean_us: float
+    mean_us: Measured
     p99_us: float
     max_us: float
     algbw_GBps: float
@@ -136,9 +143,9 @@ class Row:
     chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
     peer: str = ""  # the fastest call of an MPI library at this size, else the first contestant
     over_peer: float = 1.0  # time / its time
-    delay_us: float | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
-    update_us: float | None = None  # of that update alone
-    update_beside_us: float | None = None  # and beside it
+    delay_us: Delay | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
+    update_us: Microseconds | None = None  # of that update alone
+    update_beside_us: Microseconds | None = None  # and beside it
 
 
 def row_of(

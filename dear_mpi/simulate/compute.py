@@ -5,7 +5,6 @@ Each of the three has a row's ``compute`` as its text, and its ``compute_origin`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -25,11 +24,7 @@ class Compute(Protocol):
         """``given``, ``predicted`` (perhaps with the backward pass given), or ``measured`` (perhaps scaled)."""
 
     def model(self, name: str, *, ranks: int, wire: str | None, parts: int | None = None) -> Model:
-        """The model of this name.
-
-        Args:
-            wire: the type of gradients; None for what is usual.
-            parts: into how many a batch is split; None for what is usual.
+        """The model of this name; type of gradients and parts of a batch are the usual ones if they are None.
 
         Raises:
             ValueError: it has no such model, or there is no such type.
@@ -145,7 +140,8 @@ def compute_of(
     Raises:
         ValueError: several were, or a value has no meaning for it.
     """
-    check_one({"--forward-time": forward_s, "--rate": flops_per_s})
+    if forward_s is not None and flops_per_s is not None:
+        raise ValueError("--forward-time and --rate contradict each other: give one of them, or none")
     if batch is not None and flops_per_s is None:
         raise ValueError("--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured")
     if batch is not None and not 1 <= batch <= MOST_BATCH:
@@ -154,22 +150,18 @@ def compute_of(
         if seconds is not None:
             check_seconds(what, seconds)
     if profile is not None:
-        return scaled(profile, forward_s, backward_s, flops_per_s, batch)
+        return scaled(profile, forward_at(profile, flops_per_s, batch) if flops_per_s else forward_s, backward_s)
     if flops_per_s is not None:
         return AtRate(flops_per_s, batch, backward_s)
     return Given(*both_passes(forward_s, backward_s))
 
 
-def scaled(
-    profile: Profile, forward_s: float | None, backward_s: float | None, flops_per_s: float | None, batch: int | None
-) -> Measured:
-    """A profile, its passes scaled to the seconds that are given, or that its FLOPs take at a rate.
+def scaled(profile: Profile, forward_s: float | None, backward_s: float | None) -> Measured:
+    """A profile, its passes scaled to the seconds that are given.
 
     Raises:
-        ValueError: it has no FLOPs, or a pass cannot be scaled.
+        ValueError: a pass cannot be scaled.
     """
-    if flops_per_s is not None:
-        forward_s = forward_at(profile, flops_per_s, batch)
     if forward_s is None and backward_s is None:
         return Measured(profile)
     found = profile.scaled(forward_s, backward_s)
@@ -189,15 +181,3 @@ def forward_at(profile: Profile, flops_per_s: float, batch: int | None) -> float
         raise ValueError(f"--batch: the profile of {profile.model!r} has no batch")
     share = 1.0 if batch is None or profile.batch is None else batch * profile.ranks / profile.batch
     return check_seconds("--rate: forward_time", profile.forward_flops * share / flops_per_s)
-
-
-def check_one(sources: Mapping[str, object]) -> None:
-    """See that at most one of these flags was given.
-
-    Raises:
-        ValueError: several were.
-    """
-    given = [flag for flag, value in sources.items() if value is not None]
-    if len(given) > 1:
-        named = f"{', '.join(given[:-1])} and {given[-1]}"
-        raise ValueError(f"{named} contradict each other: give one of them, or none")

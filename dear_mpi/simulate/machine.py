@@ -8,30 +8,45 @@ hosts and between them, because a ring is as fast as its slowest link.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any
+from typing import Annotated, Any
 
-from dear_mpi.bench.case import Row
+from msgspec import Meta, convert
+
+from dear_mpi.bench.case import Microseconds, Row
 from dear_mpi.bench.fit import fit_network
 from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.reporting.units import LEAST_BANDWIDTH, check_seconds
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.topology import Topology
 
-KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "list[int]": (list,)}
-KINDS |= {"float | None": (int, float, NoneType)}
-MOST, MOST_US = 10**15, 86400e6  # a day
-RANGES: dict[str, tuple[float, float]] = {  # of what a fit looks at
-    **dict.fromkeys(("ranks", "segment_bytes"), (1, MOST)),
-    **dict.fromkeys(("bytes", "count"), (0, MOST)),
-    **dict.fromkeys(("update_us", "update_beside_us"), (0, MOST_US)),
-    **dict.fromkeys(("p50_us", "mean_us"), (1e-6, MOST_US)),
-    "delay_us": (-MOST_US, MOST_US),
-}
+
+@dataclass(frozen=True)
+class RankOfReport:
+    """What counts here of a rank that the doctor has examined."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class LinkOfReport:
+    """What counts here of a link that the doctor has measured."""
+
+    source: Annotated[int, Meta(ge=0)]
+    dest: Annotated[int, Meta(ge=0)]
+    latency_us: Microseconds
+    GBps: Annotated[float, Meta(ge=1e-9, le=1e9)]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report of the doctor, as far as it counts here."""
+
+    ranks: list[RankOfReport]
+    links: Annotated[list[LinkOfReport], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -69,38 +84,23 @@ class Machine:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """What a file says of a machine like the one that it was written on, with so many ranks.
+    """What a file says of a machine like the one that it was written on, with so many ranks; other keys are ignored.
 
     Raises:
         ValueError: it cannot be read, has neither rows of a benchmark nor links, or too few of them, or a figure in it
             is none that can be measured.
     """
     content = read_json("network", Path(text))
-    if isinstance(content, dict) and "links" in content:
-        network = slowest_links(f"network {text!r}", content, ranks)
-        return Machine(network, "measured", text, contention=Contention(origin="unknown"))
     try:
-        rows = [Row(**row) for row in content]
-    except TypeError as error:
+        found: list[Row] | Report = convert(content, list[Row] | Report)
+        if isinstance(found, Report):
+            return Machine(slowest_links(found, ranks), "measured", text, contention=Contention(origin="unknown"))
+        for row in found:
+            lookup("dtype", row.dtype, DTYPES)
+    except ValueError as error:
         files = "dear-mpi bench --json, or of dear-mpi doctor --json"
         raise ValueError(f"network {text!r} must be a file of {files}: {error}") from None
-    for number, row in enumerate(rows):
-        check_row(f"network {text!r}, row {number}", row)
-    return Machine(fitted(text, rows), "fitted", text, contention=contention_of(rows))
-
-
-def check_row(where: str, row: Row) -> None:
-    """See that the values of a row are of their types, and those that matter in their ranges."""
-    for field in fields(Row):
-        value, kinds = getattr(row, field.name), KINDS[str(field.type)]
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise ValueError(f"{where}: {field.name} must be of the type {field.type}, not {value!r}")
-    if row.dtype not in DTYPES:
-        raise ValueError(f"{where}: dtype must be one of {', '.join(DTYPES)}, not {row.dtype!r}")
-    for name, (least, most) in RANGES.items():
-        value = getattr(row, name)
-        if value is not None and not least <= value <= most:
-            raise ValueError(f"{where}: {name} must be from {least:g} to {most:g}, not {value!r}")
+    return Machine(fitted(text, found), "fitted", text, contention=contention_of(found))
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
@@ -116,28 +116,24 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
     return fit.network
 
 
-def slowest_links(where: str, report: dict[str, Any], ranks: int) -> Network:
+def slowest_links(report: Report, ranks: int) -> Network:
     """The network of so many ranks on hosts of as many ranks as the first host has in a doctor's report.
 
     Raises:
-        ValueError: the report has no links, or not what belongs to them.
+        ValueError: the report has links of ranks that are not in it.
     """
-    kinds: dict[bool, list[Network]] = {False: [], True: []}  # by whether they are between hosts
-    try:
-        hosts = [rank["host"] for rank in report["ranks"]]
-        for number, link in enumerate(report["links"]):
-            latency_s = check_seconds(f"{where}, link {number}: latency_us * 1e-6", link["latency_us"] * 1e-6)
-            bandwidth = link["GBps"] * 1e9
-            if not bandwidth >= LEAST_BANDWIDTH:
-                raise ValueError(f"{where}, link {number}: GBps must be above 0, not {link['GBps']!r}")
-            kinds[hosts[link["source"]] != hosts[link["dest"]]].append(Network(latency_s, 1 / bandwidth))
-    except (IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"{where} is no report of dear-mpi doctor --json: {error!r}") from None
-    known = [links for links in kinds.values() if links]
-    if not known:
-        raise ValueError(f"{where} has no links: let the doctor examine two ranks or more")
-    inside, *others = (Network(max(each.alpha for each in links), max(each.beta for each in links)) for links in known)
+    hosts, kinds = [rank.host for rank in report.ranks], (list[LinkOfReport](), list[LinkOfReport]())
+    for link in report.links:
+        if max(link.source, link.dest) >= len(hosts):
+            raise ValueError(f"it has {len(hosts)} ranks, and a link from {link.source} to {link.dest}")
+        kinds[hosts[link.source] != hosts[link.dest]].append(link)
+    inside, *others = (
+        Network(max(each.latency_us for each in links) * 1e-6, 1e-9 / min(each.GBps for each in links))
+        for links in kinds
+        if links
+    )
     if not others:
         return inside
     per_host = hosts.count(hosts[0])
-    return Network(inside.alpha, inside.beta, hosts=tuple(rank // per_host for rank in range(ranks)), between=others[0])
+    hosts_of_ranks = tuple(rank // per_host for rank in range(ranks))
+    return Network(inside.alpha, inside.beta, hosts=hosts_of_ranks, between=others[0])

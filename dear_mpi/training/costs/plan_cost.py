@@ -7,7 +7,7 @@ not layer by layer, a fair WFBP can miss its bound by more than DeAR does, and l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -35,23 +35,23 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
     In the cost model of an emulated link steps do not overlap: that is right for the ring, and pessimistic if many
     ranks send to one. Call this while nothing is under way, because it leaves nothing but zeros in gradients.
     """
-    times = measured_s if fabric.world.link is None else modelled_s
-    return {collective: times(fabric, collective) for collective in collectives}
+
+    def seconds(collective: str) -> float:
+        fabric.prepare([collective])
+        plans = all_plans(fabric, collective)
+        if fabric.world.link is None:
+            return measured_s(fabric, plans)
+        return sum(each.time_s for each in plan_costs(plans, emulated_network(fabric.world)))
+
+    return {collective: seconds(collective) for collective in collectives}
 
 
-def modelled_s(fabric: LiveFabric, collective: str) -> float:
-    """By the cost model, on the emulated link."""
-    fabric.prepare([collective])
-    return sum(each.time_s for each in plan_costs(all_plans(fabric, collective), emulated_network(fabric.world)))
-
-
-def measured_s(fabric: LiveFabric, collective: str) -> float:
-    """The best of a few runs of all buckets."""
-    fabric.prepare([collective])
+def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
+    """The best of a few runs of all these plans."""
     fabric.follow(None)
 
     def run() -> None:
-        for handle in [fabric.engine.start(plan, plan.name) for plan in all_plans(fabric, collective)]:
+        for handle in [fabric.engine.start(plan, plan.name) for plan in plans]:
             handle.wait()
 
     values = fabric.arena.values.copy()
