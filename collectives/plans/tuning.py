@@ -8,24 +8,27 @@ And how large messages are, and how many are posted at a time, on one host and b
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import asdict, replace
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, load_algorithm, runner_of
 from dear_mpi.collectives.lowering.instructions import WINDOW
 from dear_mpi.collectives.program.json_file import read_json
 
+Count = Annotated[int, Meta(ge=1)]
 
-@dataclass(frozen=True)
-class Rule:
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """For full buffers of at most so many bytes (None: of any size), on this number of ranks."""
 
     collective: str
-    ranks: int
-    up_to_bytes: int | None
+    ranks: Count
+    up_to_bytes: Count | None
     algorithm: str
-    segment_bytes: int
+    segment_bytes: Count
 
     @property
     def limit(self) -> float:
@@ -138,32 +141,26 @@ def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     return tuple(replace(rule, collective=collective) for rule in chosen for collective in ("all_reduce", *halves))
 
 
+class Table(Struct):
+    """What a file has, beside the machine."""
+
+    rules: tuple[Rule, ...]
+
+
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """
     Raises:
         ValueError: the file is missing or is no such table; the message says where.
     """
-    content = read_json("rules", path)
-    rules = content.get("rules") if isinstance(content, dict) else None
-    if not isinstance(rules, list):
-        raise ValueError(f'rules {str(path)!r} must be an object with a list "rules"')
-    return tuple(rule_of(entry, f"rules {str(path)!r}, entry {number}") for number, entry in enumerate(rules))
-
-
-def rule_of(entry: Any, where: str) -> Rule:
-    """One entry of a file, checked."""
-    names = [field.name for field in fields(Rule)]
-    if not isinstance(entry, dict) or entry.keys() != set(names):
-        raise ValueError(f"{where} must have exactly {', '.join(names)}, not {entry!r}")
-    for name, value in entry.items():
-        is_text, nullable = name in ("collective", "algorithm"), name == "up_to_bytes"
-        right = isinstance(value, str) if is_text else type(value) is int and value >= 1
-        if not right and not (nullable and value is None):
-            allowed = "a text" if is_text else "a whole number from 1 on" + " or null" * nullable
-            raise ValueError(f"{where}: {name} must be {allowed}, not {value!r}")
-    if entry["algorithm"] not in NAMES:  # a file of data runs no code, and does not refer to others
-        raise ValueError(f"{where}: algorithm must be one of {', '.join(NAMES)}, not {entry['algorithm']!r}")
-    return Rule(**entry)
+    try:
+        rules = convert(read_json("rules", path), Table).rules
+    except ValidationError as error:
+        raise ValueError(f"rules {str(path)!r}: {error}") from None
+    for number, rule in enumerate(rules):
+        if rule.algorithm not in NAMES:  # a file of data runs no code, and does not refer to others
+            said = f"must be one of {', '.join(NAMES)}, not {rule.algorithm!r}"
+            raise ValueError(f"rules {str(path)!r}, entry {number}: algorithm {said}")
+    return rules
 
 
 def write_rules(path: Path, machine: Mapping[str, Any], rules: Sequence[Rule]) -> None:
