@@ -180,7 +180,7 @@ def test_order_of_training(module, name, allowed):
         ("bench.table", "reporting.terminal.bar", True),
         ("bench.table", "see.explain", False),
         ("bench.collective", "training.trainer", False),
-        ("simulate.run", "training.trainer", True),
+        ("simulate.scenario", "training.trainer", True),
         ("simulate.prices.columns", "cli.app", False),
         ("bench.fit", "simulate.prices.prices", False),
         ("doctor.show", "bench.table", False),

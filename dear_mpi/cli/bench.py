@@ -15,12 +15,15 @@ from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.contestants import DEFAULTS
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
-from dear_mpi.cli.flags import JOB_FLAGS, NAMES, SEGMENT, Flags, listed, parameter, parsed, with_flags
+from dear_mpi.cli.flags import JOB_FLAGS, Flags, parameter, with_flags
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.reporting.units import parse_bytes, parse_link, parse_sizes
+from dear_mpi.training.declared import listed, parsed
+from dear_mpi.training.exchange import NAMES
+from dear_mpi.training.options import SEGMENT
 
 ALGORITHMS = (
     f"What to compare, with commas; the first is the baseline. Ours: {NAMES}, auto, FILE.py:FUNCTION, and function: a "

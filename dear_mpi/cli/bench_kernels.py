@@ -7,11 +7,12 @@ from typer import Option
 
 from dear_mpi.bench.kernels import MODELS, SEGMENTS, show_kernels
 from dear_mpi.bench.kernels import bench_kernels as run_kernels
-from dear_mpi.cli.flags import JsonFile, listed
+from dear_mpi.cli.flags import JsonFile
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
+from dear_mpi.training.declared import listed
 
 
 def bench_kernels(

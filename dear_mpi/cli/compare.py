@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.cli.files import check_files, read_by
-from dear_mpi.cli.flags import BETWEEN_FUSIONS, FUSION, JOB_FLAGS, PLOT, Flags, listed, parameter, with_flags
+from dear_mpi.cli.files import check_files
+from dear_mpi.cli.flags import JOB_FLAGS, PLOT, Flags, files_of, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -15,6 +15,8 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import check_ending, check_figure, write_figure
 from dear_mpi.see.tables import draw_comparison, show_comparison
+from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
+from dear_mpi.training.options import FUSION
 from dear_mpi.training.runs.compare import compare as run_comparison
 from dear_mpi.training.runs.compare import turns
 from dear_mpi.training.runs.config import Config
@@ -46,7 +48,7 @@ def compare(flags: Flags) -> None:
         fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
         files, plot = timeline_files(flags.get("timeline")), flags.get("plot")
         written = [("--json", flags.get("json_file")), ("--plot", plot), *((FLAG, path) for path in files)]
-        check_files(read_by(flags) | {"--schedules": schedules, "--fusion": fusions}, written)
+        check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written)
         if plot is not None:
             check_ending("--plot", plot)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from dear_mpi.cli.flags import DeviceMemory, JsonFile, parsed
+from dear_mpi.cli.flags import DeviceMemory, JsonFile
 from dear_mpi.cli.run import complaining, run_ranks
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
@@ -17,6 +17,7 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_bytes
+from dear_mpi.training.declared import parsed
 
 DEVICE = Option(help="What to examine: cpu or cuda.", show_default="cuda on ranks that have a GPU")
 

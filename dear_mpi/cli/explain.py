@@ -5,11 +5,11 @@ from typing import Annotated
 
 from typer import Option
 
-from dear_mpi.cli.flags import NAMES
 from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.see.explain import explain_algorithm
 from dear_mpi.see.route import explain_route
+from dear_mpi.training.exchange import NAMES
 from dear_mpi.training.routes.find import ROUTES
 
 

@@ -3,19 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dear_mpi.cli.flags import Flags
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.reporting.files import older
 
 OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
 
-def read_by(flags: Flags) -> dict[str, list[str | None]]:
-    """What the user gave to the flags of a training job that may name files."""
-    return {f"--{name}": [flags.get(name)] for name in ("model", "data", "schedule", "route", "algorithm", "fusion")}
-
-
-def check_files(read: Mapping[str, Iterable[str | None]], written: Sequence[tuple[str, Path | None]]) -> None:
+def check_files(read: Mapping[str, Iterable[str]], written: Sequence[tuple[str, Path | None]]) -> None:
     """See that files stay apart.
 
     Args:
@@ -31,7 +25,7 @@ def check_files(read: Mapping[str, Iterable[str | None]], written: Sequence[tupl
     for flag, path in [*files, *((f"the older file of {flag}", path) for flag, path, _ in set_aside)]:
         if taken.setdefault(path.resolve(), flag) != flag:
             raise ValueError(f"{taken[path.resolve()]} and {flag} must be different files, not both {str(path)!r}")
-    named = [(flag, Path(file)) for flag, texts in read.items() for text in texts if text and (file := file_of(text))]
+    named = [(flag, Path(file)) for flag, texts in read.items() for text in texts if (file := file_of(text))]
     for flag, path in [*files, *((f"the older file of {flag} as", path) for flag, path, there in set_aside if there)]:
         for what, each in named:
             if is_same(path, each):

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from dear_mpi.cli.flags import STALL_AFTER, Flags, config_of, parsed
+from dear_mpi.cli.flags import STALL_AFTER, Flags, chosen
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -19,6 +19,7 @@ from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import check_writable, replacing, set_aside
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_link, parse_seconds
+from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
 
 
@@ -120,7 +121,7 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
     threads = flags.get("threads")
     with complaining(mpi=threads is None):
         check_alone("--threads", threads)
-        config = config_of(flags)
+        config = Config.of(chosen(Config, flags))
         link = parsed("--link", parse_link, flags["link"]) if "link" in flags else None
         if config.device == "cpu" and "device_memory" in flags:
             raise ValueError("--device-memory does not apply to the device 'cpu'")

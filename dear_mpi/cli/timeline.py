@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from dear_mpi.cli.flags import listed
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.see.timeline.write import check_endings, check_timeline, write_timeline
+from dear_mpi.training.declared import listed
 from dear_mpi.training.recording import Show
 
 FLAG = "--timeline"

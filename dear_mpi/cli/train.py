@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.cli.files import check_files, read_by
-from dear_mpi.cli.flags import JOB_FLAGS, Flags, parameter, with_flags
+from dear_mpi.cli.files import check_files
+from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -48,7 +48,7 @@ def train(flags: Flags) -> None:
         files = timeline_files(flags.get("timeline"))
         own = (("--save", "save"), ("--profile", "profile"), ("--plot", "plot"), ("--json", "json_file"))
         written = [(flag, flags.get(name)) for flag, name in own] + [(FLAG, path) for path in files]
-        check_files(read_by(flags), written)
+        check_files(files_of(Config, flags), written)
         saving = saving_of(flags)
         check_plot(flags)
     how: dict[str, Any] = {"timeline": files, "plot": flags.get("plot")}

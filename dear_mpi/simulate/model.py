@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.paper_models import Module, shares_of
 from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.training.virtual_trainer import Costs
 
 VALUE_SIZE = DTYPES["fp32"].itemsize
 MOST_ELEMENTS = 10**13  # bytes then stay far below what an int64 counts
@@ -46,6 +48,11 @@ class Model:
     def params(self) -> int:
         """How many elements are trained."""
         return sum(self.layout.owned)
+
+    def costs(self, **further: Any) -> Costs:
+        """What its layers and updates take, and further costs."""
+        own = {name: getattr(self, name) for name in ("forward_s", "backward_s", "parts", "update_s", "rest_s")}
+        return Costs(**own, **further)
 
 
 def synthetic_model(

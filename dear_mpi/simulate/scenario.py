@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,19 +17,25 @@ from dear_mpi.simulate.machine import Machine
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.prices.on_topology import PricesOnTopology
 from dear_mpi.simulate.prices.prices import Prices
-from dear_mpi.simulate.run import Prediction, check_finite, check_schedule, predict
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
+from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.foresight import portions_of
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fabric.virtual import Price
-from dear_mpi.training.fusion.by_time import check_file, is_by_time
-from dear_mpi.training.fusion.policies import borders
+from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
+from dear_mpi.training.fusion.policies import borders, fused
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.routes.find import collectives_of, priced
+from dear_mpi.training.prediction import Prediction
+from dear_mpi.training.rehearse import rehearse
+from dear_mpi.training.routes.find import collectives_of
 from dear_mpi.training.routes.legs import Collective
-from dear_mpi.training.schedules import Schedule, own_fusion
+from dear_mpi.training.routes.route import Route
+from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
+from dear_mpi.training.virtual_trainer import network_s, predict
 
+REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
 LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
 VERDICT_BYTES = 8 * COUNT
 
@@ -52,7 +59,8 @@ class Scenario:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
         """
         compute = settings.compute
-        model = compute.model(name, ranks=ranks, wire=settings.wire or settings.route.wire, parts=settings.accumulate)
+        wire = settings.wire or settings.chosen_route.wire
+        model = compute.model(name, ranks=ranks, wire=wire, parts=settings.accumulate)
         if settings.update_s is not None:
             model = replace(model, update_s=check_seconds("update_s", settings.update_s))
         hosts = machine.network.hosts or tuple(range(ranks))
@@ -67,53 +75,65 @@ class Scenario:
         return self.machine.contention if given is None else given
 
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
-        """See that a schedule can be simulated with this fusion.
+        """See that a schedule can be simulated with this fusion, and let it rehearse, unless the tests have done it.
 
         Raises:
             ScheduleError: it breaks a rule, or would wait for ever.
             ValueError: the fusion policy cannot be read.
         """
-        policy = own_fusion(fusion, schedule)
+        policy, settings = own_fusion(fusion, schedule), self.settings
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout)
-        how: dict[str, Any] = {"route": self.settings.route, "judged": self.settings.judged}
-        check_schedule(self.model, name, schedule, fusion, lambda buckets: self.priced(schedule, buckets), **how)
+        if name not in SCHEDULES or settings.judged or settings.chosen_route.updates_under_way:
+            parts = min(self.model.parts, REHEARSED_PARTS)
+            rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), accumulate=parts)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
-        """An iteration under one schedule."""
-        settings, ranks, places = self.settings, self.prices.ranks, 2 * len(self.model.names)
-        return predict(
-            self.model,
-            name,
-            schedule,
-            fusion,
-            lambda buckets: self.priced(schedule, buckets),
-            ranks=ranks,
-            route=settings.route,
-            judged=settings.judged,
-            iterations=settings.counted,
-            loss_s=self.loss_s,
-            verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
-            portions=self.portions,
-            contention=None if self.contention.is_free else self.contention,
-            compute=self.straggling,
-            noise=Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed),
-            traced=traced,
-        )
+        """An iteration under one schedule.
 
-    def network_s(self, schedule: type[Schedule], buckets: Cut) -> dict[str, float]:
-        """Seconds of each collective of a schedule, for all buckets."""
-        price = priced(self.settings.route, self.priced(schedule, buckets))
-        return {each: sum(price(each, bucket) for bucket in buckets) for each in schedule.collectives}
+        Raises:
+            ValueError: a figure is not finite.
+        """
+        rules, settings = self.rules(name, schedule, fusion), self.settings
+        costs = self.model.costs(
+            price=self.priced(schedule, rules.buckets),
+            loss_s=self.few_s(),
+            verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
+            ranks=self.prices.ranks,
+            contention=None if self.contention.is_free else self.contention,
+            portions=self.portions,
+            compute=self.straggling,
+            noise=self.noise,
+        )
+        found = predict(schedule, rules, costs, iterations=settings.counted, traced=traced)
+        check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
+        return found
+
+    def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
+        """A new book for a schedule, with the buckets of a policy; one by time knows what is simulated."""
+        route = self.settings.chosen_route
+        buckets = buckets_of(self.model, schedule, route, fusion, lambda buckets: self.priced(schedule, buckets))
+        return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
+
+    @property
+    def noise(self) -> Jitter:
+        """How many times as long as usual layers take."""
+        settings, ranks, places = self.settings, self.prices.ranks, 2 * len(self.model.names)
+        return Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed)
+
+    def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
+        """The least time that a schedule allows, with the passes and the buckets of a prediction."""
+        sent_s = network_s(schedule, self.settings.chosen_route, found.buckets, self.priced(schedule, found.buckets))
+        return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.parts)
 
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once."""
-        route, table = self.settings.route, dict[Collective, dict[int, float]]()
+        route, table = self.settings.chosen_route, dict[Collective, dict[int, float]]()
         names, counts = (*schedule.collectives, *schedule.extras), sorted({bucket.count for bucket in buckets})
         for leg in dict.fromkeys(leg for name in names for leg in collectives_of(route, name)):
             if leg.few:
-                table[leg] = dict.fromkeys(counts, self.loss_s)
+                table[leg] = dict.fromkeys(counts, self.few_s())
             else:
                 sizes = [self.nbytes(leg, count) for count in counts]
                 seconds = self.prices.seconds(self.algorithm, leg.name, sizes)
@@ -129,7 +149,7 @@ class Scenario:
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken."""
-        legs = collectives_of(self.settings.route, collective)
+        legs = collectives_of(self.settings.chosen_route, collective)
         if len(legs) != 1 or legs[0].op != "sum":
             return 1
         return portions_of(self.nbytes(legs[0], bucket.count), self.prices.ranks, self.prices.segment_bytes)
@@ -137,21 +157,16 @@ class Scenario:
     def nbytes(self, leg: Collective, count: int) -> int:
         """What a collective has of so many elements, in equal shards."""
         model, ranks, itemsize = self.model, self.prices.ranks, self.model.layout.itemsize
-        nbytes = self.settings.route.nbytes(leg.line, count, wire=itemsize, values=model.value_size, ranks=ranks)
+        nbytes = self.settings.chosen_route.nbytes(leg.line, count, wire=itemsize, values=model.value_size, ranks=ranks)
         return round_up(nbytes, ranks * itemsize)
 
-    @property
-    def loss_s(self) -> float:
-        """Of the sum of the loss, and of whatever else has a few bytes."""
-        return self.few_s(1)
-
-    def few_s(self, nbytes: int) -> float:
-        """Of an all-reduce of a few bytes."""
+    def few_s(self, nbytes: int = 1) -> float:
+        """Of an all-reduce of a few bytes: the sum of the loss, or whatever else has a few."""
         size = round_up(nbytes, self.prices.ranks * self.model.layout.itemsize)
         return float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [size])[0])
 
-    def row(self, prediction: Prediction, base_s: float) -> dict[str, Any]:
-        """What ``--json`` has of it.
+    def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
+        """What ``--json`` has of a prediction.
 
         Raises:
             ValueError: a figure is not finite.
@@ -163,11 +178,11 @@ class Scenario:
             "ranks": self.prices.ranks,
             "schedule": prediction.schedule,
             "algorithm": self.algorithm,
-            "fusion": prediction.fusion,
+            "fusion": fusion,
             "buckets": len(prediction.buckets),
             "wire": self.model.wire,
             "accumulate": self.model.parts,
-            "route": settings.route.name,
+            "route": settings.chosen_route.name,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
             **self.machine.row(),
@@ -189,7 +204,7 @@ class Scenario:
             "bound_s": prediction.bound_s,
             "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
         }
-        check_finite(f"the row of schedule {prediction.schedule!r}, fusion {prediction.fusion!r}", row)
+        check_finite(f"the row of schedule {prediction.schedule!r}, fusion {fusion!r}", row)
         return row
 
     def rewired(self, **factors: float) -> Scenario:
@@ -200,3 +215,33 @@ class Scenario:
             between = None if between is None else replace(between, **{name: factor * getattr(between, name)})
             network = replace(network, **{name: factor * getattr(network, name)}, between=between)
         return replace(self, prices=replace(self.prices, network=network, found={}))
+
+
+def buckets_of(
+    model: Model, schedule: type[Schedule], route: Route, fusion: str, prices: Callable[[Cut], Price]
+) -> Cut:
+    """The buckets of a policy; ``own`` is the schedule's.
+
+    Args:
+        prices: gives the price of the collectives of these buckets, for a policy by time.
+
+    Raises:
+        ValueError: the policy cannot be read.
+    """
+    layout, policy = model.layout, own_fusion(fusion, schedule)
+    if is_by_time(policy):
+        cost = whole_cost(schedule.collectives, route, layout, prices)
+        policy = by_time(policy, layout, PassTimes(model.forward_s, model.backward_s), cost)
+    return fused(policy, layout)
+
+
+def check_finite(what: str, figures: Mapping[str, object]) -> None:
+    """See that all figures are finite.
+
+    Raises:
+        ValueError: one is not.
+    """
+    numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
+    wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
+    if wrong:
+        raise ValueError(f"{what} has no end: {', '.join(wrong)}; some number that was given is too large or too small")

@@ -4,65 +4,142 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
+from pathlib import Path
 
-from dear_mpi.reporting.units import check_distinct
+from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, whole_number
 from dear_mpi.simulate.compute import Compute, compute_of
-from dear_mpi.simulate.contention import Contention
+from dear_mpi.simulate.contention import Contention, parse_stall
+from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.uneven import parse_jitter
-from dear_mpi.training.fabric.loss_scale import is_judged
+from dear_mpi.training.declared import BETWEEN_FUSIONS, again, listed, option, parsed, several
+from dear_mpi.training.exchange import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.fusion.policies import in_bytes
-from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.training.profiles.profile import Profile, read_profile
 from dear_mpi.training.rehearse import serve_halves
-from dear_mpi.training.routes.find import find_route, route_name
 from dear_mpi.training.routes.route import Route
+from dear_mpi.training.schedules import SCHEDULES
 
 NOISY_ITERATIONS = 20
+MOST_PARTS, MOST_ITERATIONS = 10**4, 10**6
+MODEL = "synthetic:resnet50"
+NETWORK = (
+    "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
+    "and gamma=0.1ns (for a byte that is summed); INSIDE/BETWEEN,hosts=N (or per_host=N), for links inside and between "
+    "hosts; fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; FILE.json of dear-mpi bench or "
+    f"doctor; or {', '.join(PRESETS)}."
+)
+
+
+def ranks_of(text: str) -> tuple[int, ...]:
+    """Numbers of ranks, with commas; a range has those from the first to the last by powers of 2.
+
+    Raises:
+        ValueError: it cannot be read.
+
+    >>> ranks_of("4"), ranks_of("8:64,3:16")
+    ((4,), (8, 16, 32, 64, 3, 6, 12, 16))
+    """
+    found: list[int] = []
+    for item in listed("--ranks", text):
+        low, colon, high = item.partition(":")
+        first, last = whole_number(low), whole_number(high if colon else low)
+        if not first or not last or last < first:
+            allowed = "whole numbers of at least 1, or ranges that go up, as 8:64"
+            raise ValueError(f"--ranks must be {allowed}, not {item!r}")
+        powers = (first << power for power in range((last // first).bit_length()))
+        found += [*(each for each in powers if each < last), last]
+    return tuple(found)
+
+
+def update_s_of(seconds: float) -> float:
+    """Seconds for an element, from those for a million."""
+    return check_seconds("update_time", seconds) * 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What is simulated.
+class Settings(Exchange):
+    """What is simulated: the flags of ``simulate``. Where the seconds of compute come from, ``compute_of`` says."""
 
-    Attributes:
-        models: ``synthetic:NAME`` each, or the model of the profile.
-        network: see ``read_network``.
-        fusions: policies of ``borders``.
-        forward_s, backward_s, flops_per_s, batch, profile: where the seconds of compute come from, see ``compute_of``.
-        update, route_name: see ``Options``.
-        clip, loss_scale: whether all gradients are looked at before any of them is used; see ``Options``.
-        accumulate: into how many parts a batch is split; the profile's, or 1, if it is not given.
-        wire: the type in which gradients travel; the profile's, or fp32, if it is not given.
-        update_s: seconds of an update for each element; the profile's, or none, if they are not given.
-        contention: what messages and updates do to each other; what the network's file says, if it is not given.
-        straggler, jitter: see ``uneven.py``, as text.
-        iterations: how many count; 1, or 20 where there is jitter, if it is not given.
-    """
-
-    models: tuple[str, ...]
-    ranks: tuple[int, ...]
-    network: str
-    schedules: tuple[str, ...]
-    fusions: tuple[str, ...]
-    algorithms: tuple[str, ...] = ("ring",)
-    forward_s: float | None = None
-    backward_s: float | None = None
-    flops_per_s: float | None = None
-    batch: int | None = None
-    profile: Profile | None = None
-    wire: str | None = None
-    update: str | None = None
-    route_name: str | None = None
-    clip: float | None = None
-    loss_scale: str = "none"
-    accumulate: int | None = None
-    update_s: float | None = None
-    contention: Contention | None = None
-    straggler: str | None = None
-    jitter: str = "0%"
-    iterations: int | None = None
-    seed: int = 0
+    models: tuple[str, ...] = several(
+        f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
+    )
+    ranks: tuple[int, ...] = option(
+        "Number of ranks; several with commas; 8:64 doubles from 8 to 64.", (64,), typed=str, parse=ranks_of
+    )
+    network: str = option(NETWORK, "10gbit,50us", may_be_file=True)
+    schedules: tuple[str, ...] = several(
+        f"Schedules: {', '.join(SCHEDULES)}, or FILE.py:NAME", ("wfbp", "dear"), flag="--schedules"
+    )
+    fusions: tuple[str, ...] = several(
+        f"{FUSION_BY_SIZE}; {FUSION_AS_GIVEN}", ("25MB",), flag="--fusion", between=BETWEEN_FUSIONS
+    )
+    algorithms: tuple[str, ...] = several(
+        f"Collective algorithm: {NAMES}, or FILE.py:FUNCTION", ("ring",), flag="--algorithm"
+    )
+    forward_s: float | None = option(
+        "Seconds of the forward pass; a profile is scaled to it.",
+        None,
+        shown="0.1, or as in the profile",
+        flag="--forward-time",
+    )
+    backward_s: float | None = option(
+        "Seconds of the backward pass; a profile is scaled to it.",
+        None,
+        shown="twice the forward time, or in the ratio of the profile",
+        flag="--backward-time",
+    )
+    flops_per_s: float | None = option(
+        "Take the seconds of layers from their FLOPs at this rate, e.g. 10TFLOPS. A profile is scaled to it.",
+        None,
+        shown="none",
+        flag="--rate",
+        typed=str,
+        parse=partial(parsed, "--rate", parse_rate),
+    )
+    batch: int | None = option("Number of examples on each rank, for --rate.", None, shown="as in the table", least=1)
+    profile: Profile | None = option(
+        "FILE with measured seconds of layers, from dear-mpi train --profile FILE or TorchSession.profile.",
+        None,
+        shown="none",
+        metavar="FILE",
+        typed=Path,
+        parse=read_profile,
+        may_be_file=True,
+    )
+    update_s: float | None = option(
+        "Seconds of the optimiser for a million parameters.",
+        None,
+        shown="0, or as in the profile",
+        flag="--update-time",
+        parse=update_s_of,
+    )
+    wire: str | None = again(Exchange, "wire", None, shown="fp32, or as in the profile")
+    accumulate: int | None = option(
+        "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a "
+        "part, and a profile's of the whole batch.",
+        None,
+        shown="1, or as in the profile",
+        least=1,
+        most=MOST_PARTS,
+    )
+    straggler: str | None = option(
+        "A slow rank, and how many times as long it computes, e.g. 7:1.5.", None, shown="none"
+    )
+    jitter: str = option("Spread of the time of each layer on each rank, e.g. 5%.", "0%")
+    contention: Contention | None = option(
+        "How long an update delays messages, as a share of its own time: 100% where both need the same processors.",
+        None,
+        shown="0%, or as in the file of bench --beside",
+        flag="--stall",
+        typed=str,
+        parse=parse_stall,
+    )
+    iterations: int | None = option(
+        "Iterations to average over.", None, shown="20 with --jitter, or 1", least=1, most=MOST_ITERATIONS
+    )
+    seed: int = option("Seed of the jitter.", 0, least=0)
 
     @property
     def compute(self) -> Compute:
@@ -71,7 +148,7 @@ class Settings:
         return compute_of(**{name: getattr(self, name) for name in names})
 
     @cached_property
-    def route(self) -> Route:
+    def chosen_route(self) -> Route:
         """What buckets go through.
 
         Raises:
@@ -80,12 +157,7 @@ class Settings:
         usual = ("fp32", "fp32") if self.profile is None else (self.profile.dtype, self.profile.wire)
         dtype, wire = usual[0], self.wire or usual[1]
         halves = dtype == wire and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
-        return find_route(route_name(self.update, self.route_name), halves=halves)
-
-    @property
-    def judged(self) -> bool:
-        """Whether all gradients are looked at before any of them is used."""
-        return is_judged(self.clip, self.loss_scale)
+        return self.find_route(halves=halves)
 
     @property
     def counted(self) -> int:
@@ -94,17 +166,12 @@ class Settings:
         return usual if self.iterations is None else self.iterations
 
     def check(self) -> None:
-        """See that no row would be there twice, and that some iteration counts.
-
-        Raises:
-            ValueError: it is not so.
-        """
+        super().check()
+        parse_jitter(self.jitter)
         check_distinct("models", self.models)
         check_distinct("ranks", self.ranks)
         check_distinct("fusions", self.fusions, in_bytes)
         check_distinct("algorithms", self.algorithms)
-        if self.counted < 1:
-            raise ValueError(f"iterations must be at least 1, not {self.iterations}")
 
     def cases(self) -> Iterator[tuple[str, int, str, str, str]]:
         """Model, ranks, algorithm, fusion and schedule of each row."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
-from dear_mpi.simulate.run import Prediction
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
+from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.rehearse import check_route
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
@@ -37,7 +37,7 @@ def simulate(
 
     Args:
         ready: is called before the work, when all that can be read has been read, and checked.
-        traced: whether predictions keep what ranks do in the last iterations (``dear_mpi/simulate/timeline.py``).
+        traced: whether predictions keep the log of the last iterations (``dear_mpi/simulate/timeline.py``).
 
     Raises:
         ValueError: a name is unknown, or a text cannot be read.
@@ -55,7 +55,7 @@ def simulate(
             bases[case] = scenario.predict(BASELINE, kinds[BASELINE], fusion, traced=traced)
         same, base = schedule == BASELINE, bases[case]
         prediction = base if same else scenario.predict(schedule, kinds[schedule], fusion, traced=traced)
-        found.append(Simulated(scenario.row(prediction, base.iteration_s), scenario, prediction, base))
+        found.append(Simulated(scenario.row(fusion, prediction, base.iteration_s), scenario, prediction, base))
         progress(f"{name}, {ranks} ranks, {schedule}")
     return found
 
@@ -67,7 +67,7 @@ def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dic
         ValueError: something cannot be read, or has no meaning for these schedules.
     """
     settings.check()
-    check_route(settings.route, kinds, judged=settings.judged, scaled=settings.loss_scale != "none")
+    check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=settings.loss_scale != "none")
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     prices: dict[tuple[int, int], Prices] = {}  # what a collective costs does not depend on the model
     found = {}

@@ -12,9 +12,8 @@ from rich.table import Table
 
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import plural
-from dear_mpi.simulate.remedies import fastest
+from dear_mpi.simulate.gains import fastest, verdicts
 from dear_mpi.simulate.sweep import Simulated
-from dear_mpi.simulate.verdict import verdicts
 
 MOST = 3  # parts of the exposed time that are named
 ORIGINS = {"given": "assumed", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}

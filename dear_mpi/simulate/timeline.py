@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.table import heading
-from dear_mpi.training.log.spans import Run, Timeline, common
+from dear_mpi.training.fabric.virtual import of_rank
+from dear_mpi.training.log.log import KEPT, Log
+from dear_mpi.training.log.spans import Rank, Run, Timeline, common
+from dear_mpi.training.log.timeline import rank_of
 
 FACTS = ("model", "ranks", "schedule", "fusion", "buckets", "algorithm", "network", "compute")
+MOST_RANKS = 64  # that are shown
 
 
 def timeline_of(found: Sequence[Simulated]) -> Timeline:
-    """The runs that ``simulate`` has kept, each named by its schedule and by what else was varied."""
+    """The runs of which ``simulate`` has kept the log, each named by its schedule and by what else was varied."""
     rows = [each.row for each in found]
     told = {"model": "{}".format, "ranks": lambda ranks: plural(ranks, "rank"), "fusion": "fusion {}".format}
     told["algorithm"] = "{}".format
     varied = [name for name in told if len({row[name] for row in rows}) > 1]
 
-    def named(run: Run, each: Simulated) -> Run:
-        return replace(run, name=", ".join([each.row["schedule"], *(told[name](each.row[name]) for name in varied)]))
+    def name(row: Mapping[str, Any]) -> str:
+        return ", ".join([row["schedule"], *(told[each](row[each]) for each in varied)])
 
-    runs = [named(each.prediction.run, each) for each in found if each.prediction.run is not None]
+    logs = [(each, each.prediction.log) for each in found]
+    runs = [run_of(log, name(each.row), each.scenario.model.names, each.row["ranks"]) for each, log in logs if log]
     facts = common([{name: row[name] for name in FACTS} for row in rows]) | {"origin": heading(found)}
     return Timeline(live=False, runs=tuple(runs), facts=facts)
+
+
+def run_of(log: Log, name: str, layers: Sequence[str], ranks: int) -> Run:
+    """What so many ranks did in the last iterations: as one where they are alike."""
+    clocks = np.size(log.last.end)
+    names = [f"rank {rank}" for rank in range(min(clocks, MOST_RANKS))]
+    if clocks == 1 < ranks:
+        names = [f"each of {ranks} ranks"]
+
+    def traced(rank: int) -> Rank:
+        return rank_of(log, names[rank], layers, lambda lane, mark: of_rank(mark, rank), kept=KEPT)
+
+    return Run(name, tuple(map(traced, range(len(names)))), ranks)

@@ -8,7 +8,6 @@ from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_route, serve_halves
-from dear_mpi.training.routes.find import find_route, route_name
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
@@ -25,7 +24,7 @@ def chosen_route(
     scope = options.optimizer.scope
     halves = transport.size > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
     halves &= scope == "element"
-    route = find_route(route_name(options.update, options.route), halves=halves)
+    route = options.find_route(halves=halves)
     proof = check_route(route, schedules, judged=options.judged, scaled=options.loss_scale != "none", scope=scope)
     check_algorithms(schedules, options.algorithm, route, transport)
     return route, proof

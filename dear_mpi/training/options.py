@@ -1,61 +1,94 @@
-"""How a session trains, whatever it trains: the keyword arguments of ``Session``."""
+"""What may be chosen of training, whatever is trained. Each option is declared once, and so is said once.
+
+Exchange   exchange.py          the way of gradients: for what is trained, and for what is simulated
+    Training                    what else may be chosen where something is trained
+        Options                 with an optimiser: the keyword arguments of Session
+        Config  runs/config.py  with a model, data and an optimiser by name: the flags of train and compare
+    Settings    dear_mpi/simulate/settings.py: the flags of simulate
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.user_file import source_text
-from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.ranks.streams import STREAMS
-from dear_mpi.training.fabric.loss_scale import is_judged
+from dear_mpi.reporting.units import format_bytes, parse_bytes
+from dear_mpi.training.declared import option, parsed
+from dear_mpi.training.exchange import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, Exchange
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 from dear_mpi.training.routes.find import MINE, route_name
+from dear_mpi.training.schedules import SCHEDULES
+
+SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
+TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
+FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """The choices of a training run that do not depend on the model.
+class Training(Exchange):
+    """What else may be chosen where something is trained. Fusion by time is in ``fusion/by_time.py``, and ``bo`` and
+    ``auto`` are in ``tuning/``."""
+
+    schedule: str = option(
+        f"Schedule, which decides when gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME.",
+        "dear",
+        may_be_file=True,
+    )
+    fusion: str = option(FUSION, USUAL, may_be_file=True, reported=True, decides=True)
+    algorithm: str = option(
+        f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (the MPI library's own), auto (by message size), or "
+        "auto:FILE (by message size, from the FILE of bench --tune).",
+        "auto",
+        may_be_file=True,
+        reported=True,
+        decides=True,
+    )
+    accumulate: int = option(
+        "Number of parts that each batch is split into. Gradients of all parts add up, and then travel.",
+        1,
+        least=1,
+        reported=True,
+        decides=True,
+    )
+    segment_bytes: int | None = option(
+        "Size of the largest message, e.g. 256KiB.",
+        None,
+        shown=SEGMENT,
+        flag="--segment",
+        typed=str,
+        parse=partial(parsed, "--segment", parse_bytes),
+    )
+    device: str = option(
+        "Where the model is: cpu, or cuda (each rank takes the next GPU of its host).",
+        "cpu",
+        allowed=STREAMS,
+        reported=True,
+    )
+    debug: bool = option(
+        "Check in every iteration that ranks start the same collectives and that layers write their gradients.",
+        False,
+        flag="--debug",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Training):
+    """The choices of a session.
 
     Attributes:
-        schedule: a name in ``SCHEDULES``, or ``FILE.py:NAME``.
-        fusion: where the line is cut into buckets: a policy of ``borders`` in ``fusion/policies.py``; ``own``, the
-            schedule's policy; ``mgwfbp`` or ``horovod``, from measured times, see ``fusion/by_time.py``; or ``bo`` or
-            ``auto``: it is found while the session trains, see ``tuning/``.
-        algorithm, segment_bytes: of the collectives, see ``make_plan``.
-        wire: the type in which gradients travel, by name; the parameters' type if it is not given.
-        device: ``cpu`` or ``cuda``.
-        accumulate: how many parts a batch is split into; gradients are sent after the last.
-        clip: the largest norm of all gradients together; None for no limit. Longer ones are scaled by clip / norm; the
-            ``clip_grad_norm_`` of torch takes clip / (norm + 1e-6).
-        loss_scale: with ``dynamic``, gradients are scaled on the wire, and an iteration that overflows is skipped.
-        update: ``full``, every rank updates all parameters; ``sharded``, each updates its shard of every bucket;
-            ``auto``, sharded where that gives the same bits.
-        route: what buckets go through, ``FILE.py:NAME``, or a name of ``update``, in place of it.
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
             ``Cosine``; without one it is the optimiser's rate. It must depend on that number alone: ranks compare its
             first 1000 values before training. An iteration that was skipped has no update.
-        debug: whether the ranks compare which collective they start, and see that layers write all of their gradients
-            (a module of PyTorch does).
     """
 
-    schedule: str = "dear"
-    fusion: str = USUAL
     optimizer: Optimizer = field(default_factory=SGD)
-    algorithm: str = "auto"
-    segment_bytes: int | None = None
-    wire: str | None = None
-    device: str = "cpu"
-    accumulate: int = 1
-    clip: float | None = None
-    loss_scale: str = "none"
-    update: str | None = None
-    route: str | None = None
     learning_rate: Rate | None = None
-    debug: bool = False
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
@@ -64,33 +97,16 @@ class Options:
         Raises:
             ValueError: there is no such option, or it cannot have this value.
         """
-        for name in given:
-            lookup("option", name, dict.fromkeys(each.name for each in fields(cls)))
+        cls.check_names("option", given)
         options = cls(**given)
         options.check()
         return options
 
     def check(self) -> None:
-        """See that all values are allowed.
-
-        Raises:
-            ValueError: one is not.
-        """
-        lookup("device", self.device, STREAMS)
-        is_judged(self.clip, self.loss_scale)
-        route_name(self.update, self.route)
-        if self.wire is not None:
-            lookup("wire", self.wire, DTYPES)
+        super().check()
         if not isinstance(self.optimizer, Optimizer):
             kind = f"{type(self.optimizer).__module__}.{type(self.optimizer).__qualname__}"
             raise ValueError(f"optimizer must be one of dear_mpi.training, such as Adam(lr=0.001), not a {kind}")
-        for name in ("schedule", "fusion", "algorithm"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be a text, not {getattr(self, name)!r}")
-        if type(self.accumulate) is not int or self.accumulate < 1:
-            raise ValueError(f"accumulate must be a whole number of at least 1, not {self.accumulate!r}")
-        if type(self.debug) is not bool:
-            raise ValueError(f"debug must be True or False, not {self.debug!r}")
 
     def facts(self) -> dict[str, Any]:
         """What ranks compare."""
@@ -103,8 +119,3 @@ class Options:
     def plans(self) -> dict[str, Any]:
         """The options of ``make_plan``."""
         return {"algorithm": self.algorithm, "segment_bytes": self.segment_bytes, "debug": self.debug}
-
-    @property
-    def judged(self) -> bool:
-        """Whether all gradients are looked at before any of them is used."""
-        return is_judged(self.clip, self.loss_scale)

@@ -1,26 +1,35 @@
-"""A trainer on the virtual fabric: for rehearsals, predictions and tuning."""
+"""A trainer on the virtual fabric, and the one predictor: for rehearsals, ``compare``, ``simulate`` and tuning."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, VirtualFabric
 from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse, steady
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.log.log import KEPT
 from dear_mpi.training.log.times import Times
+from dear_mpi.training.prediction import Prediction, Tally
 from dear_mpi.training.routes.find import priced
+from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
 
 WARM = 3  # iterations before the pipeline is as full as it will be
+
+
+def alike(seconds: Any) -> Any:
+    """All ranks take what is nominal."""
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,8 @@ class Costs:
         ranks: their number.
         contention: see ``VirtualFabric``.
         portions: see ``Nominal``.
+        compute: from nominal seconds to those on each rank, see ``VirtualFabric``.
+        noise: how many times as long as usual a layer takes, see ``VirtualUse``.
     """
 
     forward_s: Sequence[float]
@@ -51,29 +62,22 @@ class Costs:
     ranks: int = 1
     contention: Callable[[float], tuple[float, float]] | None = None
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
+    compute: Callable[[Any], Any] = alike
+    noise: Noise = steady
 
 
 class VirtualTrainer(Trainer):
-    """Runs iterations that have no arrays: the one predictor, for rehearsals, tuning and ``simulate``.
+    """Runs iterations that have no arrays.
 
     Args:
         kind: of the schedule.
         rules: its book, with the buckets and the route.
         foreseen: whether the schedule orders its iteration by what it costs.
-        noise: see ``VirtualUse``.
-        compute, kept: see ``VirtualFabric``.
+        kept: see ``VirtualFabric``.
     """
 
     def __init__(
-        self,
-        kind: type[Schedule],
-        rules: Rules,
-        costs: Costs,
-        *,
-        foreseen: bool = True,
-        noise: Noise = steady,
-        compute: Callable[[Any], Any] = lambda seconds: seconds,
-        kept: int = 1,
+        self, kind: type[Schedule], rules: Rules, costs: Costs, *, foreseen: bool = True, kept: int = 1
     ) -> None:
         fabric = VirtualFabric(
             rules,
@@ -83,13 +87,13 @@ class VirtualTrainer(Trainer):
             update_s=lambda bucket: bucket.count * costs.update_s,
             ranks=costs.ranks,
             contention=costs.contention,
-            compute=compute,
+            compute=costs.compute,
             kept=kept,
         )
         schedule, times = kind(fabric), zip(costs.forward_s, costs.backward_s, strict=True)
         if foreseen and kind.foresees:
             schedule.order = best_order(schedule, kind, rules, costs)
-        uses = [VirtualUse(fabric, number, *each, noise) for number, each in enumerate(times)]
+        uses = [VirtualUse(fabric, number, *each, costs.noise) for number, each in enumerate(times)]
         meter = VirtualMeter(fabric, costs.rest_s)
         super().__init__(uses, NoLoss(), meter, schedule, rules, accumulate=costs.parts)
         self.virtual = fabric
@@ -118,13 +122,50 @@ class VirtualTrainer(Trainer):
         return self.iteration(np.zeros(0), np.zeros(0), 0)[1]
 
 
+def predict(
+    kind: type[Schedule], rules: Rules, costs: Costs, *, iterations: int = 1, traced: bool = False
+) -> Prediction:
+    """What an iteration takes when the pipeline is full.
+
+    Args:
+        kind: of the schedule.
+        rules: a new book of it, with the buckets and the route.
+        iterations: how many count, at least; whole rounds of the route do.
+        traced: whether the log of the last iterations is to be kept.
+
+    Raises:
+        ScheduleError: the schedule breaks a rule (``rehearse`` sees that before, and whether it ends).
+    """
+    trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
+    trainer.warm_up()
+    tally = Tally(trainer.virtual)
+    for _ in range(round_up(iterations, rules.route.period)):
+        trainer.one()
+        tally.add()
+    mean, sent_s = tally.breakdown(), network_s(kind, rules.route, rules.buckets, costs.price)
+    return Prediction(
+        schedule=rules.name,
+        buckets=rules.buckets,
+        **vars(mean),
+        bound_s=float(kind.least(mean.forward_s, mean.backward_s, sent_s, costs.parts)),
+        network_s=sent_s,
+        log=trainer.virtual.log if traced else None,
+    )
+
+
+def network_s(kind: type[Schedule], route: Route, buckets: Cut, price: Price) -> dict[str, float]:
+    """Seconds of each collective that a schedule starts, for all buckets: what its bound needs."""
+    sent = priced(route, price)
+    return {each: sum(sent(each, bucket) for bucket in buckets) for each in kind.collectives}
+
+
 def best_order(schedule: Schedule, kind: type[Schedule], rules: Rules, costs: Costs) -> Sequenced | None:
-    """Of the orders of an iteration that a schedule proposes, the one that takes the least time.
+    """Of the orders of an iteration that a schedule proposes, the one that takes the least time where ranks are alike.
 
     Args:
         schedule: one of this kind, with a fabric that has the buckets.
     """
-    price = priced(rules.route, costs.price)
+    price, costs = priced(rules.route, costs.price), replace(costs, compute=alike, noise=steady)
     nominal = Nominal(costs.forward_s, costs.backward_s, price, judged=rules.judged, portions=costs.portions)
     orders = list(dict.fromkeys(tuple(order or ()) or None for order in schedule.orders(nominal)))
 

@@ -66,7 +66,7 @@ class Ours:
                 "update": self.update,
                 "samples_s": list(found.steady_s),
                 "rest_s": found.rest_s,
-                "predicted_s": each.predicted_s(found),
+                "predicted_s": each.predicted_s(),
                 "bound_s": found.bound_s,
             }
 

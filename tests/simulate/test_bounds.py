@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from dear_mpi.models.paper_models import Module
 from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.model import Model, synthetic_model
-from dear_mpi.simulate.run import predict
 from dear_mpi.simulate.uneven import straggling
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
+from tests.simulate.predicted import predicted
 
 NAMES = (*SCHEDULES, "zero:overlap_param_gather=yes", "bytescheduler:credit=1")
 SETTINGS = 10_000
@@ -67,10 +67,9 @@ def sum_of(line, bucket):
 def random_setting(number):
     """The prediction of one setting, all of which follows from its number."""
     rng, name = random.Random(number), NAMES[number % len(NAMES)]
-    return predict(
+    return predicted(
         random_model(rng),
         name,
-        find_schedule(name),
         rng.choice(FUSIONS),
         random_prices(rng),
         iterations=2,
@@ -95,7 +94,7 @@ def test_layers_without_parameters_hide_what_backward_does_not(schedule):
     modules = [Module("a", (), 9.0), Module("b", (1_000_000,), 1.0)]
     model = synthetic_model("a", modules, ranks=2, forward_s=0.4, backward_s=0.05)
     seconds = {"all_reduce": 0.4, "reduce_scatter": 0.2, "all_gather": 0.2, "second all_gather": 0.2}
-    found = predict(model, schedule, find_schedule(schedule), "own", lambda _: lambda leg, _: seconds[leg.label])
+    found = predicted(model, schedule, "own", lambda _: lambda leg, _: seconds[leg.label])
     assert len(found.buckets) == 1
     if schedule == "fsdp":
         assert (found.iteration_s, found.bound_s) == pytest.approx((0.85, 0.6)), "its gathers wait for the hooks"

@@ -9,14 +9,15 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.simulate.model import Model
-from dear_mpi.simulate.run import check_finite, predict
+from dear_mpi.simulate.scenario import check_finite
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.tally import Tally
 from dear_mpi.simulate.uneven import Jitter
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log.log import Log
+from dear_mpi.training.prediction import Tally
 from dear_mpi.training.schedules import SCHEDULES
+from tests.simulate.predicted import predicted
 
 ONE_LAYER = Model(
     name="one layer",
@@ -40,7 +41,7 @@ def in_turn(turn, place):
 
 def took(name, iterations):
     free = {"prices": lambda buckets: lambda collective, bucket: 0.0}
-    return predict(ONE_LAYER, name, SCHEDULES[name], "25MB", **free, iterations=iterations, noise=in_turn)
+    return predicted(ONE_LAYER, name, "25MB", **free, iterations=iterations, noise=in_turn)
 
 
 @pytest.mark.parametrize("name", ["sequential", "wfbp", "dear"])

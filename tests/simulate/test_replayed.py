@@ -16,10 +16,10 @@ from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
+from dear_mpi.simulate.gains import remedies
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import on_topology
 from dear_mpi.simulate.prices.on_topology import PLACES, WITHIN, Curve, PricesOnTopology
-from dear_mpi.simulate.remedies import remedies
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.simgrid import replay
 from dear_mpi.simulate.sweep import simulate

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.models.paper_models import load_modules
+from dear_mpi.simulate.gains import changes, fastest, remedies
 from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.simulate.remedies import changes, fastest, remedies
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import notes

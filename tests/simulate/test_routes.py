@@ -9,14 +9,14 @@ from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.paper_models import Module
 from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.simulate.run import predict
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training.log.spans import WIRE
 from dear_mpi.training.routes.find import FULL, SHARDED
-from dear_mpi.training.schedules import SCHEDULES, find_schedule
+from dear_mpi.training.schedules import SCHEDULES
 from tests.rooms import ROOT
+from tests.simulate.predicted import predicted
 
 USERS = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8")}
 UPDATE_S = 1e-9
@@ -37,7 +37,7 @@ def one_layer(name, route, *, judged=False, ranks=RANKS):
     seconds = {"all_reduce": 6.0, "reduce_scatter": 3.0, "all_gather": 3.0}
     how = {"route": route, "judged": judged, "ranks": ranks, "verdict_s": 0.5}
     prices = lambda _: lambda leg, _: seconds[leg.name]  # noqa: E731
-    return predict(model, name, find_schedule(name), "own", prices, **how)
+    return predicted(model, name, "own", prices, **how)
 
 
 @pytest.mark.parametrize("name", ["sequential", "wfbp", "dear", "dear-eager"])
@@ -62,13 +62,13 @@ def test_the_verdict_is_on_the_wire(name, route):
 def test_parts_add_up_and_bounds_hold(schedule, update, clip, accumulate):
     choices = {"schedules": (schedule,), "update": update, "clip": clip, "accumulate": accumulate}
     (found,) = simulated(**choices)
-    row, prediction = found.row, found.prediction
+    row, (run,) = found.row, timeline_of([found]).runs
     assert (row["route"], row["clip"], row["accumulate"]) == (update, clip, accumulate)
     parts = ("compute_s", "exposed_comm_s", "update_s", "rest_s")
     assert sum(row[name] for name in parts) == pytest.approx(row["iteration_s"])
     assert row["iteration_s"] >= row["bound_s"] * (1 - ROUNDING)
     assert row["compute_s"] == pytest.approx(accumulate * 0.15)
-    lanes = [span.lane for rank in prediction.run.ranks for span in rank.spans if span.kind == "update"]
+    lanes = [span.lane for rank in run.ranks for span in rank.spans if span.kind == "update"]
     assert set(lanes) == {WIRE if update == "sharded" else "compute"}
 
 
@@ -88,13 +88,13 @@ def test_values_travel_in_their_own_type():
     count, network_s = found.prediction.buckets[0].count, found.prediction.network_s
     assert network_s["reduce_scatter"] == pytest.approx(seconds_of("reduce_scatter", 2 * count), rel=1e-3)
     assert network_s["all_gather"] == pytest.approx(seconds_of("all_gather", 4 * count), rel=1e-3)
-    (half,) = simulated(route_name=USERS["half"], fusions=("buckets:1",))
+    (half,) = simulated(route=USERS["half"], fusions=("buckets:1",))
     assert (half.row["wire"], half.row["route"]) == ("fp16", "half")
     assert half.prediction.network_s == network_s
 
 
 def test_codes_have_their_bytes():
-    (found,) = simulated(route_name=USERS["int8"], fusions=("buckets:1",))
+    (found,) = simulated(route=USERS["int8"], fusions=("buckets:1",))
     count = found.prediction.buckets[0].count
     codes = RANKS * (count + 4 * -(-count // 256))
     assert found.prediction.network_s == {
@@ -106,7 +106,7 @@ def test_codes_have_their_bytes():
 def test_local_steps_communicate_in_each_fourth_iteration():
     """A mean over a round: three iterations of compute, and one that communicates as always."""
     names = {"schedules": ("sequential",), "update_s": 0.0, "fusions": ("buckets:1",)}
-    (each,), (local,) = simulated(**names), simulated(**names, route_name=USERS["local"])
+    (each,), (local,) = simulated(**names), simulated(**names, route=USERS["local"])
     compute_s = each.row["compute_s"]
     assert local.row["iteration_s"] - compute_s == pytest.approx((each.row["iteration_s"] - compute_s) / 4, rel=0.05)
     assert local.row["bound_s"] == pytest.approx(compute_s + (each.row["bound_s"] - compute_s) / 4, rel=1e-3)
@@ -114,7 +114,7 @@ def test_local_steps_communicate_in_each_fourth_iteration():
 
 @pytest.mark.parametrize("route", USERS)
 def test_users_routes_are_drawn(route):
-    found = simulated(route_name=USERS[route])
+    found = simulated(route=USERS[route])
     (run,) = timeline_of(found).runs
     kinds = {span.kind for rank in run.ranks for span in rank.spans}
     assert {"forward", "backward", "update"} <= kinds

@@ -8,7 +8,6 @@ from collections import Counter
 
 import pytest
 
-from dear_mpi.simulate import run
 from dear_mpi.simulate.prices import stand_ins
 from dear_mpi.simulate.prices.columns import Columns
 from dear_mpi.simulate.prices.lockstep import Lockstep
@@ -18,6 +17,7 @@ from dear_mpi.training.fabric.order import Order, Turn
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules import SCHEDULES, Dear
 from dear_mpi.training.virtual_trainer import WARM
+from tests.simulate.predicted import predicted
 
 MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
 HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward", "end_backward")
@@ -95,8 +95,8 @@ def test_each_hook_is_called_once_for_each_layer_and_iteration():
     price = counting(lambda collective, bucket: 1e-3, calls, "price")
     (found,) = simulated(models=MODELS[:1], ranks=(4,), schedules=("dear",))
     model = found.scenario.model
-    predicted = run.predict(model, "dear", kind, "25MB", lambda buckets: price, iterations=2)
-    layers, buckets, iterations = len(model.names), len(predicted.buckets), WARM + 2
+    found_run = predicted(model, "dear", "25MB", lambda buckets: price, kind=kind, iterations=2)
+    layers, buckets, iterations = len(model.names), len(found_run.buckets), WARM + 2
     assert [calls[name] for name in HOOKS] == [*[layers * iterations] * 4, iterations]
     assert calls["price"] == 2 * buckets * (iterations + 1), "each start of both collectives, and the sum for the bound"
 

@@ -6,10 +6,10 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.simulate.run import predict
 from dear_mpi.training.fusion.by_time import BY_TIME, PassTimes, by_time, in_cycles, mg_wfbp
-from dear_mpi.training.schedules import SCHEDULES, find_schedules
+from dear_mpi.training.schedules import SCHEDULES
 from tests.cli_checks import assert_one_line
+from tests.simulate.predicted import predicted
 
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 # In units of the forward pass, where backward takes 2 of them, and the all-reduce of the model this many. Computed by a
@@ -44,7 +44,7 @@ def iteration(model, schedule, fusion, all_reduce_s, alpha_s=0.0):
     def prices(buckets):
         return lambda leg, bucket: halves[leg.label] * (alpha_s + beta * bucket.nbytes)
 
-    found = predict(model, schedule, find_schedules([schedule])[schedule], fusion, prices)
+    found = predicted(model, schedule, fusion, prices)
     return found.iteration_s, found
 
 

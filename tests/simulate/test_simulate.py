@@ -14,10 +14,9 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.simulate.contention import Contention, contention_of, parse_stall
+from dear_mpi.simulate.gains import remedies
 from dear_mpi.simulate.machine import fitted
 from dear_mpi.simulate.network import PRESETS, read_network
-from dear_mpi.simulate.remedies import remedies
-from dear_mpi.simulate.run import check_schedule
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import exposed_parts
@@ -289,11 +288,9 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
                 time.sleep(0.1)
 
     monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.3)
-    model = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario.model
+    scenario = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario
     with pytest.raises(ValueError, match=r"schedule 'mine' has not come to an end after 0.3 seconds"):
-        check_schedule(
-            model, "mine", Endless, "25MB", lambda buckets: lambda leg, bucket: 0.0, route=FULL, judged=False
-        )
+        scenario.check("mine", Endless, "25MB")
 
 
 def test_the_page_of_the_testbed_is_of_these_presets():

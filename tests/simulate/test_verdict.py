@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from dear_mpi.simulate.gains import least_s, verdicts
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.verdict import least_s, verdicts
 from dear_mpi.training.schedules import SCHEDULES
 
 MODEL = {"models": ("synthetic:resnet50",), "ranks": (8,)}

@@ -152,7 +152,7 @@ def test_the_scale_grows_again():
     [
         ({"clip": 0.0}, "clip must be a norm above zero, not 0.0"),
         ({"clip": math.nan}, "clip must be a norm above zero, not nan"),
-        ({"accumulate": 0}, "accumulate must be a whole number of at least 1, not 0"),
+        ({"accumulate": 0}, "accumulate must be at least 1, not 0"),
         ({"loss_scale": "static"}, "loss_scale 'static' is unknown"),
     ],
 )

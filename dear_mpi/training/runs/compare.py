@@ -16,7 +16,6 @@ from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.log.spans import Run
 from dear_mpi.training.recording import Show, recorded, show_runs
-from dear_mpi.training.routes.find import find_route, route_name
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
@@ -108,7 +107,7 @@ def row_of(job: Job, contestant: Contestant, figures: Timing) -> dict[str, Any]:
         "network_s": dict(contestant.network),
         "exposed_s": contestant.exposed_s(),
         "rest_s": figures.rest_s,
-        "predicted_s": contestant.predicted_s(figures),
+        "predicted_s": contestant.predicted_s(),
         "hidden": hidden(network_s - figures.exposed_comm_s, hideable_s),
     }
 
@@ -140,7 +139,7 @@ def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> d
             raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")
     check_distinct("fusion", fusions, in_bytes)
     find_schedules(schedules)
-    route = find_route(route_name(config.update, config.route))
+    route = config.find_route()
     if route.period > 1:
         what = f"has rounds of {route.period} iterations, and a comparison is of iterations that are alike"
         raise ValueError(f"route {route.name!r} {what}: use train, or simulate")

@@ -1,4 +1,4 @@
-"""What a user may choose about a training run; the flags of the command line, with their defaults."""
+"""What a user may choose about a training run: what every session has, and a model, its data and its optimiser."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_seconds
+from dear_mpi.training.declared import again, option
+from dear_mpi.training.exchange import TABLES
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import Options
-from dear_mpi.training.routes.find import find_route, route_name
+from dear_mpi.training.options import Options, Training
 
+MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
 IN_FILE = "FILE.py:NAME"  # the kind of all models of users
 # What trains each model well on the data it is meant for; flags override it.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -38,54 +40,73 @@ OF_OTHERS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """One training run. What is not explained here is as in ``Options``.
+def of_optimizers(setting: str) -> str:
+    """The defaults of the optimisers that have this setting.
 
-    Attributes:
-        model, data: one of ours, or a file of the user; see ``runs/workload.py``.
-        dtype: the type of the parameters, by name.
-        optimizer: by name; ``lr`` to ``epsilon`` are its settings, of which None is its own default.
-        warmup: iterations that lead up to ``lr``, from which a ``decay`` leads down until the last of ``iterations``.
-        batch: examples per iteration of the whole job.
-        context: characters that gpt sees at a time.
-        forward_time, backward_time: seconds of a synthetic model; see ``both_passes`` where they are not given.
-        compute: whether a synthetic model sleeps, or keeps a core busy.
-        seed: of the first values, and of the order of the examples.
+    >>> of_optimizers("momentum")
+    '0.0 for sgd'
     """
+    return ", ".join(f"{vars(kind)[setting]} for {name}" for name, kind in OPTIMIZERS.items() if setting in vars(kind))
 
-    model: str = "mlp"
-    data: str = "digits"
-    device: str = "cpu"
-    schedule: str = "dear"
-    fusion: str
-    algorithm: str = "ring"
-    segment_bytes: int | None = None
-    dtype: str = "fp32"
-    wire: str | None = None
-    optimizer: str
-    lr: float | None = None
-    momentum: float | None = None
-    nesterov: bool | None = None
-    weight_decay: float | None = None
-    beta1: float | None = None
-    beta2: float | None = None
-    epsilon: float | None = None
-    decay: str = "none"
-    warmup: int = 0
-    batch: int
-    accumulate: int = 1
-    clip: float | None = None
-    loss_scale: str = "none"
-    update: str | None = None
-    route: str | None = None
-    iterations: int
-    seed: int = 0
-    debug: bool = False
-    context: int = 64
-    forward_time: float | None = None
-    backward_time: float | None = None
-    compute: str = "sleep"
+
+def setting(name: str, help: str, **said: Any) -> Any:
+    """An option of optimisers, whose own default holds where it is not given."""
+    return option(help, None, shown=of_optimizers(name), **said)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Training):
+    """One training run: the flags of ``train`` and ``compare``. Where nothing is given, ``PRESETS`` has it."""
+
+    model: str = option(f"{MODEL}{TABLES}.", "mlp", may_be_file=True, reported=True)
+    data: str = option(
+        "Data to train on: digits, FILE.npz (arrays x and y), or any text file (for gpt).", "digits", may_be_file=True
+    )
+    fusion: str = again(Training, "fusion", shown="by model")
+    algorithm: str = again(Training, "algorithm", "ring")
+    dtype: str = option(
+        f"Type of the parameters: fp32 or fp64; for synthetic models {', '.join(DTYPES)}.",
+        "fp32",
+        allowed=DTYPES,
+        reported=True,
+    )
+    optimizer: str = option(f"Optimiser: {', '.join(OPTIMIZERS)}.", shown="by model")
+    lr: float | None = setting("lr", "Learning rate.")
+    momentum: float | None = setting("momentum", "Momentum factor.")
+    nesterov: bool | None = option("Use Nesterov momentum.", None, flag="--nesterov")
+    weight_decay: float | None = setting(
+        "weight_decay",
+        "Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for adamw.",
+    )
+    beta1: float | None = setting("beta1", "Decay rate of the running mean of gradients.")
+    beta2: float | None = setting("beta2", "Decay rate of the running mean of squared gradients.")
+    epsilon: float | None = setting("epsilon", "Small number that keeps the denominator of an update above zero.")
+    decay: str = option(
+        f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",
+        "none",
+        reported=True,
+        decides=True,
+    )
+    warmup: int = option(
+        "Number of iterations over which the learning rate rises to --lr.", 0, reported=True, decides=True
+    )
+    batch: int = option(
+        "Number of examples in an iteration, over all ranks together.", shown="by model", least=1, reported=True
+    )
+    iterations: int = option("Number of iterations.", shown="by model", least=1)
+    seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0, reported=True)
+    context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1, decides=True)
+    forward_time: float | None = option(
+        "Seconds that the forward pass of a synthetic model takes.", None, shown="0.1, or that of a profile"
+    )
+    backward_time: float | None = option(
+        "Seconds that the backward pass of a synthetic model takes.",
+        None,
+        shown="twice the forward time, or in the ratio of a profile",
+    )
+    compute: str = option(
+        "How a synthetic model spends its time: sleep (leaves its core free), or spin (keeps it busy).", "sleep"
+    )
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Config:
@@ -95,8 +116,7 @@ class Config:
             ValueError: a name or the model is unknown, a number is out of range, or a setting does not apply.
         """
         given = {key: value for key, value in given.items() if value is not None}
-        for name in given:
-            lookup("setting", name, dict.fromkeys(field.name for field in fields(cls)))
+        cls.check_names("setting", given)
         kind = kind_of(given.get("model", cls.model))
         preset = lookup("model", kind, PRESETS)
         for name in OF_OTHERS.get(kind, ()):
@@ -107,19 +127,13 @@ class Config:
         return config
 
     def check(self) -> None:
-        """See that the device and the optimiser exist, and that numbers are in range."""
-        for name in ("batch", "iterations", "context"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        super().check()
         if self.accumulate > self.batch:
             what = "for synthetic models" if kind_of(self.model) == "synthetic" else "the batch"
             raise ValueError(f"accumulate must be at most {self.batch}, {what}, not {self.accumulate}")
-        if self.seed < 0:
-            raise ValueError(f"seed must not be negative, not {self.seed}")
         for name in ("forward_time", "backward_time"):
             if getattr(self, name) is not None:
                 check_seconds(name, getattr(self, name))
-        lookup("dtype", self.dtype, DTYPES)
         Options(**self.options()).check()
 
     def options(self) -> dict[str, Any]:
@@ -130,7 +144,7 @@ class Config:
     @property
     def wire_name(self) -> str:
         """The type in which gradients travel: what was chosen, the route's, or the parameters'."""
-        return self.wire or find_route(route_name(self.update, self.route)).wire or self.dtype
+        return self.wire or self.find_route().wire or self.dtype
 
     @property
     def wire_type(self) -> np.dtype[Any]:

@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 from statistics import fmean
 
-import numpy as np
-
-from dear_mpi.kernels.array import Array
 from dear_mpi.training.costs.plan_cost import communication, plan_s, traffic
 from dear_mpi.training.fusion.policies import fused
-from dear_mpi.training.log.times import Times, pass_s, waits_s
+from dear_mpi.training.log.times import Times, waits_s
+from dear_mpi.training.measured import measured_costs
+from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
-from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
+from dear_mpi.training.virtual_trainer import predict
 
 
 class Contestant:
@@ -28,6 +27,7 @@ class Contestant:
         policy: where its buckets are cut; where a policy by time or trials decides that, what it decided.
         loss_s: seconds of the sum of the loss.
         network: seconds of each collective that it starts, for all of its buckets.
+        price: of its collectives.
         chosen: the algorithm of each of its buckets.
         traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
     """
@@ -39,7 +39,7 @@ class Contestant:
         self.losses: list[float] = []
         self.blocks: list[list[Times]] = []
         self.waits_s: list[Mapping[str, float]] = []
-        self.pass_s: list[Array] = []
+        self.profiler = Profiler(job.group, name)
 
     def settle(self) -> None:
         """Iterate until all is decided that depends on times, and see what the network needs."""
@@ -61,54 +61,36 @@ class Contestant:
         if self.job.decisions.fusion != self.policy:
             self.job.cut(self.policy)
 
-    def iterate(self, count: int) -> list[tuple[float, Times]]:
+    def iterate(self, count: int, *, counted: bool = False) -> list[tuple[float, Times]]:
         """So many iterations: the loss and the times of each."""
         trainer, fabric = self.job.group.trainers[self.name], self.job.group.fabric
         found = []
         for _ in range(count):
             found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
-            self.waits_s.append(waits_s(fabric.log.last, fabric.seconds))
-            self.pass_s.append(pass_s(fabric.log.last, fabric.seconds, len(self.job.group.uses)))
+            if counted:
+                self.waits_s.append(waits_s(fabric.log.last, fabric.seconds))
+                self.profiler.note()
         return found
 
     def turn(self, count: int) -> None:
         """So many iterations that count, after one that fills the pipeline."""
         self.enter()
-        if not self.blocks:
-            self.waits_s, self.pass_s = [], []  # without the first iterations
-        done = self.iterate(1 + count)
-        del self.waits_s[-1 - count], self.pass_s[-1 - count]
+        first, done = self.iterate(1), self.iterate(count, counted=True)
         self.job.group.trainers[self.name].flush()
-        self.losses += [loss for loss, _ in done[1:]]
-        self.blocks.append([times for _, times in done])
+        self.losses += [loss for loss, _ in done]
+        self.blocks.append([times for _, times in first + done])
 
     def timing(self) -> Timing:
         """The figures of all turns."""
         parts = self.job.options.accumulate
         return timing(self.job.world.transport, self.schedule, self.blocks, self.network, parts=parts)
 
-    def predicted_s(self, figures: Timing) -> float:
-        """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
-
-        The compute is from the rank that computes longest; what is neither compute nor waiting, as updates, comes
-        between the passes. What is not in it: sharded updates, which hold the wire up.
-        """
-        job = self.job
-        ranks: list[Array] = job.world.transport.gather_values(np.mean(self.pass_s, axis=0))
-        forward_s, backward_s = max(ranks, key=np.sum).tolist()
-        costs = Costs(
-            forward_s=forward_s,
-            backward_s=backward_s,
-            price=self.price,
-            parts=job.options.accumulate,
-            loss_s=self.loss_s,
-            verdict_s=self.loss_s,
-            rest_s=figures.rest_s,
-            ranks=job.world.size,
-            portions=job.group.fabric.portions,
-        )
-        rules = job.group.rules(self.name, fused(self.policy, job.group.layout))
-        return VirtualTrainer(self.schedule, rules, costs).mean_s()
+    def predicted_s(self) -> float:
+        """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone."""
+        group = self.job.group
+        costs = measured_costs(group, self.profiler.profile(self.job.config.model), self.price, self.loss_s)
+        rules = group.rules(self.name, fused(self.policy, group.layout))
+        return predict(self.schedule, rules, costs).iteration_s
 
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""

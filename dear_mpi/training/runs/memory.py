@@ -12,7 +12,6 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.data import Examples
 from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.world import World
-from dear_mpi.training.routes.find import find_route, route_name
 from dear_mpi.training.runs.config import Config
 
 MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -46,7 +45,7 @@ def check_model(elements: int, config: Config, world: World) -> None:
     packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
     packed += dtype.itemsize * (config.accumulate > 1)
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
-    if find_route(route_name(config.update, config.route)).update.shard:
+    if config.find_route().update.shard:
         state //= world.size
     check(f"model {config.model!r}", elements * (dtype.itemsize + wire.itemsize + packed) + state, config, world)
 

@@ -13,7 +13,9 @@ import numpy as np
 
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
+from dear_mpi.training.declared import options_of
 from dear_mpi.training.log.times import Times
+from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import Schedule
 
@@ -83,30 +85,20 @@ def middle(times: Array) -> Array:
 def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
     """The keys that ``train`` and ``compare`` have in common."""
     config, world = job.config, job.world
+    chosen = {name: getattr(config, name) for name, said in options_of(Config).items() if said.reported}
     return {
         "schedule": schedule,
-        "algorithm": config.algorithm,
+        **chosen,
         "update": "sharded" if job.group.route.update.shard else "full",
         "route": job.group.route.name,
         "optimizer": str(job.options.optimizer),
-        "decay": config.decay,
-        "warmup": config.warmup,
-        "accumulate": config.accumulate,
-        "clip": config.clip,
-        "loss_scale": config.loss_scale,
         "chosen": job.group.fabric.chosen(job.schedules[schedule].collectives),
-        "fusion": config.fusion,
         "buckets": len(job.group.buckets),
         "ranks": world.size,
         "hosts": world.ranks_per_host,
-        "device": config.device,
         "emulated_link": None if world.link is None else str(world.link),
-        "model": config.model,
         "data": None if job.workload.dataset is None else config.data,
-        "dtype": config.dtype,
         "wire": config.wire_name,
-        "batch": config.batch,
-        "seed": config.seed,
         "transport": world.transport.name,
         "iterations": len(figures.iteration_s),
         "iteration_s": figures.iteration_s,

@@ -10,6 +10,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.costs.plan_cost import communication
+from dear_mpi.training.declared import options_of
 from dear_mpi.training.log.times import Times
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.recording import Show, recorded, show_runs
@@ -20,8 +21,6 @@ from dear_mpi.training.runs.report import describe, timing
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.trainer import TrainingError
 
-# What changes the numbers that a run comes to, beside the model, the wire's type and the optimiser's own settings.
-SETTINGS = "decay", "warmup", "accumulate", "clip", "loss_scale", "context", "algorithm", "fusion"
 FILL = 2  # iterations that do not count at the beginning, and when buckets were cut: the very first ends with a flush
 
 
@@ -162,7 +161,7 @@ def settings_of(job: Job) -> dict[str, Any]:
     """
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
-    settings |= {name: getattr(config, name) for name in SETTINGS}
+    settings |= {name: getattr(config, name) for name, said in options_of(Config).items() if said.decides}
     if config.decay != "none":
         settings["iterations"] = config.iterations
     return {"examples": job.examples_sha256, "settings": settings}

@@ -15,11 +15,12 @@ from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.measured import measured_costs
 from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.tuning.search import Trial
 from dear_mpi.training.tuning.sizes import START, distinct_sizes, readable, size_text
 from dear_mpi.training.tuning.tuned_fusion import TunedFusion, said_by_rank_0
-from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
+from dear_mpi.training.virtual_trainer import Costs, predict
 
 AUTO = "auto"
 TIMED = 3  # iterations
@@ -63,7 +64,7 @@ class ByPrediction(TunedFusion):
 
         def predicted(fusion: str) -> Trial:
             rules = group.rules(name, fused(fusion, layout))
-            return Trial(fusion, VirtualTrainer(group.schedules[name], rules, costs).mean_s())
+            return Trial(fusion, predict(group.schedules[name], rules, costs).iteration_s)
 
         self.trials = said_by_rank_0(group.world.transport, lambda: list(map(predicted, candidates(layout))))
         self.over = True
@@ -72,22 +73,11 @@ class ByPrediction(TunedFusion):
     def costs(self, profiler: Profiler) -> Costs:
         """Collective: what was measured."""
         group, profile = self.group, profiler.profile("auto")
-        schedule, parts = group.schedules[profiler.schedule], group.options.accumulate
+        schedule = group.schedules[profiler.schedule]
         prices = WirePrices(group.fabric, timed=True)  # with what hosts add to a link
         price = prices.of((*schedule.collectives, *schedule.extras))
         loss_s = plan_s(group.fabric, group.meter.plan, timed=True)
-        return Costs(
-            forward_s=[use.forward_s / parts for use in profile.uses],
-            backward_s=[use.backward_s / parts for use in profile.uses],
-            price=price,
-            parts=parts,
-            loss_s=loss_s,
-            verdict_s=loss_s,
-            update_s=profile.update_s_per_element,
-            rest_s=profile.rest_s,
-            ranks=group.world.size,
-            portions=group.fabric.portions,
-        )
+        return measured_costs(group, profile, price, loss_s)
 
 
 def fewest_buckets(trials: Sequence[Trial], layout: Layout) -> str:

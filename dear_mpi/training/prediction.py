@@ -1,4 +1,4 @@
-"""How long the counted iterations are, and what one rank does in that time.
+"""What was predicted: how long the counted iterations are, and what one rank does in that time.
 
     last rank begins ----------------------------------> last rank ends       the length, over the iterations: the mean
        one rank begins | forward, backward, waits, updates, the rest | ends    these add up to that
@@ -11,6 +11,7 @@ rank's begin to the last rank's end it counts once.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 
 from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
 from dear_mpi.training.fabric.virtual_handle import Carried
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.log.log import Log
 
 TIE = 1e-9  # times are alike if they differ by less than this part of them
 
@@ -54,6 +56,23 @@ class Breakdown:
     update_s: float
     rest_s: float
     waits: tuple[Exposed, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Breakdown):
+    """Iterations of one schedule, in seconds.
+
+    Attributes:
+        bound_s: the least that the schedule allows, for layers and collectives alone.
+        network_s: of each collective that the schedule starts, for all buckets.
+        log: what the ranks did in the last iterations, if it was kept.
+    """
+
+    schedule: str
+    buckets: Cut
+    bound_s: float
+    network_s: Mapping[str, float]
+    log: Log | None = None
 
 
 class Tally:

@@ -1,0 +1,117 @@
+"""What could be gained: by the bounds of our schedules, in a sentence, and by one change of the fastest row."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from dear_mpi.collectives.plans.tuning import serves
+from dear_mpi.reporting.units import plural
+from dear_mpi.simulate.scenario import Scenario
+from dear_mpi.simulate.sweep import Simulated
+from dear_mpi.training.prediction import TIE
+from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, find_schedules
+
+Change = Callable[[], float]  # seconds of an iteration with it
+GAIN = 0.995  # what is not worth half a percent is not named
+FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
+LEAST_GAIN = 5e-4  # less is 0.0 % in a sentence
+
+
+def fastest(found: Sequence[Simulated]) -> list[Simulated]:
+    """The fastest row of each model and number of ranks, the first of equal ones; what waits longest comes first."""
+    best: dict[tuple[str, int], Simulated] = {}
+    for each in found:
+        case, seconds = (each.row["model"], each.row["ranks"]), each.row["iteration_s"]
+        if case not in best or seconds < (1 - TIE) * best[case].row["iteration_s"]:
+            best[case] = each
+    return sorted(best.values(), key=lambda each: -each.row["exposed_comm_s"])
+
+
+def verdicts(found: Sequence[Simulated]) -> list[str]:
+    """A sentence for each model and number of ranks; speed-ups are over the fastest of its rows under the baseline."""
+    cases = defaultdict[tuple[str, int], list[Simulated]](list)
+    for each in found:
+        cases[each.row["model"], each.row["ranks"]].append(each)
+    return [verdict(rows) for rows in cases.values()]
+
+
+def verdict(rows: Sequence[Simulated]) -> str:
+    """What one model takes on one number of ranks, what our schedules could gain, and what the fastest row does."""
+    base = min((each.base for each in rows), key=lambda base: base.iteration_s)
+    (best,) = fastest(rows)
+    row, limit_s, reduced_s = best.row, min(map(least_s, rows)), sum(base.network_s.values())
+    takes = f"all-reduce takes {ms(reduced_s)} ms, forward {ms(base.forward_s)}, backward {ms(base.backward_s)}"
+    where = f"{row['model'].removeprefix('synthetic:')}, {plural(row['ranks'], 'rank')}"
+    alike = all(each.prediction.buckets == base.buckets for each in rows)
+    over = f"{BASELINE} with these buckets" if alike else BASELINE
+    most, gained = (gain(base.iteration_s, seconds) for seconds in (limit_s, row["iteration_s"]))
+    if most < LEAST_GAIN:
+        return f"{where}: {takes}: none of our schedules is faster than {over}."
+    said = f"{where}: {takes}: none of our schedules gains more than {100 * most:.1f} % over {over}"
+    names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}"
+    return f"{said}; the fastest row ({names}) gains {100 * gained:.1f} %." if gained >= LEAST_GAIN else f"{said}."
+
+
+def least_s(simulated: Simulated) -> float:
+    """The least time of an iteration with these buckets under the row's schedule or one of ours: its own work, or the
+    least bound."""
+    scenario, found = simulated.scenario, simulated.prediction
+    bounds = (
+        scenario.bound_s(schedule, found)
+        for schedule in SCHEDULES.values()
+        if all(serves(scenario.algorithm, each) for each in schedule.collectives)
+    )
+    own_s = found.forward_s + found.backward_s + found.update_s + found.rest_s
+    return max(own_s, min(found.bound_s, *bounds))
+
+
+def gain(base_s: float, seconds: float) -> float:
+    """How much faster that is, as a part of the time."""
+    return base_s / seconds - 1 if seconds else 0.0
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds in a sentence."""
+    return f"{seconds * 1e3:.1f}"
+
+
+def changes(simulated: Simulated) -> dict[str, Change]:
+    """What can be changed, by its name."""
+    scenario, name, fusion = simulated.scenario, simulated.row["schedule"], simulated.row["fusion"]
+    schedule = find_schedules([name])[name]
+
+    def rewired(**factors: float) -> Change:
+        return lambda: seconds_of(scenario.rewired(**factors), name, schedule, fusion)
+
+    def under(other: str, kind: type[Schedule], policy: str) -> Change:
+        return lambda: seconds_of(scenario, other, kind, policy)
+
+    tried = {"twice the bandwidth": rewired(beta=0.5), "half the latency": rewired(alpha=0.5)}
+    if any(link.o for link in (scenario.machine.network, scenario.machine.network.between) if link):
+        tried["half the processor's time of a message"] = rewired(o=0.5)
+    tried |= {f"fusion {policy}": under(name, schedule, policy) for policy in FUSIONS if policy != fusion}
+    return tried | {f"schedule {each}": under(each, SCHEDULES[each], fusion) for each in SCHEDULES if each != name}
+
+
+def remedies(simulated: Simulated, progress: Callable[[str], object] = lambda note: None) -> list[tuple[str, float]]:
+    """Changes with which an iteration takes less, and its seconds then; the best first.
+
+    ``progress`` is called after each change.
+    """
+    found = []
+    for name, seconds in changes(simulated).items():
+        found.append((name, seconds()))
+        progress(name)
+    better = [each for each in found if each[1] < GAIN * simulated.prediction.iteration_s]
+    return sorted(better, key=lambda each: each[1])
+
+
+def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
+    """What an iteration would take; infinity where the algorithm does not serve the schedule, or has too much to do."""
+    try:
+        scenario.check(name, schedule, fusion)
+        return scenario.predict(name, schedule, fusion).iteration_s
+    except ValueError:
+        return math.inf

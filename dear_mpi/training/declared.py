@@ -1,0 +1,154 @@
+"""How an option is declared: once, as a field of a dataclass. Its flag, its help, its checks and its report follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from dear_mpi.kernels.lookup import lookup
+
+T = TypeVar("T")
+# A comma; but not one before a plain number, which goes on with the numbers of at:N,N.
+BETWEEN_FUSIONS = r",(?!\d+(?:,|$))"
+KINDS: dict[str, tuple[Any, str]] = {
+    "str": (str, "a text"),
+    "bool": (bool, "True or False"),
+}  # of fields, by the name of their type
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What is said of an option beside its name, its type and its default.
+
+    Attributes:
+        help: of its flag.
+        shown: what holds if it is not given, in words, where there is no default.
+        flag: if it is not made of the name; a switch needs it.
+        metavar: what the flag takes, if not its type.
+        typed: the type of what the user types, if it is another.
+        parse: from what the user types to the value.
+        between: what stands between several values.
+        allowed: the names that it may have.
+        least, most: of a whole number.
+        may_be_file: whether it may name a file that is read.
+        reported: whether ``train`` and ``compare`` report it as it is.
+        decides: whether a run must keep it, to come to the same bits after a break.
+    """
+
+    help: str
+    shown: str | None = None
+    flag: str | None = None
+    metavar: str | None = None
+    typed: type | None = None
+    parse: Callable[[Any], Any] | None = None
+    between: str | None = None
+    allowed: Mapping[str, object] | None = None
+    least: int | None = None
+    most: int | None = None
+    may_be_file: bool = False
+    reported: bool = False
+    decides: bool = False
+
+    @property
+    def flags(self) -> list[str]:
+        """What Typer is told of the flag's name."""
+        return [] if self.flag is None else [self.flag]
+
+    def name(self, name: str) -> str:
+        """The parameter of the flag, for a field of this name."""
+        return name if self.flag is None else self.flag.removeprefix("--").replace("-", "_")
+
+    def check(self, name: str, kind: str, value: Any) -> None:
+        """See that an option may have this value.
+
+        Raises:
+            ValueError: it may not.
+        """
+        wanted, what = KINDS.get(kind, (object, ""))
+        if not isinstance(value, wanted):
+            raise ValueError(f"{name} must be {what}, not {value!r}")
+        if self.allowed is not None:
+            lookup(name, value, self.allowed)
+        if self.least is not None:
+            self.check_number(name, value)
+
+    def check_number(self, name: str, value: Any) -> None:
+        """See that it is a whole number in its range."""
+        if type(value) is not int:
+            raise ValueError(f"{name} must be a whole number of at least {self.least}, not {value!r}")
+        if value < (self.least or 0):
+            wanted = f"be at least {self.least}" if self.least else "not be negative"
+            raise ValueError(f"{name} must {wanted}, not {value}")
+        if self.most is not None and value > self.most:
+            raise ValueError(f"{name} must be at most {self.most}, not {value}")
+
+
+def option(help: str, default: Any = MISSING, **said: Any) -> Any:
+    """A field that declares an option; without a default it must be given."""
+    return field(default=default, metadata={"option": Option(help=help, **said)})
+
+
+def several(help: str, default: tuple[str, ...], *, flag: str, between: str = ",", **said: Any) -> Any:
+    """A field of several texts, with commas between them, each of which may name a file."""
+    parse = partial(listed, flag, between=between)
+    how: dict[str, Any] = {"flag": flag, "typed": str, "parse": parse, "between": between, "may_be_file": True}
+    return option(f"{help}; several with commas.", default, **how, **said)
+
+
+def again(kind: type[Declared], name: str, default: Any = MISSING, **said: Any) -> Any:
+    """The same option as another kind of options has, with another default; what else differs is ``said``."""
+    return field(default=default, metadata={"option": replace(options_of(kind)[name], **said)})
+
+
+def options_of(kind: type[Declared]) -> dict[str, Option]:
+    """What is said of each field that a user may choose."""
+    return {each.name: each.metadata["option"] for each in fields(kind) if "option" in each.metadata}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """Options of a user."""
+
+    @classmethod
+    def check_names(cls, what: str, given: Mapping[str, Any]) -> None:
+        """See that there are such options.
+
+        Raises:
+            ValueError: there is one that is not.
+        """
+        for name in given:
+            lookup(what, name, dict.fromkeys(each.name for each in fields(cls)))
+
+    def check(self) -> None:
+        """See that each value is allowed; None is, where it is the default.
+
+        Raises:
+            ValueError: one is not.
+        """
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if "option" in each.metadata and (value is not None or each.default is not None):
+                each.metadata["option"].check(each.name, str(each.type), value)
+
+
+def parsed(flag: str, parse: Callable[[str], T], text: str) -> T:
+    """What the text of a flag means; if it means nothing, the error names the flag."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{flag}: {error}") from None
+
+
+def listed(flag: str, text: str, between: str = ",") -> tuple[str, ...]:
+    """What stands between commas, or between what this pattern finds.
+
+    >>> listed("--fusion", "own,at:0,100,25MB", BETWEEN_FUSIONS)
+    ('own', 'at:0,100', '25MB')
+    """
+    items = tuple(re.split(between, text))
+    if not all(items):
+        raise ValueError(f"{flag} takes one or several with commas between them, not {text!r}")
+    return items
