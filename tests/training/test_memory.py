@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs import memory
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
+from tests.rooms import ROOT
 from tests.training_checks import settings
 
 
@@ -96,3 +98,14 @@ def test_what_is_frozen_or_tied_needs_no_second_room(monkeypatch):
     monkeypatch.setitem(MODELS, "mlp", build)
     monkeypatch.setattr(memory, "available_bytes", lambda: 20e6)
     assert built()
+
+
+@pytest.mark.parametrize(("route", "bytes_of_an_element"), [("full", 8), ("int8", 8 + 4 + 3)])
+def test_errors_and_codes_need_room(route, bytes_of_an_element, monkeypatch):
+    """Values and gradients; and, of codes, what they have lost, and a row for each of 3 ranks."""
+    needed = []
+    monkeypatch.setattr(memory, "check", lambda what, nbytes, *_: needed.append(nbytes))
+    own = {"route": f"{ROOT}/tests/routes/int8.py:int8"} if route == "int8" else {}
+    config = Config.of(settings(optimizer="sgd", **own))
+    memory.check_model(256_000, config, SimpleNamespace(size=3))
+    assert needed[0] == pytest.approx(256_000 * bytes_of_an_element, rel=0.02)

@@ -34,7 +34,7 @@ def available_bytes() -> float:
 
 
 def check_model(elements: int, config: Config, world: World) -> None:
-    """See that the values, the buckets and the optimiser's state of so many elements find room.
+    """See that the values, the buckets, the optimiser's state and what codes need of so many elements find room.
 
     Side buffers of plans are not counted: between hosts they may take as much as the gradients once more.
 
@@ -45,9 +45,13 @@ def check_model(elements: int, config: Config, world: World) -> None:
     packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
     packed += dtype.itemsize * (config.accumulate > 1)
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
-    if config.find_route().update.shard:
+    route = config.find_route()
+    if route.update.shard:
         state //= world.size
-    check(f"model {config.model!r}", elements * (dtype.itemsize + wire.itemsize + packed) + state, config, world)
+    each = dtype.itemsize * (1 + len(route.errors)) + wire.itemsize + packed
+    sizes = {"wire": wire.itemsize, "values": dtype.itemsize, "ranks": world.size}
+    codes = sum(route.nbytes(line, elements, **sizes) for line in route.codes)
+    check(f"model {config.model!r}", elements * each + state + codes, config, world)
 
 
 def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:
