@@ -107,7 +107,7 @@ def row_of(job: Job, contestant: Contestant, figures: Timing) -> dict[str, Any]:
         "network_s": dict(contestant.network),
         "exposed_s": contestant.exposed_s(),
         "rest_s": figures.rest_s,
-        "predicted_s": contestant.predicted_s(),
+        "predicted_s": contestant.predicted_s(figures),
         "hidden": hidden(network_s - figures.exposed_comm_s, hideable_s),
     }
 

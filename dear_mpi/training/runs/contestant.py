@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean
 
 from dear_mpi.training.costs.plan_cost import communication, plan_s, traffic
@@ -85,10 +86,16 @@ class Contestant:
         parts = self.job.options.accumulate
         return timing(self.job.world.transport, self.schedule, self.blocks, self.network, parts=parts)
 
-    def predicted_s(self) -> float:
-        """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone."""
+    def predicted_s(self, figures: Timing) -> float:
+        """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
+
+        Updates of the main thread come between the passes, with all that is neither compute nor waiting: beside a
+        collective they hold it up, and then it makes no difference where they are.
+        """
         group = self.job.group
         costs = measured_costs(group, self.profiler.profile(self.job.config.model), self.price, self.loss_s)
+        if not group.route.updates_under_way:
+            costs = replace(costs, update_s=0.0, rest_s=figures.rest_s)
         rules = group.rules(self.name, fused(self.policy, group.layout))
         return predict(self.schedule, rules, costs).iteration_s
 
