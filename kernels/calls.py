@@ -92,8 +92,8 @@ def updater(
 ) -> UpdateCall:
     """A call that updates ``values`` with ``grads``.
 
-    All arrays are flat, without gaps, of one library and of one length, which may be 0.
-    They are one tensor if the optimizer's scope is ``tensor``.
+    All arrays are flat, without gaps, of one library and of one length, which may be 0; if the optimizer's scope is
+    ``tensor``, they are one tensor, in its shape.
     The call takes the optimiser, which may have other constants each time, the number of the update, counted from 1,
     and a factor for the gradients.
 
@@ -116,12 +116,16 @@ def updater(
     [0.5, 0.0, -0.5]
     """
     for name, array in {"grads": grads, "values": values}.items():
-        if array.ndim != 1 or not array.flags.c_contiguous or not is_floating(array.dtype):
+        if (
+            (array.ndim != 1 and optimizer.scope == "element")
+            or not array.flags.c_contiguous
+            or not is_floating(array.dtype)
+        ):
             allowed = ", ".join(dtype.name for dtype in DTYPES.values())
             raise ValueError(f"{name} must be flat, without gaps, and of {allowed}, not {described(array)}")
-    if grads.size != values.size:
+    if grads.shape != values.shape:
         raise ValueError(f"grads and values must be of one length, not {described(grads)} and {described(values)}")
-    kept = [f"{compute_dtype(values.dtype)}[{values.size}]"] * optimizer.state_arrays
+    kept = [f"{compute_dtype(values.dtype)}{list(values.shape)}"] * optimizer.state_arrays
     given = [described(array) for array in state]
     if given != kept:
         raise ValueError(f"state of {type(optimizer).__name__} must be {listed(kept)}, not {listed(given)}")

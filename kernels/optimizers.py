@@ -24,7 +24,7 @@ class Optimizer(ABC):
 
     Attributes:
         scope: what the formula is given: with ``element`` any part of the line, with ``tensor`` one tensor at a time,
-            whole. Buckets then end where tensors end.
+            in its shape. Buckets then end where tensors end.
 
     Raises:
         ValueError: a constant is negative, infinite or not a number, or ``lr`` is zero.

@@ -44,10 +44,9 @@ def updater(
 ) -> Callable[[Optimizer, int, float], object]:
     """The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well."""
     wide = compute_dtype(values.dtype)
-    block = BLOCK if optimizer.scope == "element" else max(1, values.size)
 
     def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
-        for span in spans(values.size, block):
+        for span in spans(values.size) if optimizer.scope == "element" else [...]:
             narrow = values[span]
             value = narrow.astype(wide, copy=False)
             scaled = np.empty_like(value)

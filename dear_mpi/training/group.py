@@ -28,7 +28,6 @@ from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.loss_meter import LossMeter
 from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.statistic import Norm
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
@@ -98,7 +97,7 @@ class WorkerGroup:
         self.prices = WirePrices(self.fabric)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
         if options.judged:
-            self.fabric.judge(Norm(options.clip, self.loss_scale))
+            self.fabric.judge(options.statistics(self.loss_scale))
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.free)
         self.trainers: dict[str, Trainer] = {}

@@ -20,6 +20,8 @@ from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.reporting.units import format_bytes, parse_bytes
 from dear_mpi.training.declared import option, parsed
 from dear_mpi.training.exchange import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, Exchange
+from dear_mpi.training.fabric.loss_scale import LossScale
+from dear_mpi.training.fabric.statistic import Norm, Statistic
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 from dear_mpi.training.routes.find import MINE, route_name
@@ -85,10 +87,12 @@ class Options(Training):
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
             ``Cosine``; without one it is the optimiser's rate. It must depend on that number alone: ranks compare its
             first 1000 values before training. An iteration that was skipped has no update.
+        statistic: looks at all gradients before any of them is used, beside ``clip`` and ``loss_scale``.
     """
 
     optimizer: Optimizer = field(default_factory=SGD)
     learning_rate: Rate | None = None
+    statistic: Statistic | None = None
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
@@ -106,14 +110,26 @@ class Options(Training):
         super().check()
         if not isinstance(self.optimizer, Optimizer):
             kind = f"{type(self.optimizer).__module__}.{type(self.optimizer).__qualname__}"
-            raise ValueError(f"optimizer must be one of dear_mpi.training, such as Adam(lr=0.001), not a {kind}")
+            raise ValueError(f"optimizer must be an Optimizer, such as Adam(lr=0.001), not a {kind}")
+        if self.statistic is not None and not isinstance(self.statistic, Statistic):
+            raise ValueError(f"statistic must be a Statistic of dear_mpi.training, not {self.statistic!r:.99}")
+
+    @property
+    def judged(self) -> bool:
+        return super().judged or self.statistic is not None
+
+    def statistics(self, loss_scale: LossScale | None) -> list[Statistic]:
+        """What looks at all gradients."""
+        norm = [Norm(self.clip, loss_scale)] if super().judged else []
+        return [*norm, *([] if self.statistic is None else [self.statistic])]
 
     def facts(self) -> dict[str, Any]:
         """What ranks compare."""
         rates = None if self.learning_rate is None else rates_of(self.learning_rate)
         route = source_text(route_name(self.update, self.route), "route", MINE)
+        kind = None if self.statistic is None else type(self.statistic).__qualname__
         chosen = {name: value for name, value in vars(self).items() if name != "update"}
-        return {**chosen, "optimizer": str(self.optimizer), "learning_rate": rates, "route": route}
+        return {**chosen, "optimizer": str(self.optimizer), "learning_rate": rates, "route": route, "statistic": kind}
 
     @property
     def plans(self) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def test_a_scaled_gradient_that_overflows_costs_an_iteration(schedule):
     def body(world):
         config = Config.of(settings(loss_scale="dynamic", wire="fp16", iterations=40, schedule=schedule))
         with Job(config, world, [schedule]) as job:
-            loss_scale = job.group.fabric.verdict.statistic.loss_scale
+            loss_scale = job.group.fabric.verdict.statistics[0].loss_scale
             loss_scale.scale = 2.0**22
             begin, losses = job.parameters_sha256(), []
             for iteration in range(40):

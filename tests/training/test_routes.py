@@ -18,6 +18,7 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Adam, Session
 from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
+from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
@@ -283,6 +284,7 @@ def test_explain_shows_a_route_and_what_was_found(tmp_path):
             "leg 1 (all_reduce foo), at line 'foo' of bucket 0, must be of one of the lines gradients, values",
         ),
         (all_reduce("state"), "must be of one of the lines gradients, values"),
+        (Collective(name="broadcast", line="gradients"), "must be one of reduce_scatter, all_gather, all_reduce"),
         (all_gather("gradients", every=0), "must have a whole number above 0 in every, not 0"),
         (all_gather("gradients", every=2.5), "must have a whole number above 0 in every, not 2.5"),
     ],

@@ -112,7 +112,7 @@ def test_plans_of_buckets_that_stay_are_kept():
 WRONG = [
     ({"schedule": "daer"}, "session: schedule 'daer' is unknown: did you mean 'dear'?"),
     ({"fusoin": "none"}, "session: option 'fusoin' is unknown: did you mean 'fusion'?"),
-    ({"optimizer": "adam"}, "session: optimizer must be one of dear_mpi.training, such as Adam(lr=0.001)"),
+    ({"optimizer": "adam"}, "session: optimizer must be an Optimizer, such as Adam(lr=0.001)"),
     ({"wire": "fp99"}, "session: wire 'fp99' is unknown"),
     ({"accumulate": 1.5}, "session: accumulate must be a whole number of at least 1, not 1.5"),
     ({"uses": [0, 1, 5]}, "session: uses must be of numbers below 3, the layers of the model, not 5"),

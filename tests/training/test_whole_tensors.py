@@ -1,5 +1,7 @@
 """An optimiser that looks at whole tensors: buckets end where tensors end, and no cut changes a bit."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def trained(transport, schedule, *, cuts=(), **options):
                 session.cut(cuts[iteration // 3])
             session.step(*batch(iteration, transport.rank))
             layout = session.group.layout
-            found.append([layout.spans(bucket.start, bucket.stop) for bucket in session.group.buckets])
+            found.append([layout.tensors(bucket.start, bucket.stop) for bucket in session.group.buckets])
         session.flush()
         return session.parameters_sha256(), found
 
@@ -101,3 +103,18 @@ def test_a_step_is_as_long_as_its_tensor():
         assert len(moved) >= 2
         for old, step in moved:
             assert step == pytest.approx(0.01 * old)
+
+
+class Seen(Lamb):
+    """Keeps the shapes of what it is given."""
+
+    shapes: ClassVar[set] = set()
+
+    def update(self, iteration, value, grad, state):
+        self.shapes.update(array.shape for array in (value, grad, *state))
+        super().update(iteration, value, grad, state)
+
+
+def test_tensors_come_in_their_shapes():
+    run_loopback(2, lambda each: trained(each, "dear", optimizer=Seen(0.01)))
+    assert Seen.shapes == {(6, 6), (6,), (6, 4), (4,)}

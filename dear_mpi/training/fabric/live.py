@@ -151,9 +151,9 @@ class LiveFabric(Fabric):
         """The algorithm of each bucket, in the first of these collectives, which reduces it."""
         return [self.plans_of(collectives[0], bucket)[0].algorithm for bucket in self.buckets]
 
-    def judge(self, statistic: Statistic) -> None:
+    def judge(self, statistics: Sequence[Statistic]) -> None:
         """Collective: from now on look at the gradients of each iteration before they are used."""
-        self.verdict = Verdict(statistic, self.owned(), self.world.transport, self.options["slab"])
+        self.verdict = Verdict(statistics, self.owned(), self.world.transport, self.options["slab"])
         self.judged = True
 
     def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> PlanHandle:
@@ -206,7 +206,7 @@ class LiveFabric(Fabric):
 
     @property
     def scale(self) -> float:
-        return 1.0 if self.verdict is None else self.verdict.statistic.scale
+        return 1.0 if self.verdict is None else self.verdict.scale
 
     def put_in_order(self, order: Sequenced | None) -> None:
         self.engine.follow(order)

@@ -49,7 +49,10 @@ class Statistic(ABC):
 
     @abstractmethod
     def sums(self, shard: Array) -> Array:
-        """Those of a shard, which is flat and of a multiple of 128 bytes."""
+        """Those of a shard: flat, of a multiple of 128 bytes, in the type that travels.
+
+        Tensors are padded with zeros, so zeros must add nothing.
+        """
 
     @abstractmethod
     def factor(self, sums: Array) -> float | None:

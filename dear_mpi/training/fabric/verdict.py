@@ -7,7 +7,9 @@ come after the last reduce-scatter anyway. A schedule that updates a bucket befo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.transport import Transport
@@ -23,22 +25,34 @@ class Verdict:
     Constructing is collective. A call, on the engine's thread, is made after the last reduction.
 
     Args:
+        statistics: at least one; their factors are multiplied, and one may say that gradients are not to be used.
         shards: the parts of the wire that this rank owns.
     """
 
-    def __init__(self, statistic: Statistic, shards: Sequence[Array], transport: Transport, slab: Slab) -> None:
-        self.statistic, self.shards = statistic, shards
-        self.sums = slab.zeros(statistic.count, DTYPES["fp64"])
+    def __init__(
+        self, statistics: Sequence[Statistic], shards: Sequence[Array], transport: Transport, slab: Slab
+    ) -> None:
+        self.statistics, self.shards = statistics, shards
+        ends = list(accumulate(each.count for each in statistics))
+        self.sums = slab.zeros(ends[-1], DTYPES["fp64"])
+        self.each = [self.sums[end - statistic.count : end] for end, statistic in zip(ends, statistics, strict=True)]
         self.plan = make_plan("all_reduce", self.sums, transport, algorithm="auto", slab=slab)
         self.plan.name = "all_reduce of the norm"
         self.factor: float | None = 1.0
 
+    @property
+    def scale(self) -> float:
+        """What gradients are multiplied by before they travel."""
+        return math.prod(statistic.scale for statistic in self.statistics)
+
     def __call__(self) -> None:
         self.sums[...] = 0
-        for shard in self.shards:
-            self.sums += self.statistic.sums(shard)
+        for statistic, sums in zip(self.statistics, self.each, strict=True):
+            for shard in self.shards:
+                sums += statistic.sums(shard)
         self.plan()
-        self.factor = self.statistic.factor(self.sums)
+        factors = [statistic.factor(sums) for statistic, sums in zip(self.statistics, self.each, strict=True)]
+        self.factor = None if None in factors else math.prod(factor for factor in factors if factor is not None)
 
     def free(self) -> None:
         self.plan.free()

@@ -45,15 +45,14 @@ class BoundBucket:
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
         self.own_finite = finite if own_finite is None else own_finite
-        parts = [(own, arena.shards.state(bucket))]
+        kept = [array[arena.shards.state(bucket)] for array in arena.state]
+        self.updaters = [self.updater(arena.wire[own], self.own, *kept)]
         if arena.layout.whole:
-            parts = [(tensor, tensor) for tensor in arena.layout.spans(bucket.start, bucket.stop)]
-        self.updaters = [self.updater(*part) for part in parts]
+            lines, tensors = (arena.wire, arena.values, *arena.state), arena.layout.tensors(bucket.start, bucket.stop)
+            self.updaters = [self.updater(*(arena.view(line, tensor) for line in lines)) for tensor in tensors]
 
-    def updater(self, own: slice, kept: slice) -> UpdateCall:
-        """The update of a part of the line, whose state is a part of what the optimiser keeps."""
-        arena, state = self.arena, [array[kept] for array in self.arena.state]
-        return updater(arena.wire[own], arena.values[own], state, arena.optimizer, finite=self.own_finite)
+    def updater(self, grads: Array, values: Array, *state: Array) -> UpdateCall:
+        return updater(grads, values, state, self.arena.optimizer, finite=self.own_finite)
 
     def line(self, name: str) -> Array:
         """Its part of a line: ``gradients`` as they travel, ``values``, or one that each rank has for itself."""

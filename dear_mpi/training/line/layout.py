@@ -145,7 +145,3 @@ class Layout:
         """The tensors of which an element lies between two elements of the line."""
         found = range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
         return [tensor for tensor in found if self.size(tensor)]
-
-    def spans(self, start: int, stop: int) -> list[slice]:
-        """Where these tensors lie."""
-        return [slice(self.offsets[tensor], self.ends[tensor]) for tensor in self.tensors(start, stop)]

@@ -14,8 +14,8 @@ from typing import NoReturn, TypeAlias
 
 from dear_mpi.training.routes.codes import Decode, Encode
 from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update
-from dear_mpi.training.routes.memory import Memory
-from dear_mpi.training.routes.route import Route, said
+from dear_mpi.training.routes.memory import UNKNOWN, Memory
+from dear_mpi.training.routes.route import WAYS, Route, said
 
 SIZE = 3  # ranks: with two, a neighbour is all others
 PERIODS = 2
@@ -97,6 +97,8 @@ def check_form(route: Route, bucket: object) -> None:
 
 def check_collective(route: Route, leg: Collective, bucket: object) -> None:
     """See that there is what it sends, and that the engine carries it out."""
+    if leg.name not in WAYS:
+        refuse(route, leg, leg.line, bucket, f"must be one of {', '.join(WAYS)}: others move no shards")
     allowed = ("gradients", "values", *route.codes, *route.errors)
     if leg.on == MAIN:
         refuse(route, leg, leg.line, bucket, f"must be on {ENGINE!r}: the engine carries collectives out")
@@ -148,6 +150,10 @@ def check_values(
         if not wrong:
             refuse(route, leg, line, bucket, f"leaves rank {rank} with other values than those of rank 0")
         iteration, of = min(wrong)
+        if (iteration, of) == UNKNOWN:
+            refuse(
+                route, leg, line, bucket, "leaves values with a sum over some ranks alone, or what was never written"
+            )
         times = f"{counts.get((iteration, of), 0)} times, instead of once"
         refuse(route, leg, line, bucket, f"leaves values with the gradient of rank {of} {times}")
 

@@ -139,7 +139,7 @@ class Config(Training):
     def options(self) -> dict[str, Any]:
         """The options of a session."""
         made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire_name}
-        return {each.name: getattr(self, each.name) for each in fields(Options) if each.name not in made} | made
+        return {each.name: getattr(self, each.name) for each in fields(Training)} | made
 
     @property
     def wire_name(self) -> str:
