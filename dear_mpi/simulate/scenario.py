@@ -29,7 +29,6 @@ from dear_mpi.training.fusion.policies import borders, fused
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.rehearse import rehearse
-from dear_mpi.training.routes.find import collectives_of
 from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
@@ -131,7 +130,7 @@ class Scenario:
         """The prices of these buckets, all at once."""
         route, table = self.settings.chosen_route, dict[Collective, dict[int, float]]()
         names, counts = (*schedule.collectives, *schedule.extras), sorted({bucket.count for bucket in buckets})
-        for leg in dict.fromkeys(leg for name in names for leg in collectives_of(route, name)):
+        for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
             if leg.few:
                 table[leg] = dict.fromkeys(counts, self.few_s())
             else:
@@ -149,7 +148,7 @@ class Scenario:
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken."""
-        legs = collectives_of(self.settings.chosen_route, collective)
+        legs = self.settings.chosen_route.collectives(collective)
         if len(legs) != 1 or legs[0].op != "sum":
             return 1
         return portions_of(self.nbytes(legs[0], bucket.count), self.prices.ranks, self.prices.segment_bytes)

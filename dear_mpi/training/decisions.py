@@ -22,7 +22,7 @@ from dear_mpi.training.fusion.policies import USUAL, fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.in_time import in_time
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.log.times import pass_s
+from dear_mpi.training.log.log import pass_s
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import tuning_of
@@ -34,17 +34,11 @@ TIMED = 2  # iterations, after the first one
 
 @dataclass(frozen=True)
 class Start:
-    """What a fusion starts with.
+    """What a fusion starts with."""
 
-    Attributes:
-        fusion: the policy by which buckets are cut until more is known.
-        by_time: the policy that decides once layers have been timed, or None.
-        tuning: what tries other buckets from then on, or None.
-    """
-
-    fusion: str
-    by_time: str | None = None
-    tuning: TunedFusion | None = None
+    fusion: str  # the policy by which buckets are cut until more is known
+    by_time: str | None = None  # the policy that decides once layers have been timed
+    tuning: TunedFusion | None = None  # what tries other buckets from then on
 
 
 class Decisions:
@@ -58,7 +52,6 @@ class Decisions:
         fusion: the policy that was asked for, or decided.
         by_time: the fusion that is still to be decided, or None.
         waiting: the schedules that are to decide an order, with the times of each iteration since buckets were cut.
-        tuning: the fusion that is tuned, if one is.
     """
 
     def __init__(self, group: WorkerGroup, name: str) -> None:

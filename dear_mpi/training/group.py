@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 
@@ -100,10 +99,10 @@ class WorkerGroup:
             self.fabric.judge(options.statistics(self.loss_scale))
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.free)
-        self.trainers: dict[str, Trainer] = {}
-        for name in self.schedules:
-            how: dict[str, Any] = {"accumulate": options.accumulate, "debug": options.debug}
-            self.trainers[name] = trainer_kind(self.uses, loss, self.meter, *self.begun(name), **how)
+        how = {"accumulate": options.accumulate, "debug": options.debug}
+        self.trainers = {
+            name: trainer_kind(self.uses, loss, self.meter, *self.begun(name), **how) for name in self.schedules
+        }
 
     def begun(self, name: str) -> tuple[Schedule, Rules]:
         """Collective: a schedule on these buckets, with the plans that it needs, and its book."""

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
-from dear_mpi.training.fabric.virtual_handle import Carried
+from dear_mpi.training.fabric.virtual import Carried, VirtualFabric, last, of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
 

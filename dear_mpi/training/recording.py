@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.models.layer import layer_name
 from dear_mpi.training.log.log import KEPT
-from dear_mpi.training.log.spans import COMPUTE, Run, Timeline, common
-from dear_mpi.training.log.timeline import rank_of
+from dear_mpi.training.log.spans import COMPUTE, Run, Timeline, common, rank_of
 from dear_mpi.training.session import Session
 
 __all__ = ["Show", "recorded", "show_runs"]

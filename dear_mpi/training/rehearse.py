@@ -11,9 +11,8 @@ from dear_mpi.collectives.plans.tuning import serves
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time
-from dear_mpi.training.routes.find import EXTRAS
 from dear_mpi.training.routes.proof import Proof, prove
-from dear_mpi.training.routes.route import WAYS, Route
+from dear_mpi.training.routes.route import EXTRAS, WAYS, Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
 
@@ -21,11 +20,7 @@ FLUSHES = (0, 0, 2, 0, 1)  # how often after each iteration: not at all, twice (
 
 
 def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
-    """See that schedules say which collectives and extras they start.
-
-    Raises:
-        ValueError: one does not.
-    """
+    """See that schedules say which collectives and extras they start; ValueError if one does not."""
     for name, schedule in schedules.items():
         found = schedule.collectives
         if not isinstance(found, tuple | list) or not found or not all(each in WAYS for each in found):

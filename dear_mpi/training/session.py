@@ -29,7 +29,7 @@ from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.facts import checksum, model_of, sha256
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.times import Times
+from dear_mpi.training.log.log import Times
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Trainer

@@ -15,7 +15,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.log.times import Times, times_of
+from dear_mpi.training.log.log import Times, times_of
 from dear_mpi.training.schedules import Schedule
 
 

@@ -16,10 +16,8 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import Price, VirtualFabric
 from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse, steady
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import KEPT
-from dear_mpi.training.log.times import Times
+from dear_mpi.training.log.log import KEPT, Times
 from dear_mpi.training.prediction import Prediction, Tally
-from dear_mpi.training.routes.find import priced
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -155,7 +153,7 @@ def predict(
 
 def network_s(kind: type[Schedule], route: Route, buckets: Cut, price: Price) -> dict[str, float]:
     """Seconds of each collective that a schedule starts, for all buckets: what its bound needs."""
-    sent = priced(route, price)
+    sent = route.priced(price)
     return {each: sum(sent(each, bucket) for bucket in buckets) for each in kind.collectives}
 
 
@@ -165,7 +163,7 @@ def best_order(schedule: Schedule, kind: type[Schedule], rules: Rules, costs: Co
     Args:
         schedule: one of this kind, with a fabric that has the buckets.
     """
-    price, costs = priced(rules.route, costs.price), replace(costs, compute=alike, noise=steady)
+    price, costs = rules.route.priced(costs.price), replace(costs, compute=alike, noise=steady)
     nominal = Nominal(costs.forward_s, costs.backward_s, price, judged=rules.judged, portions=costs.portions)
     orders = list(dict.fromkeys(tuple(order or ()) or None for order in schedule.orders(nominal)))
 

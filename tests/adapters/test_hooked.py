@@ -11,7 +11,7 @@ from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.log.times import uses_s
+from dear_mpi.training.log.log import uses_s
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.trainer import Trainer

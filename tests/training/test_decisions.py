@@ -12,9 +12,9 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.costs.wire_cost import WireCost
-from dear_mpi.training.fabric.foresight import Nominal, Task, list_scheduled
+from dear_mpi.training.fabric.foresight import Chain, Nominal, list_scheduled
 from dear_mpi.training.fusion.by_time import BY_TIME
-from dear_mpi.training.routes.find import EXTRAS, priced
+from dear_mpi.training.routes.route import EXTRAS
 from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
@@ -128,13 +128,13 @@ def eager_order(transport, nominal):
 
 
 def test_the_wire_never_idles_while_anything_is_ready_and_takes_the_most_urgent():
-    def task(number, ready_s, urgency, *seconds):
-        return Task(tuple((f"part {part}", number) for part in range(len(seconds))), seconds, ready_s, urgency)
+    def chain(number, ready_s, urgency, *seconds):
+        return Chain(tuple((f"part {part}", number) for part in range(len(seconds))), seconds, ready_s, urgency)
 
-    tasks = [task(0, 4.0, 0, 1.0, 1.0), task(1, 2.0, 1, 1.0, 1.0), task(2, 0.0, 2, 1.0, 1.0)]
-    found = list_scheduled(tasks)
+    chains = [chain(0, 4.0, 0, 1.0, 1.0), chain(1, 2.0, 1, 1.0, 1.0), chain(2, 0.0, 2, 1.0, 1.0)]
+    found = list_scheduled(chains)
     assert found == [("part 0", 2), ("part 1", 2), ("part 0", 1), ("part 1", 1), ("part 0", 0), ("part 1", 0)]
-    busy = [task(0, 1.0, 0, 5.0), task(1, 0.5, 1, 5.0), task(2, 0.0, 2, 5.0), task(3, 0.0, 3, 5.0)]
+    busy = [chain(0, 1.0, 0, 5.0), chain(1, 0.5, 1, 5.0), chain(2, 0.0, 2, 5.0), chain(3, 0.0, 3, 5.0)]
     assert [bucket for _, bucket in list_scheduled(busy)] == [2, 0, 1, 3]
     assert [bucket for _, bucket in list_scheduled(busy, committed=2)] == [2, 3, 0, 1], "two are out of reach"
 
@@ -165,7 +165,7 @@ def test_a_collective_is_priced_by_what_carries_it_out_and_what_travels(update):
                 session.group.prices.of(["all_reduce", "reduce_scatter", "all_gather", *EXTRAS]),
                 session.group.buckets[1],
             )
-            price = priced(session.group.route, prices)
+            price = session.group.route.priced(prices)
             costs = {leg.label: cost for leg, cost in session.group.prices.costs.items()}
             wire, values = bucket.count * 4, bucket.count * 8
             assert session.group.arena.values.itemsize == 8

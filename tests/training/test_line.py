@@ -32,7 +32,7 @@ def test_every_element_is_on_the_line_once_and_in_one_bucket(uses, itemsize, ran
     in_order_of_first_use = list(dict.fromkeys(tensor for use in uses for tensor in use))
     assert layout.shapes == tuple(shape for _, shape in in_order_of_first_use)
     assert layout.uses == tuple(tuple(map(in_order_of_first_use.index, use)) for use in uses)
-    ends = [layout.end(tensor) for tensor in range(len(layout.shapes))]
+    ends = layout.ends
     assert all(end <= start for end, start in zip([0, *ends], [*layout.offsets, layout.count], strict=True))
     assert all(offset * itemsize % 16 == 0 for offset in layout.offsets), "a GPU reads tensors in whole vectors"
     assert 0 <= layout.count - max(ends, default=0) < layout.grid, "no row too many"
@@ -48,7 +48,7 @@ def test_every_element_is_on_the_line_once_and_in_one_bucket(uses, itemsize, ran
             use
             for use, tensors in enumerate(layout.uses)
             for tensor in tensors
-            if set(range(layout.offsets[tensor], layout.end(tensor))) & set(range(bucket.start, bucket.stop))
+            if set(range(layout.offsets[tensor], layout.ends[tensor])) & set(range(bucket.start, bucket.stop))
         }
         assert touching == set(bucket.uses)
     for use, tensors in enumerate(uses):

@@ -14,8 +14,7 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training import Session
 from dear_mpi.training.log.log import Log
-from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, Span
-from dear_mpi.training.log.timeline import rank_of
+from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, Span, rank_of
 from dear_mpi.training.recording import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job

@@ -8,18 +8,21 @@ found. The checkpoint before the last stays as FILE.old.
 from __future__ import annotations
 
 import json
+import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.models.layer import Parameter
-from dear_mpi.training.checkpoints.file import read, stored, write
-from dear_mpi.training.checkpoints.state import VALUE, About, TrainingState, frozen_sha256
+from dear_mpi.reporting.files import older, replacing, set_aside, tidy
+from dear_mpi.training.checkpoints.state import VALUE, About, TrainingState, frozen_sha256, stored
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.shards import state_line, whole_state
 
@@ -151,3 +154,36 @@ def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *
             line += (share * row).astype(line.dtype)
         elif rank == group.world.rank:
             line[...] = row
+
+
+def write(path: Path, arrays: dict[str, Array]) -> None:
+    """Write a snapshot; the file that was there becomes FILE.old.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    with replacing("checkpoint", path) as partial:
+        tidy(path)
+        with partial.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        set_aside(path)
+
+
+def read(path: Path) -> dict[str, Array]:
+    """A snapshot from a file, or from FILE.old where a run was ended before the new file was in place.
+
+    Raises:
+        ValueError: there is no file, or it is damaged.
+    """
+    found = path if path.exists() else older(path)
+    if not found.exists():
+        raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")
+    try:
+        with found.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
+        hint = f": the one before it is {str(older(path))!r}" if found == path and older(path).exists() else ""
+        what = "it is no npz file" if "pickled" in str(error) else error
+        raise ValueError(f"checkpoint {str(found)!r} is damaged ({what}){hint}") from None

@@ -21,7 +21,6 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Parameter
-from dear_mpi.training.checkpoints.file import stored
 from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.facts import sha256
 from dear_mpi.training.line.arena import Arena
@@ -33,29 +32,18 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # optimisers make float64 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a state says of itself.
+    """What a state says of itself."""
 
-    Attributes:
-        names: of the tensors of the line.
-        dtype, optimizer: of values, and the name of its class.
-        iterations, updates: how far training has come.
-        frozen: the SHA-256 of the parameters that are not trained: a state does not have them, and they must be the
-            same again.
-        ranks: their number.
-        own: the arrays that each of them has for itself.
-        notes: what the user wanted to be kept.
-    """
-
-    names: list[str]
-    dtype: str
-    optimizer: str
+    names: list[str]  # of the tensors of the line
+    dtype: str  # of values
+    optimizer: str  # the name of its class
     iterations: Count
     updates: Count
-    frozen: str
-    notes: Any
+    frozen: str  # the SHA-256 of the parameters that are not trained: they are not in it, and must be the same again
+    notes: Any  # what the user wanted to be kept
     format: int = FORMAT
     ranks: Annotated[int, msgspec.Meta(ge=1)] = 1
-    own: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()  # the arrays that each rank has for itself
     loss_scale: LossScale | None = None
 
 
@@ -102,16 +90,13 @@ class TrainingState:
             if found != due:
                 raise ValueError(f"it has the {what} {found}, and this run has {due}")
         shapes = [getattr(self.arrays.get(f"{VALUE}.{number}"), "shape", ()) for number in range(len(about.names))]
-        theirs, mine = (
-            list(zip(about.names, shapes, strict=True)),
-            list(zip(arena.names, arena.layout.shapes, strict=True)),
-        )
+        theirs = list(zip(about.names, shapes, strict=True))
+        mine = list(zip(arena.names, arena.layout.shapes, strict=True))
         for number, (there, here) in enumerate(zip(theirs, mine, strict=False)):
             if there != here:
                 raise ValueError(f"it is of another model: its parameter {number} is {there}, and here it is {here}")
         if len(theirs) != len(mine):
-            said = f"it has {len(theirs)} parameters, and this one has {len(mine)}"
-            raise ValueError(f"it is of another model: {said}")
+            raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(mine)}")
         states = [f"state.{number}" for number in range(optimizer.state_arrays)]
         kept = [row for name in dict.fromkeys([*states, *about.own]) for row in self.rows(name)]
         for name, (number, shape) in product([VALUE, *kept], enumerate(arena.layout.shapes)):
@@ -131,3 +116,8 @@ class TrainingState:
 def frozen_sha256(parameters: Iterable[Parameter]) -> str:
     """The SHA-256 of those that are not trained."""
     return sha256(parameter.value for parameter in parameters if not parameter.trained)
+
+
+def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which an array is kept: its own, or unsigned integers where NumPy's files do not know it."""
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")

@@ -22,7 +22,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.virtual import Price
-from dear_mpi.training.routes.find import collectives_of
 from dear_mpi.training.routes.legs import Collective
 
 RUNS, RUNS_OF_ALL = 5, 3  # of a plan, and of those of all buckets, of which the best counts
@@ -139,7 +138,7 @@ class WirePrices:
         To be called while nothing is under way, because it overwrites gradients.
         """
         fabric = self.fabric
-        for leg in dict.fromkeys(leg for name in names for leg in collectives_of(fabric.route, name)):
+        for leg in dict.fromkeys(leg for name in names for leg in fabric.route.collectives(name)):
             if leg not in self.costs:
                 self.costs[leg] = self.cost(leg)
         return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket.count, fabric.route))

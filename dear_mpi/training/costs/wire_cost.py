@@ -11,21 +11,15 @@ from dataclasses import dataclass
 from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.routes.find import priced
 from dear_mpi.training.routes.route import Route
 
 
 @dataclass(frozen=True)
 class WireCost:
-    """Seconds of a collective.
+    """Seconds of a collective."""
 
-    Attributes:
-        alpha: of an empty one, for all its steps together.
-        beta: of each byte of the buffer.
-    """
-
-    alpha: float
-    beta: float
+    alpha: float  # of an empty one, for all its steps together
+    beta: float  # of each byte of the buffer
 
     @classmethod
     def through(cls, small: tuple[int, float], large: tuple[int, float]) -> WireCost:
@@ -48,6 +42,6 @@ def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices:
         prices: gives the price of the collectives of these buckets.
     """
     probe = cut(layout, [layout.grid])
-    price = priced(route, prices(probe))
+    price = route.priced(prices(probe))
     small, large = ((each.nbytes, sum(price(name, each) for name in collectives)) for each in (probe[0], probe[-1]))
     return WireCost.through(small, large)

@@ -38,15 +38,12 @@ Steps: TypeAlias = Callable[[Turn], Sequence[Step]]
 
 
 class PlanHandle:
-    """A plan under way: the buffer is the plan's until ``wait`` has returned.
-
-    ``ready`` is the mark after the work that wrote the buffer, ``done`` the mark after the last step.
-    """
+    """A plan under way: the buffer is the plan's until ``wait`` has returned."""
 
     def __init__(self, steps: Steps, key: Key, label: str, streams: Streams) -> None:
         self.steps: Steps | None = steps
         self.key, self.label, self.streams = key, label, streams
-        self.ready, self.done = streams.compute.mark(), None
+        self.ready, self.done = streams.compute.mark(), None  # after what wrote the buffer, and after the last step
         self.over = threading.Event()
         self.error: CollectiveError | None = None
 

@@ -19,19 +19,15 @@ from dear_mpi.training.fabric.order import Key, Sequenced, Turn, completed
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
-from dear_mpi.training.routes.find import EXTRAS
 from dear_mpi.training.routes.legs import Collective, Leg
-from dear_mpi.training.routes.route import WAYS, Route, reduces
+from dear_mpi.training.routes.route import EXTRAS, WAYS, Route, reduces
 
 
 class Handle(Protocol):
-    """Legs under way."""
+    """Legs under way; schedules wait for them through their fabric, which takes the time."""
 
     @property
     def key(self) -> Key: ...
-
-    def wait(self) -> None:
-        """Block until they are over. Schedules wait through their fabric, which takes the time."""
 
 
 class Fabric(ABC):
@@ -44,11 +40,10 @@ class Fabric(ABC):
         judged: whether all gradients are looked at before any of them is used; see ``verdict.py``.
 
     Attributes:
-        rules: the book of the schedule that runs now.
         iteration: how many have sent all their gradients.
     """
 
-    rules: Rules
+    rules: Rules  # the book of the schedule that runs now
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
         self.route, self.log, self.judged = route, log, judged
@@ -92,13 +87,13 @@ class Fabric(ABC):
     def seconds(self, begin: Any, end: Any) -> Any:
         """From one mark to another."""
 
-    @abstractmethod
     def complaints(self) -> list[str]:
         """What was wrong with summed gradients, the same on all ranks."""
+        return []
 
-    @abstractmethod
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Raise on all ranks what any of them raises in ``facts``."""
+        """Collective, if there are other ranks: raise on all what any of them raises in ``facts``."""
+        facts()
 
     @property
     def verdict_factor(self) -> float | None:

@@ -44,18 +44,13 @@ class Nominal:
 
 
 @dataclass(frozen=True)
-class Task:
-    """Collectives of a bucket, one after the other, from the time at which the first of them can begin.
-
-    Attributes:
-        urgency: the smallest goes first.
-        seconds: of each of the keys.
-    """
+class Chain:
+    """Collectives of a bucket, one after the other."""
 
     keys: tuple[Key, ...]
-    seconds: tuple[float, ...]
-    ready_s: float
-    urgency: int
+    seconds: tuple[float, ...]  # of each of the keys
+    ready_s: float  # when the first of them can begin
+    urgency: int  # the smallest goes first
 
 
 def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
@@ -67,9 +62,9 @@ def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
     return max(1, min(-(-nbytes // PORTION_BYTES), -(-nbytes // (ranks * segment_bytes))))
 
 
-def tasks_of(
+def chains_of(
     buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal, *, broken: bool = False
-) -> list[Task]:
+) -> list[Chain]:
     """These collectives of each bucket, ready when its gradients are; the sooner it is needed, the more urgent.
 
     Args:
@@ -82,25 +77,25 @@ def tasks_of(
         parts = [(each, count) for each, count in zip(collectives, counts, strict=True) for _ in range(count)]
         keys = tuple((each, bucket.index) for each, _ in parts)
         seconds = tuple(nominal.price(each, bucket) / count for each, count in parts)
-        found.append(Task(keys, seconds, ready_s[bucket.uses[0]], urgency=bucket.uses[0]))
+        found.append(Chain(keys, seconds, ready_s[bucket.uses[0]], urgency=bucket.uses[0]))
     return found
 
 
-def list_scheduled(tasks: Iterable[Task], *, committed: int = 1) -> list[Key]:
-    """The order in which one wire carries tasks out.
+def list_scheduled(chains: Iterable[Chain], *, committed: int = 1) -> list[Key]:
+    """The order in which one wire carries chains out.
 
     Args:
         committed: how many collectives are handed to the wire ahead, and cannot be overtaken any more: 1 is the one
             that runs.
 
-    >>> late = Task((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
-    >>> urgent = Task((("reduce_scatter", 0), ("all_gather", 0)), (1.0, 1.0), 2.0, urgency=0)
+    >>> late = Chain((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
+    >>> urgent = Chain((("reduce_scatter", 0), ("all_gather", 0)), (1.0, 1.0), 2.0, urgency=0)
     >>> [f"{collective} {bucket}" for collective, bucket in list_scheduled([late, urgent])]
     ['reduce_scatter 1', 'reduce_scatter 0', 'all_gather 0', 'all_gather 1']
     """
-    coming = [(task.ready_s, task.urgency, number, task, 0) for number, task in enumerate(tasks)]
+    coming = [(chain.ready_s, chain.urgency, number, chain, 0) for number, chain in enumerate(chains)]
     heapify(coming)
-    ready: list[tuple[int, int, Task, int]] = []
+    ready: list[tuple[int, int, Chain, int]] = []
     order: list[Key] = []
     ends = [0.0]  # of what was handed to the wire
     while coming or ready:
@@ -108,11 +103,11 @@ def list_scheduled(tasks: Iterable[Task], *, committed: int = 1) -> list[Key]:
         if not ready:
             now_s = max(now_s, coming[0][0])
         while coming and coming[0][0] <= now_s:
-            _, urgency, number, task, part = heappop(coming)
-            heappush(ready, (urgency, number, task, part))
-        _, number, task, part = heappop(ready)
-        order.append(task.keys[part])
-        ends.append(max(ends[-1], now_s) + task.seconds[part])
-        if part + 1 < len(task.keys):
-            heappush(coming, (ends[-1], task.urgency, number, task, part + 1))
+            _, urgency, number, chain, part = heappop(coming)
+            heappush(ready, (urgency, number, chain, part))
+        _, number, chain, part = heappop(ready)
+        order.append(chain.keys[part])
+        ends.append(max(ends[-1], now_s) + chain.seconds[part])
+        if part + 1 < len(chain.keys):
+            heappush(coming, (ends[-1], chain.urgency, number, chain, part + 1))
     return order

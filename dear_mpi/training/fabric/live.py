@@ -25,8 +25,7 @@ from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket, BoundShard
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.shards import moved
-from dear_mpi.training.routes.find import collectives_of
+from dear_mpi.training.line.shards import whole_state
 from dear_mpi.training.routes.legs import Collective, Leg, Update
 from dear_mpi.training.routes.route import Route
 
@@ -73,8 +72,11 @@ class LiveFabric(Fabric):
         Values and gradients stay where they are, and so do the plans of intervals that are buckets again.
         """
         self.arena.updates = self.updates
-        with moved(self.arena, self.buckets, buckets, self.world.transport):
-            self.enter(buckets)
+        state = list(whole_state(self.arena, self.buckets, self.world.transport))
+        self.enter(buckets)
+        for own, line in zip(self.arena.state, state, strict=True):
+            if own is not line:  # it moves to the ranks that have its shards now
+                self.arena.shards.from_line(line, buckets, own)
         intervals = {bucket.interval for bucket in buckets}
         self.free_plans(lambda key: key.interval not in intervals or key.portion != WHOLE)
         self.sides = {interval: side for interval, side in self.sides.items() if interval in intervals}
@@ -100,7 +102,7 @@ class LiveFabric(Fabric):
 
     def prepare(self, names: Iterable[str]) -> None:
         """Collective: make the plans of what a schedule starts, if they are missing; nothing is under way."""
-        legs = dict.fromkeys(leg for name in names for leg in collectives_of(self.route, name))
+        legs = dict.fromkeys(leg for name in names for leg in self.route.collectives(name))
         for leg, bucket in product(legs, self.buckets):
             self.make(leg, bucket, WHOLE)
 
@@ -110,7 +112,7 @@ class LiveFabric(Fabric):
         due = {(self.buckets[turn.bucket].interval, turn.portion) for turn in turns}
         self.free_plans(lambda key: key.portion != WHOLE and (key.interval, key.portion) not in due)
         for turn in turns:
-            for leg in collectives_of(self.route, turn.collective):
+            for leg in self.route.collectives(turn.collective):
                 self.make(leg, self.buckets[turn.bucket], turn.portion)
 
     def free_plans(self, unwanted: Callable[[PlanKey], bool]) -> None:
@@ -135,7 +137,7 @@ class LiveFabric(Fabric):
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken, alike on all ranks; also of a bucket without plans."""
-        leg, *others = collectives_of(self.route, collective) or [None]
+        leg, *others = self.route.collectives(collective) or [None]
         if leg is None or others or leg.op != "sum":
             return 1
         plan = self.plans.get(PlanKey(leg, bucket.interval, WHOLE)) or self.plan(leg, self.buckets[0])
@@ -145,7 +147,7 @@ class LiveFabric(Fabric):
 
     def plans_of(self, name: str, bucket: Bucket) -> list[Plan]:
         """The plans that carry out what a schedule calls by this name."""
-        return [self.plan(leg, bucket) for leg in collectives_of(self.route, name)]
+        return [self.plan(leg, bucket) for leg in self.route.collectives(name)]
 
     def chosen(self, collectives: Sequence[str]) -> list[str]:
         """The algorithm of each bucket, in the first of these collectives, which reduces it."""
@@ -222,11 +224,9 @@ class LiveFabric(Fabric):
         return [bound.complaint() for bound, finite in zip(self.bound.values(), fine, strict=True) if not finite]
 
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Collective: raise on all ranks what any of them raises in ``facts``."""
         agree(self.world.transport, what, facts)
 
     def now(self) -> Any:
-        """A mark of the compute stream."""
         return self.compute.mark()
 
     def seconds(self, begin: Any, end: Any) -> float:

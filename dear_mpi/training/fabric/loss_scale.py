@@ -30,11 +30,7 @@ class LossScale:
     skipped: int = 0
 
     def __post_init__(self) -> None:
-        """See that the numbers, perhaps of a file, have a meaning.
-
-        Raises:
-            ValueError: they have none.
-        """
+        """See that the numbers, perhaps of a file, have a meaning; ValueError if not."""
         counts = all(type(count) is int and count >= 0 for count in (self.interval, self.good, self.skipped))
         if type(self.scale) is not float or not LEAST <= self.scale < math.inf or not counts:
             raise ValueError(f"a loss scale must be a finite number of at least {LEAST}, with counts, not {self}")

@@ -10,28 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn
 
 from dear_mpi.training.fabric.order import Key, Sequenced, Turn
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.routes.find import EXTRAS, FULL
-from dear_mpi.training.routes.route import Route, reduces
+from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 
 
 class ScheduleError(ValueError):
     """A schedule does what would train wrongly, or hang."""
-
-
-class Starts(Protocol):
-    """What a schedule says it starts."""
-
-    @property
-    def collectives(self) -> Sequence[str]:
-        """The collectives of gradients."""
-
-    @property
-    def extras(self) -> Sequence[str]:
-        """What else it starts: names in ``EXTRAS``."""
 
 
 @dataclass
@@ -49,12 +37,12 @@ class Rules:
 
     Args:
         name: of the schedule, for messages.
-        schedule: which says what it starts.
+        schedule: its class, or any other thing that says which ``collectives`` and ``extras`` it starts.
         judged: whether all gradients are looked at before any of them is used.
         route: what buckets go through.
     """
 
-    def __init__(self, name: str, buckets: Cut, schedule: Starts, *, judged: bool = False, route: Route = FULL) -> None:
+    def __init__(self, name: str, buckets: Cut, schedule: Any, *, judged: bool = False, route: Route = FULL) -> None:
         self.name, self.buckets, self.schedule = name, buckets, schedule
         self.collectives, self.extras = schedule.collectives, schedule.extras
         self.judged, self.route = judged, route
@@ -69,15 +57,11 @@ class Rules:
         return Rules(self.name, self.buckets, self.schedule, judged=self.judged, route=self.route)
 
     def refuse(self, what: str) -> NoReturn:
-        """
-        Raises:
-            ScheduleError: always.
-        """
+        """Raise a ScheduleError."""
         raise ScheduleError(f"schedule {self.name!r} {what} (in {self.where} of iteration {self.iteration})")
 
     @property
     def where(self) -> str:
-        """The hook that runs."""
         hook, use = self.point
         return f"{hook}({', '.join(map(str, use))})" if hook else "its order"
 
@@ -111,9 +95,8 @@ class Rules:
                 self.entries[bucket] = Entry(missing=set(bucket.uses), updated=False)
             entry = self.entries[bucket]
             if entry.started:
-                self.refuse(
-                    f"has started the {next(iter(entry.started))} of {bucket} before layer {use} wrote its gradients"
-                )
+                started = next(iter(entry.started))
+                self.refuse(f"has started the {started} of {bucket} before layer {use} wrote its gradients")
             entry.missing.discard(use)
 
     def start(self, collective: str, bucket: Bucket) -> None:
@@ -136,7 +119,6 @@ class Rules:
         self.reduced += reduces(collective)
 
     def started(self, collective: str, bucket: Bucket, handle: object) -> None:
-        """It was."""
         self.entries[bucket].started[collective] = handle
 
     def start_extra(self, extra: str, bucket: Bucket) -> None:

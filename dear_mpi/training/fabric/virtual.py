@@ -15,20 +15,59 @@ has started it, and ends on all ranks at once: what a rank can gain by being don
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.order import LOSS, VERDICT, Key, Order, Sequenced, Turn
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.virtual_handle import Carried, Parts, VirtualHandle, portion_of
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.log import Event, Log
 from dear_mpi.training.routes.legs import Collective, Leg, Update
 
-Price = Callable[[Collective, Bucket], float]
+Price: TypeAlias = Callable[[Collective, Bucket], float]
+
+
+class Carried(NamedTuple):
+    """What is on the wire; sums over all buckets have none."""
+
+    collective: str
+    bucket: Bucket | None
+
+    def __str__(self) -> str:
+        return self.collective if self.bucket is None else f"{self.collective} of {self.bucket}"
+
+    @property
+    def number(self) -> int:
+        """Of the bucket, as in the log."""
+        return 0 if self.bucket is None else self.bucket.index
+
+
+Parts: TypeAlias = Sequence[tuple[Carried, float]]  # what is on the wire, and its seconds
+
+
+def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
+    """A bucket that is as long as a portion of one, to be priced."""
+    if portion == WHOLE:
+        return bucket
+    share = (portion.last - portion.first) / portion.of
+    return replace(bucket, stop=bucket.start + ceil(bucket.count * share), nbytes=ceil(bucket.nbytes * share))
+
+
+@dataclass(eq=False)
+class VirtualHandle:
+    """Legs under way."""
+
+    key: Key
+    what: Carried
+    submitted_s: Any  # when the schedule has started them, on all ranks or on each
+    parts: Callable[[Turn], Parts]  # what is on the wire in a turn, one after the other
+    event: Event | None = None  # of the last part, as soon as it is known when that is on the wire
 
 
 class VirtualFabric(Fabric):
@@ -49,8 +88,6 @@ class VirtualFabric(Fabric):
     Attributes:
         clock_s: the time, of all ranks or of each.
     """
-
-    rules: Rules
 
     def __init__(
         self,
@@ -168,20 +205,10 @@ class VirtualFabric(Fabric):
         self.clock_s = self.clock_s + self.compute(seconds)
 
     def now(self) -> Any:
-        """The clock, in seconds."""
         return self.clock_s
 
     def seconds(self, begin: Any, end: Any) -> Any:
-        """From one time to another."""
         return end - begin
-
-    def complaints(self) -> list[str]:
-        """Nothing: there are no numbers that could be wrong."""
-        return []
-
-    def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Nothing: there are no other ranks."""
-        facts()
 
 
 def later(times_s: Any, bound_s: float) -> Any:

@@ -9,7 +9,9 @@ from typing import Any
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.fabric.virtual import VirtualFabric
 
-Noise = Callable[[int, int], Any]  # of a pass and a place in it, by number; see ``VirtualUse``
+# How many times as long as usual a use takes, on all ranks or on each. Passes, forward and backward, count from 0; the
+# place in one is twice the number of the use forward, and one more backward.
+Noise = Callable[[int, int], Any]
 
 
 def steady(number: int, place: int) -> float:
@@ -19,12 +21,7 @@ def steady(number: int, place: int) -> float:
 
 @dataclass(eq=False)
 class VirtualUse:
-    """A use of a layer that only takes time.
-
-    Attributes:
-        noise: how many times as long as usual it takes, on all ranks or on each. Passes, forward and backward, are
-            counted from 0; the place in one is twice the number of the use forward, and one more backward.
-    """
+    """A use of a layer that only takes time."""
 
     fabric: VirtualFabric
     number: int

@@ -180,7 +180,7 @@ class Arena:
     def view(self, array: Array, tensor: int) -> Array:
         """A tensor's part of a flat array, in its shape."""
         layout = self.layout
-        return array[layout.offsets[tensor] : layout.end(tensor)].reshape(layout.shapes[tensor])
+        return array[layout.offsets[tensor] : layout.ends[tensor]].reshape(layout.shapes[tensor])
 
     @property
     def names(self) -> list[str]:
@@ -205,9 +205,8 @@ class Arena:
 
     def packing(self, bucket: Bucket) -> list[Call]:
         """The calls that bring a bucket's gradients onto the wire; none where layers write them there."""
-        pieces = self.overlaps(bucket)
         steps: list[Call] = []
-        if pieces:
+        if pieces := self.pieces(bucket):
             tensors = [owner.grad.reshape(-1)[inside] for _, inside, owner in pieces]
             steps.append(packer(tensors, [self.grads[span] for span, _, _ in pieces]))
         if self.wire is not self.grads:
@@ -217,31 +216,28 @@ class Arena:
 
     def unpacking(self, bucket: Bucket) -> list[Call]:
         """The calls that bring updated values to the parameters that stay where they are."""
-        pieces = self.overlaps(bucket)
-        if not pieces:
-            return []
-        tensors = [owner.value.reshape(-1)[inside] for _, inside, owner in pieces]
-        return [unpacker([self.values[span] for span, _, _ in pieces], tensors)]
+        pairs = self.value_pairs(bucket)
+        return [unpacker([line for line, _ in pairs], [own for _, own in pairs])] if pairs else []
 
-    def reading(self, span: slice) -> list[Call]:
+    def reading(self, span: Bucket | slice) -> list[Call]:
         """The calls that bring the values of parameters that stay where they are to the line, if they were changed."""
-        return [
-            call
-            for here, inside, owner in self.overlaps(span)
-            for call in readers(self.values[here], owner.value.reshape(-1)[inside])
-        ]
+        return [call for pair in self.value_pairs(span) for call in readers(*pair)]
+
+    def value_pairs(self, span: Bucket | slice) -> list[tuple[Array, Array]]:
+        """Of each parameter that stays where it is: its values in a span, on the line and in its own memory."""
+        return [(self.values[here], owner.value.reshape(-1)[inside]) for here, inside, owner in self.pieces(span)]
 
     def read(self) -> None:
         """Make these calls for the whole line."""
         for call in self.reading(slice(0, self.layout.count)):
             call()
 
-    def overlaps(self, span: Bucket | slice) -> list[tuple[slice, slice, Parameter]]:
+    def pieces(self, span: Bucket | slice) -> list[tuple[slice, slice, Parameter]]:
         """Of each parameter that stays where it is: its elements in a span, on the line and in its own memory."""
         found = []
         for tensor, owner in self.owners.items():
             offset = self.layout.offsets[tensor]
-            start, stop = max(span.start, offset), min(span.stop, self.layout.end(tensor))
+            start, stop = max(span.start, offset), min(span.stop, self.layout.ends[tensor])
             if start < stop:
                 found.append((slice(start, stop), slice(start - offset, stop - offset), owner))
         return found

@@ -31,8 +31,7 @@ class BoundBucket:
 
     Attributes:
         buffer, values: its gradients as they travel, and its parameters: views into the arena.
-        own_updates: how often this rank's shard has been updated.
-        updates: how often all of its parameters have been updated.
+        own_updates, updates: how often this rank's shard, and all of its parameters, have been updated.
     """
 
     def __init__(self, bucket: Bucket, arena: Arena, finite: Array, *, own_finite: Array | None = None) -> None:

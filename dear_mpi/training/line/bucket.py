@@ -13,7 +13,7 @@ needed earlier: a few bytes come later onto the wire, and no layer waits for ano
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -55,23 +55,8 @@ class Bucket:
         return f"bucket {self.index} (layers {self.uses[0]}..{self.uses[-1]}, {self.nbytes} bytes)"
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(tuple[Bucket, ...]):
     """The buckets of a line, in its order."""
-
-    buckets: tuple[Bucket, ...]
-
-    def __iter__(self) -> Iterator[Bucket]:
-        return iter(self.buckets)
-
-    def __reversed__(self) -> Iterator[Bucket]:
-        return reversed(self.buckets)
-
-    def __getitem__(self, index: int) -> Bucket:
-        return self.buckets[index]
-
-    def __len__(self) -> int:
-        return len(self.buckets)
 
     def needed_by(self, use: int) -> tuple[Bucket, ...]:
         """The buckets with parameters of a use."""
@@ -85,10 +70,10 @@ class Cut:
     def tables(self) -> tuple[dict[int, tuple[Bucket, ...]], dict[int, tuple[Bucket, ...]]]:
         needed = defaultdict[int, list[Bucket]](list)
         completed = defaultdict[int, list[Bucket]](list)
-        for bucket in self.buckets:
+        for bucket in self:
             for use in bucket.uses:
                 needed[use].append(bucket)
-        for bucket in reversed(self.buckets):
+        for bucket in reversed(self):
             completed[bucket.uses[0]].append(bucket)
         return {use: tuple(found) for use, found in needed.items()}, {
             use: tuple(found) for use, found in completed.items()
@@ -106,14 +91,8 @@ def cut(layout: Layout, borders: Iterable[int]) -> Cut:
     ['bucket 0 (layers 0..1, 256 bytes)', 'bucket 1 (layers 1..1, 256 bytes)']
     """
     points = sorted({0, layout.count, *map(layout.point, borders)})
-    return Cut(
-        tuple(
-            Bucket(index, start, stop, uses_of(layout, start, stop), (stop - start) * layout.itemsize)
-            for index, (start, stop) in enumerate(pairwise(points))
-        )
-    )
-
-
-def uses_of(layout: Layout, start: int, stop: int) -> tuple[int, ...]:
-    """The uses that touch an interval."""
-    return tuple(sorted({use for tensor in layout.tensors(start, stop) for use in layout.users[tensor]}))
+    buckets = []
+    for index, (start, stop) in enumerate(pairwise(points)):
+        uses = sorted({use for tensor in layout.tensors(start, stop) for use in layout.users[tensor]})
+        buckets.append(Bucket(index, start, stop, tuple(uses), (stop - start) * layout.itemsize))
+    return Cut(buckets)

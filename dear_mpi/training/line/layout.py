@@ -84,18 +84,15 @@ class Layout:
     @property
     def count(self) -> int:
         """Elements of the line, with the padding at its end."""
-        return round_up(self.end(len(self.shapes) - 1), self.grid) if self.shapes else 0
+        return round_up(self.ends[-1], self.grid) if self.shapes else 0
 
     def size(self, tensor: int) -> int:
         """Elements of a tensor."""
         return math.prod(self.shapes[tensor])
 
-    def end(self, tensor: int) -> int:
-        """The element after the last one of a tensor."""
-        return self.ends[tensor]
-
     @cached_property
     def ends(self) -> tuple[int, ...]:
+        """The element after the last one of each tensor."""
         return tuple(offset + math.prod(shape) for offset, shape in zip(self.offsets, self.shapes, strict=True))
 
     @cached_property

@@ -49,12 +49,6 @@ class Shards:
         """Where the state for them lies."""
         return slice(bucket.start // self.ranks, bucket.stop // self.ranks)
 
-    def on_line(self, gathered: Array, buckets: Iterable[Bucket], line: Array) -> None:
-        """Bring the states of all ranks, one after the other in ``gathered``, into the order of the line."""
-        rows = gathered.reshape(self.ranks, -1)
-        for bucket in buckets:
-            line[bucket.start : bucket.stop].reshape(self.ranks, -1)[...] = rows[:, self.state(bucket)]
-
     def from_line(self, line: Array, buckets: Iterable[Bucket], own: Array) -> None:
         """Take this rank's state out of the state of the whole line."""
         for bucket in buckets:
@@ -74,14 +68,17 @@ def whole_state(arena: Kept, buckets: Cut, transport: Transport) -> Iterator[Arr
     if arena.shards.ranks == 1:
         yield from arena.state
         return
+    shards = arena.shards
     for own in arena.state:
         empty_like = array_module(own).empty_like
         gathered = empty_like(arena.values, dtype=own.dtype)
-        gathered.reshape(arena.shards.ranks, -1)[arena.shards.rank] = own
+        rows = gathered.reshape(shards.ranks, -1)
+        rows[shards.rank] = own
         with make_plan("all_gather", gathered, transport, algorithm="auto", alike=True) as plan:
             plan()
         line = empty_like(gathered)
-        arena.shards.on_line(gathered, buckets, line)
+        for bucket in buckets:
+            line[bucket.start : bucket.stop].reshape(shards.ranks, -1)[...] = rows[:, shards.state(bucket)]
         yield line
 
 
@@ -95,15 +92,3 @@ def state_line(arena: Kept, buckets: Cut, number: int) -> Iterator[Array]:
     line = array_module(own).zeros(arena.values.shape, own.dtype)
     yield line
     arena.shards.from_line(line, buckets, own)
-
-
-@contextmanager
-def moved(arena: Kept, old: Cut, new: Cut, transport: Transport) -> Iterator[None]:
-    """Collective: buckets are cut anew within the block; the state moves to the ranks that have its shards then."""
-    if arena.shards.ranks == 1:
-        yield
-        return
-    lines = list(whole_state(arena, old, transport))
-    yield
-    for own, line in zip(arena.state, lines, strict=True):
-        arena.shards.from_line(line, new, own)

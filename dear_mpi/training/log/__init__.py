@@ -1,5 +1,1 @@
-"""What a rank did, and when. ``log.py`` is the list of events, live and virtual; all else is made of it:
-
-``times.py``      seconds of an iteration, of its layers and of its waits
-``timeline.py``   spans for a picture or a trace, which ``spans.py`` describes
-"""
+"""What a rank did, and when: events and the seconds of iterations (``log.py``), spans for pictures (``spans.py``)."""

@@ -11,51 +11,41 @@ The main thread and the engine's thread append to lists of their own, so neither
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+
+Seconds: TypeAlias = Callable[[Any, Any], Any]  # from one mark to another; on the virtual fabric perhaps over ranks
 KEPT = 3  # iterations
 
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """Something that a rank did.
+    """Something that a rank did."""
 
-    Attributes:
-        kind: ``forward``, ``backward``, ``wait`` or ``update``; on the wire, what is there (a key's first part).
-        number: of the use of a layer, or of the bucket.
-        begin, end: marks.
-        what: what is carried, or waited for, as ``str`` says it; of an update the bucket.
-        awaited: the kind of event that a wait is for.
-    """
-
-    kind: str
-    number: int
-    begin: Any
+    kind: str  # ``forward``, ``backward``, ``wait`` or ``update``; on the wire, what is there (a key's first part)
+    number: int  # of the use of a layer, or of the bucket
+    begin: Any  # marks
     end: Any
-    what: Any = ""
-    awaited: str = ""
+    what: Any = ""  # what is carried, or waited for, as ``str`` says it; of an update the bucket
+    awaited: str = ""  # the kind of event that a wait is for
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """An iteration: its events, and those up to the beginning of the next one.
+    """An iteration: its events, and those up to the beginning of the next one."""
 
-    Attributes:
-        number: how many iterations were over before it; -1 for what comes before the first.
-        begin, end: marks; no end as long as it runs.
-        within: what the main thread did in it.
-        after: what the main thread did after it.
-        wire: what the engine did from its beginning on.
-    """
-
-    number: int
-    begin: Any = None
+    number: int  # how many iterations were over before it; -1 for what comes before the first
+    begin: Any = None  # marks; no end as long as it runs
     end: Any = None
-    within: list[Event] = field(default_factory=list)
-    after: list[Event] = field(default_factory=list)
-    wire: list[Event] = field(default_factory=list)
+    within: list[Event] = field(default_factory=list)  # what the main thread did in it
+    after: list[Event] = field(default_factory=list)  # what the main thread did after it
+    wire: list[Event] = field(default_factory=list)  # what the engine did from its beginning on
 
 
 class Log:
@@ -100,3 +90,44 @@ class Log:
         event = Event(kind, number, begin, end, what)
         self.last.wire.append(event)
         return event
+
+
+class Times(NamedTuple):
+    """Where the seconds of one iteration went, on this rank; ``exposed_s``: waiting for communication."""
+
+    iteration_s: float
+    forward_s: float
+    backward_s: float
+    exposed_s: float
+
+
+def times_of(record: Record, seconds: Seconds) -> Times:
+    """Of an iteration that is over; waits between iterations do not count."""
+    taken = dict.fromkeys(("forward", "backward", "wait"), 0.0)
+    for event in record.within:
+        if event.kind in taken:
+            taken[event.kind] = taken[event.kind] + seconds(event.begin, event.end)
+    return Times(seconds(record.begin, record.end), *taken.values())
+
+
+def uses_s(events: Iterable[Event], kind: str, seconds: Seconds) -> list[float]:
+    """Of each use of a layer, in the order in which they ran: forward, or backward."""
+    return [seconds(event.begin, event.end) for event in events if event.kind == kind]
+
+
+def pass_s(record: Record, seconds: Seconds, uses: int) -> Array:
+    """Of each of so many uses of layers in one pass, forward and backward, in the order of the forward pass.
+
+    Of a batch in parts: the first part's forward pass, which waits, and the last part's backward pass, which sends.
+    """
+    forward_s, backward_s = (uses_s(record.within, kind, seconds) for kind in ("forward", "backward"))
+    return np.array([forward_s[:uses], backward_s[-uses:][::-1]])
+
+
+def waits_s(record: Record, seconds: Seconds) -> dict[str, Any]:
+    """Exposed seconds in an iteration, for each collective."""
+    found: dict[str, Any] = defaultdict(float)
+    for event in record.within:
+        if event.kind == "wait":
+            found[event.awaited] = found[event.awaited] + seconds(event.begin, event.end)
+    return found

@@ -7,14 +7,17 @@ rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | up
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+from dear_mpi.training.log.log import Event, Log, Record
 
 __all__ = ["COMPUTE", "KINDS", "LANES", "WIRE", "Iteration", "Rank", "Run", "Span", "Timeline", "common", "shortened"]
 
 COMPUTE, WIRE = LANES = ("compute", "wire")  # the main thread, and the engine's
+Clock: TypeAlias = Callable[[str, Any], float]  # the seconds of a mark of a lane
 KINDS = ("forward", "backward", "wait", "update", "reduce_scatter", "all_gather", "all_reduce", "other")
 
 
@@ -96,6 +99,47 @@ class Timeline:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
+    """What one rank did in the last iterations. To be called while nothing is under way.
+
+    Args:
+        layers: the name of each use of a layer, in the order of the forward pass.
+        kept: how many iterations, of those that are in the log.
+    """
+    records = [record for record in log.records if record.end is not None][-kept:]
+    iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
+    found = [span for record in log.records for span in spans_of(record, layers, clock)]
+    begin_s = iterations[0].begin_s
+    shown = (span for span in found if span.end_s > max(begin_s, span.begin_s))
+    return Rank(name, iterations, tuple(sorted(shown, key=lambda span: span.begin_s)))
+
+
+def spans_of(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Span]:
+    """Of an iteration, and of what came after it."""
+
+    def span(lane: str, kind: str, name: str, event: Event) -> Span:
+        return Span(lane, kind, shortened(name), clock(lane, event.begin), clock(lane, event.end))
+
+    for kind in ("forward", "backward"):
+        passed = [event for event in record.within if event.kind == kind]
+        for event, layer in zip(passed, places(kind, layers, len(passed)), strict=True):
+            yield span(COMPUTE, kind, f"{kind} {layer}", event)
+    others = (event for event in (*record.within, *record.after) if event.kind in ("wait", "update"))
+    for lane, events in ((COMPUTE, others), (WIRE, record.wire)):
+        for event in events:
+            kind = event.kind.rpartition(" ")[2]  # a second all_gather is one as well
+            name = f"update of bucket {event.number}" if kind == "update" else str(event.what)
+            yield span(lane, kind if kind in KINDS else "other", "wait for " * (kind == "wait") + name, event)
+
+
+def places(kind: str, layers: Sequence[str], count: int) -> Iterator[str]:
+    """The layers of so many uses in the order of a pass, with the part of the batch if there are several."""
+    ordered = layers if kind == "forward" else layers[::-1]
+    for place in range(count):
+        part, use = divmod(place, len(ordered))
+        yield ordered[use] + (f", part {part + 1} of {count // len(ordered)}" if count > len(ordered) else "")
+
+
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What is the same in all rows, by name; of the others the value of each row.
 
@@ -112,9 +156,9 @@ def shortened(label: str) -> str:
     >>> shortened("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), shortened("fc1 (512 bytes)")
     ('all_reduce of bucket 3 (layers 8..12, 4.2 MiB)', 'fc1 (0.5 KiB)')
     """
-    return re.sub(r"(\d+) bytes", lambda found: rounded_size(int(found[1])), label)
 
+    def size(found: re.Match[str]) -> str:
+        nbytes = int(found[1])
+        return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"
 
-def rounded_size(nbytes: int) -> str:
-    """Bytes with one digit after the point."""
-    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"
+    return re.sub(r"(\d+) bytes", size, label)

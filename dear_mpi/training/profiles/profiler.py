@@ -24,7 +24,7 @@ from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.models.layer import layer_name
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.log.times import uses_s
+from dear_mpi.training.log.log import uses_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 __all__ = ["Profiler"]

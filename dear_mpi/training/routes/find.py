@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.training.routes.legs import MAIN, Collective, Pack, Unpack, Update, all_gather, reduce_scatter
+from dear_mpi.training.routes.legs import MAIN, Pack, Unpack, Update, all_gather, reduce_scatter
 from dear_mpi.training.routes.route import Route
 
 AUTO = "auto"
@@ -26,12 +23,6 @@ SHARDED = Route(
     back=(Update(shard=True), all_gather("values"), Unpack()),
 )
 ROUTES = {route.name: route for route in (FULL, SHARDED)}
-
-# What schedules start beside the ways of a route, by the names in their ``extras``.
-EXTRAS = {
-    "negotiation": Collective(name="all_reduce", line="readiness", op="min", few=True, called="negotiation"),
-    "second all_gather": Collective(name="all_gather", line="values", called="second all_gather"),
-}
 
 
 def route_name(update: str | None, route: str | None) -> str:
@@ -64,16 +55,3 @@ def find_route(name: str, *, halves: bool = False) -> Route:
     if not isinstance(found, Route):
         raise ValueError(f"route {name!r} must be a Route of dear_mpi.training.routes, not {found!r:.99}")
     return found
-
-
-Bucket = TypeVar("Bucket")
-
-
-def collectives_of(route: Route, name: str) -> tuple[Collective, ...]:
-    """What goes onto the wire where a schedule starts this, a collective or an extra."""
-    return (EXTRAS[name],) if name in EXTRAS else route.collectives(name)
-
-
-def priced(route: Route, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-    """Seconds on the wire for what a schedule starts, from the seconds of collectives; means over iterations."""
-    return lambda name, bucket: sum(price(leg, bucket) / leg.every for leg in collectives_of(route, name))

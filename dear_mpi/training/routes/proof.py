@@ -29,19 +29,12 @@ class RouteError(ValueError):
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found out.
+    """What was found out."""
 
-    Attributes:
-        alike: whether all ranks have the same values after each iteration, and not after each period alone.
-        exact: whether values have the bits of the route ``full``.
-        summed: whether each rank has the sum of its shard of the gradients after the way out, before any update.
-        state: what the optimiser keeps: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``.
-    """
-
-    alike: bool
-    exact: bool
-    state: str
-    summed: bool
+    alike: bool  # whether all ranks have the same values after each iteration, and not after each period alone
+    exact: bool  # whether values have the bits of the route ``full``
+    state: str  # what the optimiser keeps: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
+    summed: bool  # whether each rank has the sum of its shard of the gradients after the way out, before any update
 
 
 def prove(route: Route, *, bucket: object = "bucket 0") -> Proof:
@@ -109,10 +102,7 @@ def check_collective(route: Route, leg: Collective, bucket: object) -> None:
 
 
 def refuse(route: Route, leg: Leg, line: str, bucket: object, what: str) -> NoReturn:
-    """
-    Raises:
-        RouteError: always.
-    """
+    """Raise a RouteError."""
     number = [each is leg for each in route.legs].index(True)
     raise RouteError(f"route {route.name!r}: leg {number} ({said(leg)}), at line {line!r} of {bucket}, {what}")
 

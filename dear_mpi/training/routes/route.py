@@ -10,16 +10,23 @@ those at the end of the way back when the schedule lets the fabric update. The e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, takewhile
 from math import lcm
+from typing import TypeVar
 
 from dear_mpi.training.routes.codes import Encode, Wire
 from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
+# What schedules start beside the ways of a route, by the names in their ``extras``.
+EXTRAS = {
+    "negotiation": Collective(name="all_reduce", line="readiness", op="min", few=True, called="negotiation"),
+    "second all_gather": Collective(name="all_gather", line="values", called="second all_gather"),
+}
+Bucket = TypeVar("Bucket")
 
 
 @dataclass(frozen=True)
@@ -105,8 +112,14 @@ class Route:
         return ways
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
-        """What goes onto the wire for what a schedule starts by this name."""
+        """What goes onto the wire where a schedule starts this, a collective or an extra."""
+        if name in EXTRAS:
+            return (EXTRAS[name],)
         return tuple(leg for job in self.jobs(name) for leg in job if isinstance(leg, Collective))
+
+    def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
+        """Seconds on the wire for what a schedule starts, from seconds of collectives; means over iterations."""
+        return lambda name, bucket: sum(price(leg, bucket) / leg.every for leg in self.collectives(name))
 
     def nbytes(self, line: str, count: int, *, wire: int, values: int, ranks: int) -> int:
         """Bytes that a collective of a line has for so many elements.

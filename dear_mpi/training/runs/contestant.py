@@ -9,7 +9,7 @@ from statistics import fmean
 
 from dear_mpi.training.costs.plan_cost import communication, plan_s, traffic
 from dear_mpi.training.fusion.policies import fused
-from dear_mpi.training.log.times import Times, waits_s
+from dear_mpi.training.log.log import Times, waits_s
 from dear_mpi.training.measured import measured_costs
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.runs.job import Job

@@ -14,7 +14,7 @@ import numpy as np
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.declared import options_of
-from dear_mpi.training.log.times import Times
+from dear_mpi.training.log.log import Times
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import Schedule

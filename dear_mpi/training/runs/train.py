@@ -11,7 +11,7 @@ from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.costs.plan_cost import communication
 from dear_mpi.training.declared import options_of
-from dear_mpi.training.log.times import Times
+from dear_mpi.training.log.log import Times
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.recording import Show, recorded, show_runs
 from dear_mpi.training.routes.route import Route

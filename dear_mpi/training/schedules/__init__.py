@@ -75,11 +75,7 @@ def find_schedule(name: str) -> type[Schedule]:
 
 
 def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:
-    """The values of ``option=value`` texts.
-
-    Raises:
-        ValueError: the schedule has no such option, or not of this value.
-    """
+    """The values of ``option=value`` texts; ValueError if the schedule has no such option, or not of this value."""
     found: dict[str, Any] = {}
     for text in given:
         option, _, value = text.partition("=")

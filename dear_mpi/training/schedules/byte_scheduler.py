@@ -15,12 +15,11 @@ Source: Peng et al., ByteScheduler, SOSP 2019; github.com/bytedance/byteps, bran
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dear_mpi.training.fabric.foresight import Nominal, list_scheduled, tasks_of
+from dear_mpi.training.fabric.foresight import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.schedules.late import Late
-from dear_mpi.training.schedules.option import Option, whole
+from dear_mpi.training.schedules.schedule import Late, Option, whole
 
 
 class ByteScheduler(Late):
@@ -33,7 +32,7 @@ class ByteScheduler(Late):
     collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
     fusion: ClassVar[str] = "cut:4MB"
     foresees: ClassVar[bool] = True
-    options: ClassVar[Mapping[str, Option[Any]]] = {"credit": Option(whole, "partitions on their way at once")}
+    options: ClassVar[Mapping[str, Option]] = {"credit": Option(whole, "partitions on their way at once")}
     credit: ClassVar[int] = 4
 
     @staticmethod
@@ -41,8 +40,8 @@ class ByteScheduler(Late):
         return max(ff + bp, network["all_reduce"])
 
     def ordered(self, nominal: Nominal) -> Sequence[Key]:
-        tasks = tasks_of(self.fabric.buckets, self.collectives, nominal)
-        return list_scheduled(tasks, committed=self.credit)
+        chains = chains_of(self.fabric.buckets, self.collectives, nominal)
+        return list_scheduled(chains, committed=self.credit)
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):

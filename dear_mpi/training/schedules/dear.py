@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.schedules.late import Late
+from dear_mpi.training.schedules.schedule import Late
 
 
 class Dear(Late):

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric
-from dear_mpi.training.fabric.foresight import Nominal, list_scheduled, tasks_of
+from dear_mpi.training.fabric.foresight import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
 from dear_mpi.training.schedules.dear import Dear
 
@@ -48,13 +48,13 @@ class DearEager(Dear):
 
     def ordered(self, nominal: Nominal) -> Sequence[Key]:
         if nominal.judged:
-            return [*list_scheduled(tasks_of(self.fabric.buckets, ["reduce_scatter"], nominal)), *self.gathers()]
-        return list_scheduled(tasks_of(self.fabric.buckets, self.collectives, nominal))
+            return [*list_scheduled(chains_of(self.fabric.buckets, ["reduce_scatter"], nominal)), *self.gathers()]
+        return list_scheduled(chains_of(self.fabric.buckets, self.collectives, nominal))
 
     def orders(self, nominal: Nominal) -> Sequence[Sequenced]:
         first = ["reduce_scatter"] if nominal.judged else self.collectives
-        tasks = tasks_of(self.fabric.buckets, first, nominal, broken=True)
-        broken = [*turns_of(list_scheduled(tasks)), *(self.gathers() if nominal.judged else [])]
+        chains = chains_of(self.fabric.buckets, first, nominal, broken=True)
+        broken = [*turns_of(list_scheduled(chains)), *(self.gathers() if nominal.judged else [])]
         return [self.order or (), self.ordered(nominal), broken]
 
     def after_backward(self, use: int) -> None:

@@ -8,14 +8,31 @@ A schedule sees buckets and uses of layers, by number, and drives a ``Fabric``: 
 ranks must start the same collectives in the same order.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dear_mpi.training.fabric import Fabric
+from dear_mpi.reporting.units import whole_number
+from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion.policies import USUAL
-from dear_mpi.training.schedules.option import Option
+from dear_mpi.training.line.bucket import Bucket
+
+
+@dataclass(frozen=True)
+class Option:
+    """What may be chosen about a schedule, as ``bytescheduler:credit=8``; its default is the attribute of that name.
+
+    Attributes:
+        read: makes a value of a text; ValueError if it is not allowed.
+        help: what it is.
+    """
+
+    read: Callable[[str], Any]
+    help: str
 
 
 class Schedule:
@@ -35,11 +52,11 @@ class Schedule:
     extras: ClassVar[tuple[str, ...]] = ()
     fusion: ClassVar[str] = USUAL
     foresees: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, Option[Any]]] = {}
+    options: ClassVar[Mapping[str, Option]] = {}
     order: Sequenced | None = None
 
     @classmethod
-    def specialised(cls, **options: Any) -> type["Schedule"]:
+    def specialised(cls, **options: Any) -> type[Schedule]:
         """This schedule with other values for some of its options."""
         return type(cls.__name__, (cls,), options)
 
@@ -96,3 +113,53 @@ class Schedule:
 
     def flush(self) -> None:
         """Finish what is under way: afterwards all parameters are up to date."""
+
+
+class Late(Schedule):
+    """Waits for what it has under way right before a layer that needs it, and updates its parameters then.
+
+    Attributes:
+        under_way: the collective of each bucket that is to be waited for.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.under_way: dict[Bucket, Handle] = {}
+
+    def before_forward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(use):
+            self.finish(bucket)
+
+    def finish(self, bucket: Bucket) -> None:
+        """Wait for a bucket's collective, if it is under way, and update its parameters."""
+        handle = self.under_way.pop(bucket, None)
+        if handle is not None:
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)
+
+    def flush(self) -> None:
+        for bucket in self.fabric.buckets:
+            self.finish(bucket)
+
+
+def whole(text: str) -> int:
+    """A whole number above zero.
+
+    >>> whole("8")
+    8
+    """
+    found = whole_number(text)
+    if not found:
+        raise ValueError(f"must be a whole number above zero, not {text!r}")
+    return found
+
+
+def yes_or_no(text: str) -> bool:
+    """``yes`` or ``no``.
+
+    >>> yes_or_no("no")
+    False
+    """
+    if text not in ("yes", "no"):
+        raise ValueError(f"must be yes or no, not {text!r}")
+    return text == "yes"

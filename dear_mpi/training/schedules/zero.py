@@ -22,8 +22,7 @@ from typing import Any, ClassVar
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.option import Option, yes_or_no
-from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.schedules.schedule import Option, Schedule, yes_or_no
 
 
 class Zero(Schedule):
@@ -35,7 +34,7 @@ class Zero(Schedule):
 
     collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
     fusion: ClassVar[str] = "2000MB"
-    options: ClassVar[Mapping[str, Option[Any]]] = {
+    options: ClassVar[Mapping[str, Option]] = {
         "overlap_param_gather": Option(yes_or_no, "gather during the forward pass, as Megatron-Core")
     }
     overlap_param_gather: ClassVar[bool] = False
