@@ -158,7 +158,7 @@ class Simulation:
     def move(self, time_s: Number, flow: Flow, message: Message) -> None:
         """Queue a message of a flow, which has its sides for itself until ``share`` says otherwise."""
         if flow.queue and not self.network.in_order:
-            flow = Flow(flow.source, flow.target, flow.sides, flow.link)
+            flow = Flow(flow.source, flow.target, flow.sides, flow.link, flow.posted)
         flow.queue.append(message)
         if len(flow.queue) == 1:
             flow.rate, flow.over_s = 1.0, time_s + message.nbytes * flow.link.beta
