@@ -1,4 +1,4 @@
-"""What messages and sums cost, which ports they use, and how flows share ports: evenly, with nothing left unused.
+"""What messages and sums cost, which ports they use, and how flows share ports: fairly, with nothing left unused.
 
         a to x      2/3     what the next flow leaves of a; a third of x stays free
         a to y      1/3
@@ -9,19 +9,23 @@ Each flow goes through two sides of ports: the outgoing side of its sender's por
 receiver's. Flows share a side evenly. What a flow cannot use of a side, because its other side gives it less, is for
 the other flows. So a flow could have more only by taking it from a flow that has no more than it has.
 
+On a network with a topology (``dear_mpi/simulate/topology.py``) a flow goes through one side of each link on its way.
+A flow with twice as many links on its way, and so twice the latency, has half the share, as under TCP.
+
 Source: Bertsekas and Gallager, Data Networks (1992), section 6.5, where it is called progressive filling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 TIE = 1e-10  # numbers are alike if they differ by less than this part of them: rounding makes less
 
-Side: TypeAlias = tuple[str, tuple[str, int]]
-"""The "out" or the "in" side of a port."""
+Side: TypeAlias = tuple[Hashable, ...]
+"""The "out" or the "in" side of a port, or one direction of a link."""
+Way: TypeAlias = tuple[Side, ...]
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,9 @@ class Network:
     are given, messages between hosts cost what ``between`` says; sums cost the same anywhere.
     """
 
+    in_order: ClassVar[bool] = True
+    """Whether messages between two ranks move one after the other; if not, each shares links as if it were alone."""
+
     alpha: float = 0.0
     beta: float = 0.0
     gamma: float = 0.0
@@ -39,22 +46,32 @@ class Network:
     hosts: tuple[int, ...] | None = None
     between: Network | None = None
 
+    def distance(self, rank: int, peer: int) -> int:
+        """What tells messages apart that do not cost the same: 0 inside a host, 1 between hosts."""
+        return int(self.hosts is not None and self.hosts[rank] != self.hosts[peer])
+
+    def link(self, distance: int) -> Network:
+        """What a message over this distance costs."""
+        return self.between or self if distance else self
+
     def port(self, rank: int, peer: int) -> tuple[str, int]:
         """The port on the rank's side that a message to or from this peer uses."""
-        if self.hosts is None or self.hosts[rank] == self.hosts[peer]:
-            return "rank", rank
-        return "host", self.hosts[rank]
+        return ("host", self.hosts[rank]) if self.hosts and self.distance(rank, peer) else ("rank", rank)
 
-    def link(self, rank: int, peer: int) -> Network:
-        """What a message between two ranks costs."""
-        return self if self.port(rank, peer)[0] == "rank" else self.between or self
+    def way_out(self, rank: int, peer: int) -> Way:
+        """What a message to this peer goes through, on the rank's side."""
+        return (("out", self.port(rank, peer)),)
+
+    def way_in(self, rank: int, peer: int) -> Way:
+        """What a message from this peer goes through, on the rank's side."""
+        return (("in", self.port(rank, peer)),)
 
 
 class HasSides(Protocol):
     """A flow, as far as it matters here."""
 
     @property
-    def sides(self) -> tuple[Side, Side]: ...
+    def sides(self) -> Way: ...
 
 
 F = TypeVar("F", bound=HasSides)
@@ -73,21 +90,24 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 
 
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
-    """The part of its two sides that each flow has.
+    """The part of each of its sides that each flow has.
 
     The side with the least for each of its flows sets their rate. Then the side with the least left for each of its
-    other flows sets theirs, and so on.
+    other flows sets theirs, and so on. A flow weighs one over the number of its sides.
     """
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
+    weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}
     while waiting:
-        parts = {side: free[side] / count for side, count in waiting.items()}
+        parts = {side: free[side] / weights[side] for side in waiting}
         least = min(parts.values())
         tight = [side for side, part in parts.items() if part <= least * (1 + TIE)]
         for flow in (flow for side in tight for flow in users[side] if flow not in rates):
-            rates[flow] = least
+            weight = 1 / len(flow.sides)
+            rates[flow] = rate = least * weight
             for side in flow.sides:
-                free[side] -= least
+                free[side] -= rate
+                weights[side] -= weight
                 waiting[side] -= 1
         waiting = {side: count for side, count in waiting.items() if count}
     return rates

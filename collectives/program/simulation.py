@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.lanes import Lane
-from dear_mpi.collectives.program.network import TIE, Network, Side, connected, fair_rates
+from dear_mpi.collectives.program.network import TIE, Network, Side, Way, connected, fair_rates
 from dear_mpi.collectives.program.program import Program
 
 Number: TypeAlias = Any
@@ -62,12 +62,12 @@ class Flow:
 
     source: int
     target: int
-    sides: tuple[Side, Side]
+    sides: Way
     link: Network
     # From when on a message can be sent, and its bytes; from when on one can be received, and whether it is combined.
     posted: Lane[tuple[Number, Number], tuple[Number, bool]] = field(default_factory=Lane)
     queue: deque[Message] = field(default_factory=deque)  # the first is on the move, the others wait for that
-    rate: float = 1.0  # the part of its ports that it has
+    rate: float = 1.0  # the part of its sides that it has
     over_s: Number = 0.0  # when the first message of the queue is over, at this rate
     look: Due | None = None  # at this flow, and at the flows connected with it
 
@@ -150,12 +150,15 @@ class Simulation:
         """The flow to a rank from its peer."""
         if (index, peer) not in self.flows:
             source, target = self.seen_by(peer, index)
-            sides = ("out", self.network.port(source, target)), ("in", self.network.port(index, peer))
-            self.flows[index, peer] = Flow(source, index, sides, self.network.link(index, peer))
+            sides = (*self.network.way_out(source, target), *self.network.way_in(index, peer))
+            link = self.network.link(self.network.distance(index, peer))
+            self.flows[index, peer] = Flow(source, index, sides, link)
         return self.flows[index, peer]
 
     def move(self, time_s: Number, flow: Flow, message: Message) -> None:
-        """Queue a message of a flow, which has its ports for itself until ``share`` says otherwise."""
+        """Queue a message of a flow, which has its sides for itself until ``share`` says otherwise."""
+        if flow.queue and not self.network.in_order:
+            flow = Flow(flow.source, flow.target, flow.sides, flow.link, flow.posted)
         flow.queue.append(message)
         if len(flow.queue) == 1:
             flow.rate, flow.over_s = 1.0, time_s + message.nbytes * flow.link.beta

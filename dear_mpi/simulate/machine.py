@@ -21,7 +21,6 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
-from dear_mpi.simulate.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -54,16 +53,14 @@ class Machine:
     """A machine of so many ranks.
 
     Attributes:
-        network: what a message between two ranks costs; with a topology, between two that are next to one switch.
-        origin: where its figures come from: ``given``, ``fitted``, ``measured`` or ``published``; or ``replayed``, if
-            they are given and SimGrid has to say what follows from them.
+        network: what a message between two ranks costs.
+        origin: where its figures come from: ``given``, ``fitted``, ``measured`` or ``published``.
         contention: what its file says about updates beside messages.
     """
 
     network: Network
     origin: str
     text: str
-    topology: Topology | None = None
     contention: Contention = FREE
 
     def row(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 10gbit,50us,o=2us,gamma=0.1ns      and 2 us of the processor for each message, 0.1 ns for each byte combined
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
-fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which SimGrid replays the messages
+fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which messages meet
 FILE.json                          what ``bench`` or ``doctor`` wrote with ``--json FILE.json`` (``machine.py``)
 """
 
@@ -17,7 +17,7 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
 from dear_mpi.simulate.machine import Machine, read_machine
-from dear_mpi.simulate.topology import TOPOLOGIES, parse_topology
+from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology
 
 MOST_RANKS = 2**16
 
@@ -114,11 +114,14 @@ def shaped(text: str, ranks: int) -> Machine:
     topology.check_room(ranks)
     named = [field for field in link if "=" in field]
     if named:
-        raise ValueError(f"network {text!r}: a topology takes no {named[0]}, as SimGrid replays messages alone")
+        raise ValueError(f"network {text!r}: a topology takes no {named[0]}: its links have a rate and a latency")
     if len(link) not in (1, 2):
         raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
     found = parse_link(",".join(link), f"network {text!r}: the")
-    return Machine(Network(alpha=found.latency_s, beta=1 / found.bandwidth), "replayed", text, topology)
+    network = Network(alpha=found.latency_s, beta=1 / found.bandwidth)
+    if topology.sizes:
+        network = ShapedNetwork(network.alpha, network.beta, topology=topology)
+    return Machine(network, "given", text)
 
 
 def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:

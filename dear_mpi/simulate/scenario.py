@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from dear_mpi.collectives.plans.tuning import default_segment
@@ -15,7 +14,6 @@ from dear_mpi.simulate.compute import Compute
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.machine import Machine
 from dear_mpi.simulate.model import Model
-from dear_mpi.simulate.prices.on_topology import PricesOnTopology
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
@@ -63,8 +61,7 @@ class Scenario:
         if settings.update_s is not None:
             model = replace(model, update_s=check_seconds("update_s", settings.update_s))
         hosts = machine.network.hosts or tuple(range(ranks))
-        kind = Prices if machine.topology is None else partial(PricesOnTopology, topology=machine.topology)
-        prices = kind(machine.network, ranks, default_segment(hosts), model.layout.itemsize)
+        prices = Prices(machine.network, ranks, default_segment(hosts), model.layout.itemsize)
         return cls(settings, algorithm, compute, model, machine, prices, straggling(settings.straggler, ranks))
 
     @property

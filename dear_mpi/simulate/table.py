@@ -19,7 +19,6 @@ MOST = 3  # parts of the exposed time that are named
 ORIGINS = {"given": "assumed", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
 ORIGINS |= {"measured": "measured", "measured, scaled": "measured, then scaled", "predicted": "predicted from FLOPs"}
 ORIGINS |= {"predicted, backward given": "predicted from FLOPs; backward assumed"}
-ORIGINS["replayed"] = "assumed; replayed by SimGrid"
 TIMES = {
     "iteration": "iteration_s",
     "compute": "compute_s",

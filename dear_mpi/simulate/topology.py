@@ -1,23 +1,72 @@
-"""Networks with a shape, for SimGrid: how a user names one, and how its platform file describes it.
+"""Networks with a shape: how a user names one, and which links a message goes through.
 
-    star                  every rank has a port to one switch that is never full: the network of ``cost``
+    star                  every rank has a port to one switch that is never full: as without a topology
     fattree:8x8,2         8 leaves of 8 ranks; 2 links go up from each leaf, where 8 would be needed: 4:1 oversubscribed
     torus:8x8             8 rows of 8 ranks, in two rings each (any number of dimensions, the last one first by rank)
     dragonfly:4x2x4x2     4 groups of 2 chassis of 4 routers of 2 ranks; one link to each of a router's neighbours
 
 Every link has two directions and the same bandwidth. Ranks are numbered leaf by leaf, row by row, router by router.
+Messages between two ranks always go the same way, which is SimGrid's (decision 0022).
 
 Source: SimGrid's manual, "Cluster topologies"; dragonfly as in Cray's Cascade (Faanes et al., SC 2012).
 """
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from dear_mpi.collectives.program.network import Network, Side, Way
 from dear_mpi.kernels.lookup import lookup
 
-MOST_PLACES, MOST_LINKS = 2**16, 2**18  # SimGrid builds all of them for every replay: some 10 s, and 300 MB
+
+def tree_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
+    """Which of a leaf's links a message takes up follows from its target, so that all to one rank come down one way."""
+    leaf, other = source // sizes[1], target // sizes[1]
+    through = [] if leaf == other else [("up", leaf, target % up_links), ("down", other, target % up_links)]
+    return [("out", source), *through, ("in", target)]
+
+
+def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
+    """One dimension after the other, the last one first, each by the shorter way around its ring."""
+    here, there, way = coordinates(source, sizes), coordinates(target, sizes), list[Side]()
+    for axis in reversed(range(len(sizes))):
+        size = sizes[axis]
+        ahead = (there[axis] - here[axis]) % size
+        forward = 2 * ahead < size or (2 * ahead == size and there[axis] > 0)
+        for _ in range(ahead if forward else size - ahead):
+            way.append((axis, forward, *here))
+            here[axis] = (here[axis] + (1 if forward else -1)) % size
+    return way
+
+
+def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
+    """Through the one link to the target's group, which has its ends in chassis 0; inside a group, router first.
+
+    From another router of the group a message goes on as from chassis 0, wherever it was: so does SimGrid.
+    """
+    group, chassis, router, _ = coordinates(source, sizes)
+    other_group, other_chassis, other_router, _ = coordinates(target, sizes)
+    way = list[Side]()
+    if group != other_group:
+        if router != other_group:
+            way.append(("router", group, chassis, router, other_group))
+        if chassis != 0:
+            way.append(("chassis", group, other_group, chassis, 0))
+        way.append(("group", group, other_group))
+        chassis, router = 0, group
+    if router != other_router:
+        way.append(("router", other_group, chassis, router, other_router))
+        chassis = 0
+    if chassis != other_chassis:
+        way.append(("chassis", other_group, other_router, chassis, other_chassis))
+    return [("out", source), *way, ("in", target)]
+
+
+def coordinates(number: int, sizes: Sequence[int]) -> list[int]:
+    """The place of a rank at each level, or in each dimension."""
+    return [number // math.prod(sizes[axis + 1 :]) % size for axis, size in enumerate(sizes)]
 
 
 @dataclass(frozen=True)
@@ -29,47 +78,21 @@ class Kind:
         dimensions: how many sizes it has; None stands for any number from 1 on.
         has_up_links: whether a number of links follows the sizes.
         near: how many sizes, the last ones, describe a neighbourhood: a leaf, a row, a chassis.
-        parameters: SimGrid's ``topology`` and ``topo_parameters``, out of the sizes and the number of links.
-        links: how many there are, of the same.
+        way: the links from one rank to another, out of the sizes, the number of links, and the two ranks.
     """
 
     example: str
     dimensions: int | None
     has_up_links: bool
     near: int
-    parameters: Callable[[tuple[int, ...], int], tuple[str, str]]
-    links: Callable[[tuple[int, ...], int], int]
-
-
-def tree(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
-    """Two levels from below: ranks of a leaf, leaves; then links up from each of them, to as many switches."""
-    leaves, ranks = sizes
-    return "FAT_TREE", f"2;{ranks},{leaves};1,{up_links};1,1"
-
-
-def rings(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
-    """SimGrid numbers the first dimension fastest; here that is the last, as in an array of ranks."""
-    return "TORUS", ",".join(map(str, reversed(sizes)))
-
-
-def groups(sizes: tuple[int, ...], up_links: int) -> tuple[str, str]:
-    """At each level how many there are, and how many links join two of them."""
-    *levels, nodes = sizes
-    return "DRAGONFLY", ";".join([*(f"{level},1" for level in levels), str(nodes)])
-
-
-def group_links(sizes: tuple[int, ...], up_links: int) -> int:
-    """The ranks' links, and one for each pair of routers of a chassis, of a place in the chassis, and of groups."""
-    count, chassis, routers, ranks = sizes
-    inside = chassis * math.comb(routers, 2) + routers * math.comb(chassis, 2) + chassis * routers * ranks
-    return count * inside + math.comb(count, 2)
+    way: Callable[[Sequence[int], int, int, int], list[Side]]
 
 
 KINDS = (
-    Kind("star", 0, False, 0, lambda sizes, up_links: ("FLAT", ""), lambda sizes, up_links: 0),
-    Kind("fattree:8x8,2", 2, True, 1, tree, lambda sizes, up_links: sizes[0] * (sizes[1] + up_links)),
-    Kind("torus:8x8", None, False, 1, rings, lambda sizes, up_links: math.prod(sizes) * len(sizes)),
-    Kind("dragonfly:4x2x4x2", 4, False, 2, groups, group_links),
+    Kind("star", 0, False, 0, lambda sizes, up_links, source, target: [("out", source), ("in", target)]),
+    Kind("fattree:8x8,2", 2, True, 1, tree_way),
+    Kind("torus:8x8", None, False, 1, torus_way),
+    Kind("dragonfly:4x2x4x2", 4, False, 2, dragonfly_way),
 )
 TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
 
@@ -106,17 +129,48 @@ class Topology:
         near = TOPOLOGIES[self.name].near
         return tuple(rank // math.prod(self.sizes[-near:]) for rank in range(ranks)) if near else None
 
+    def way(self, source: int, target: int) -> Way:
+        """The links that a message goes through, each in one direction."""
+        return tuple(TOPOLOGIES[self.name].way(self.sizes, self.up_links, source, target))
+
     def __str__(self) -> str:
         links = f",{self.up_links}" if self.up_links else ""
         return f"{self.name}:{'x'.join(map(str, self.sizes))}{links}" if self.sizes else self.name
+
+
+@dataclass(frozen=True)
+class ShapedNetwork(Network):
+    """A network with a topology: alpha is of two links, and each further link adds half of it."""
+
+    in_order = False
+    topology: Topology = Topology("star")
+
+    def distance(self, rank: int, peer: int) -> int:
+        """In links."""
+        return len(way_of(self.topology, rank, peer))
+
+    def link(self, distance: int) -> Network:
+        return Network(self.alpha * distance / 2, self.beta, self.gamma, self.o)
+
+    def way_out(self, rank: int, peer: int) -> Way:
+        """The first half of the links."""
+        way = way_of(self.topology, rank, peer)
+        return way[: len(way) // 2]
+
+    def way_in(self, rank: int, peer: int) -> Way:
+        way = way_of(self.topology, peer, rank)
+        return way[len(way) // 2 :]
+
+
+way_of = cache(Topology.way)  # of few pairs of ranks, very often
 
 
 def parse_topology(text: str) -> Topology:
     """Read a topology as users write it.
 
     Raises:
-        ValueError: there is no such topology; its sizes are too few, too many, 0 or too large for SimGrid; or a
-            dragonfly has more groups than routers in a chassis.
+        ValueError: there is no such topology; its sizes are too few, too many or 0; or a dragonfly has more groups
+            than routers in a chassis.
 
     >>> parse_topology("fattree:8x8,2")
     Topology(name='fattree', sizes=(8, 8), up_links=2)
@@ -134,45 +188,9 @@ def parse_topology(text: str) -> Topology:
     found = Topology(name, sizes, int(match[2] or 0))
     if 0 in sizes or (kind.has_up_links and found.up_links == 0):
         raise ValueError(f"topology {text!r} has a 0 in it: sizes and links must be at least 1, as in {kind.example}")
-    places, links = found.places or 0, kind.links(sizes, found.up_links)
-    if places > MOST_PLACES or links > MOST_LINKS:
-        most = f"more than {MOST_PLACES} and {MOST_LINKS} are too many for SimGrid"
-        raise ValueError(f"topology {text!r} has {places} places and {links} links: {most}")
-    if name == "dragonfly" and sizes[0] > sizes[2]:  # it would crash
+    if name == "dragonfly" and sizes[0] > sizes[2]:
         raise ValueError(
-            f"topology {text!r} has {sizes[0]} groups, more than the {sizes[2]} routers of a chassis: in SimGrid each"
-            " of them has a link to one other group"
+            f"topology {text!r} has {sizes[0]} groups, more than the {sizes[2]} routers of a chassis: each of them has"
+            " a link to one other group"
         )
     return found
-
-
-def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> str:
-    """SimGrid's description of a network, as XML, with hosts ``rank-0``, ``rank-1`` and so on.
-
-    Args:
-        alpha: seconds of latency through two links, so of a message between two ranks of a star, or of a leaf; each
-            further link adds half of it.
-        beta: seconds per byte of a link, in each direction.
-
-    Raises:
-        ValueError: the topology has not so many places, or there are no such links.
-    """
-    if not (0 <= alpha < math.inf and 0 < beta < math.inf):
-        raise ValueError(f"SimGrid needs links of alpha >= 0 and beta > 0 seconds, not alpha {alpha} and beta {beta}")
-    topology.check_room(ranks)
-    shape, parameters = TOPOLOGIES[topology.name].parameters(topology.sizes, topology.up_links)
-    return PLATFORM.format(
-        radical=f"0-{(topology.places or ranks) - 1}",
-        bandwidth=f"{1 / beta!r}Bps",
-        latency=f"{alpha / 2!r}s",
-        shape=f' topology="{shape}" topo_parameters="{parameters}"' if parameters else "",
-    )
-
-
-PLATFORM = """<?xml version='1.0'?>
-<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
-<platform version="4.1">
-  <cluster id="network" prefix="rank-" suffix="" radical="{radical}" speed="1Gf" bw="{bandwidth}" lat="{latency}"
-    sharing_policy="SPLITDUPLEX"{shape}/>
-</platform>
-"""

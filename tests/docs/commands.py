@@ -21,7 +21,6 @@ BY_RULE = {
     r"MPI4PY_LIBMPI": "it needs another MPI",
     r"--hostfile|\s-f hosts|\s--host\b": "it needs several hosts",
     r"^hostfiles/": "it needs root, or a GPU",
-    r"--network (fattree|torus|dragonfly|star)": "it needs SimGrid, whose tests are in tests/simulate",
 }
 # What is appended to a command, which takes the last of two flags: less of the same.
 QUICK = "--model synthetic:small.json --forward-time 0.01"

@@ -1,4 +1,4 @@
-"""SimGrid as an oracle: where it is installed, its replay of a program on a star is held against ``cost``.
+"""SimGrid as an oracle: where it is installed, its replay of a program is held against ``cost``.
 
 On 7 and 8 ranks; with EVERY_ORACLE=1 also on others, up to 64, which takes a minute more. What needs no SimGrid is
 tested everywhere, and so are a few times that it once found.
@@ -18,9 +18,9 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.program.simulation import Simulation
-from dear_mpi.simulate import simgrid
-from dear_mpi.simulate.simgrid import trace_lines, write_traces
-from dear_mpi.simulate.topology import Topology, parse_topology
+from dear_mpi.simulate.topology import ShapedNetwork, Topology, parse_topology
+from tests.simulate import simgrid
+from tests.simulate.simgrid import trace_lines, write_traces
 
 needs_simgrid = pytest.mark.skipif(
     shutil.which("smpirun") is None,
@@ -82,6 +82,16 @@ def test_latency_agrees_with_simgrid(name, size):
 
 
 @needs_simgrid
+@pytest.mark.parametrize("text", ["fattree:4x4,1", "fattree:4x4,3", "torus:4x4", "torus:2x2x4", "dragonfly:2x2x2x2"])
+@pytest.mark.parametrize(("name", "collective"), SERVED)
+def test_cost_on_a_topology_agrees_with_simgrid(name, collective, text):
+    written, topology = programs(name, collective, 16), parse_topology(text)
+    network = ShapedNetwork(**LINK, topology=topology)
+    time_s = simgrid.replay(written, COUNT, 4, topology, **LINK)
+    assert cost(written, COUNT, 4, network).time_s == pytest.approx(time_s, rel=6e-3)
+
+
+@needs_simgrid
 @pytest.mark.parametrize(
     ("text", "hops"),
     [
@@ -94,6 +104,7 @@ def test_latency_agrees_with_simgrid(name, size):
 def test_neighbours_are_where_the_text_says(text, hops):
     """A message without bytes takes half of alpha for each link on its way, and its envelope."""
     for peer, links in hops.items():
+        assert len(parse_topology(text).way(0, peer)) == links
         steps = [(Step(sends=(Send(peer, range(1)),)),) if rank == 0 else () for rank in range(64)]
         steps[peer] = (Step(receives=(Receive(0, range(1)),)),)
         written = [Program("broadcast", rank, 64, steps[rank]) for rank in range(64)]

@@ -9,9 +9,9 @@ from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runne
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.reporting.units import format_bytes
-from dear_mpi.simulate.simgrid import replay
 from dear_mpi.simulate.topology import parse_topology
 from tests.provenance import Watch, write_page
+from tests.simulate.simgrid import replay
 
 PAGE = "docs/benchmarks/topology.md"
 RANKS, LEAF = 64, 8
@@ -29,7 +29,7 @@ package `libsimgrid-dev`). Nothing here was measured on a network. The columns a
   that each 8 ranks are a host.
 - **model**: ms that `cost` (`collectives/program/cost.py`) predicts for a star, with 5 us a message and 1 GB/s a port,
   and sums that take no time. It knows no other topology.
-- **replayed**: ms that SimGrid needs for the same programs (`dear_mpi/simulate/simgrid.py`); messages that meet on a
+- **replayed**: ms that SimGrid needs for the same programs (`tests/simulate/simgrid.py`); messages that meet on a
   link share it. The fastest time, and times within 1 % of it, are in bold.
 
 All links have 1 GB/s in each direction and 2.5 us. On the star a message passes two of them. The fat tree has 8 leaves

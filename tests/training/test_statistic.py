@@ -83,6 +83,4 @@ def test_what_is_none_is_refused():
             trained(transport, "norm")
         return str(error.value)
 
-    assert set(run_loopback(2, refused)) == {
-        "session: statistic must be a Statistic of dear_mpi.training, not 'norm'"
-    }
+    assert set(run_loopback(2, refused)) == {"session: statistic must be a Statistic of dear_mpi.training, not 'norm'"}

@@ -29,7 +29,7 @@ class MessageKind(NamedTuple):
     """What messages have in common that take equally long: chunks, as seen from a shard, and the link."""
 
     chunks: range
-    crosses: bool  # from host to host
+    distance: int  # see ``Network``
 
 
 class Transfer(NamedTuple):
@@ -76,7 +76,7 @@ class Lockstep:
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
         sizes = self.ranks.sizes(counts, itemsize)
-        links = [network.between or network if kind.crosses else network for kind in self.kinds]
+        links = [network.link(kind.distance) for kind in self.kinds]
         nbytes = np.array([sizes.nbytes(kind.chunks) for kind in self.kinds]).reshape(-1, len(counts))
         alpha_s, beta_s, o_s = np.array([[link.alpha, link.beta, link.o] for link in links]).reshape(-1, 3).T[..., None]
         move_s, sum_s = nbytes * beta_s, nbytes * network.gamma
@@ -97,7 +97,8 @@ class Lockstep:
 
 def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
     """These programs as rounds; None if two messages could meet at a port."""
-    kinds, users = dict[MessageKind, int](), dict[Side, int]()  # a kind's number; the row that uses a side of a port
+    kinds = dict[MessageKind, int]()  # and their numbers
+    users = dict[Side, tuple[str, int]]()  # the row that uses a side, to send or to receive
     found: list[tuple[Transfer, ...]] = []
     for steps in zip_longest(*(program.steps for program in ranks.programs), fillvalue=Step()):
         met = meetings(steps, ranks.size)
@@ -105,11 +106,14 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
             return None
         transfers = []
         for (sender, send), (receiver, receive) in met:
-            out, into = network.port(sender, send.peer), network.port(receiver, receive.peer)
-            if users.setdefault(("out", out), sender) != sender or users.setdefault(("in", into), receiver) != receiver:
+            ways = {
+                ("send", sender): network.way_out(sender, send.peer),
+                ("receive", receiver): network.way_in(receiver, receive.peer),
+            }
+            if any(users.setdefault(side, user) != user for user, way in ways.items() for side in way):
                 return None
             first = send.chunks.start % ranks.parts
-            kind = MessageKind(range(first, first + len(send.chunks)), out[0] == "host")
+            kind = MessageKind(range(first, first + len(send.chunks)), network.distance(sender, send.peer))
             transfers.append(Transfer(sender, receiver, kinds.setdefault(kind, len(kinds)), receive.combine))
         found.append(tuple(transfers))
     rounds = (Round.of(messages, len([*same]), len(ranks.programs)) for messages, same in groupby(found))

@@ -16,6 +16,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.simulate.prices.columns import Columns
 from dear_mpi.simulate.prices.lockstep import find_lockstep
 from dear_mpi.simulate.prices.stand_ins import find_stand_ins
+from dear_mpi.simulate.topology import ShapedNetwork
 
 Key = tuple[str, str, int]
 """Algorithm, collective, and into how many pieces the buffer is cut."""
@@ -121,9 +122,12 @@ class Prices:
         return self.replays[key].seconds(self.plain, np.array(nbytes) // self.itemsize, self.itemsize)
 
     def replay(self, algorithm: str, collective: str, pieces: int) -> Replay:
-        function = find_algorithm(algorithm, collective)
-        ranks = find_stand_ins(function, self.ranks, self.plain.hosts, pieces)
-        return find_lockstep(ranks, self.plain) or Columns(ranks)
+        function, network = find_algorithm(algorithm, collective), self.plain
+        hosts, even = network.hosts, True
+        if isinstance(network, ShapedNetwork):
+            hosts, even = network.topology.neighbourhoods(self.ranks), False
+        ranks = find_stand_ins(function, self.ranks, hosts, pieces, even=even)
+        return find_lockstep(ranks, network) or Columns(ranks)
 
     @property
     def plain(self) -> Network:

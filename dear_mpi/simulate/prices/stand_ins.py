@@ -74,13 +74,20 @@ class StandIns:
 
 
 def find_stand_ins(
-    algorithm: Algorithm, size: int, hosts: Hosts = None, pieces: int = 1, *, thorough: int = THOROUGH
+    algorithm: Algorithm,
+    size: int,
+    hosts: Hosts = None,
+    pieces: int = 1,
+    *,
+    even: bool = True,
+    thorough: int = THOROUGH,
 ) -> StandIns:
     """As few ranks as can stand for all.
 
     Args:
         hosts: the number of the host of each rank, whose ranks share ports; None where no ports are shared.
         pieces: for algorithms that send the buffer piece by piece.
+        even: whether the network looks the same from each host; if not, no rank stands for another.
         thorough: up to so many ranks, all are looked at.
 
     Raises:
@@ -88,7 +95,7 @@ def find_stand_ins(
     """
     program = cache(lambda rank: write_program(algorithm, rank, size, hosts=hosts, pieces=pieces))
     seen = cache(lambda rank: outline(program(rank)))
-    divisors = [few for few in range(1, size // 2 + 1) if size % few == 0 and whole_hosts(hosts, few)]
+    divisors = [few for few in range(1, size // 2 + 1) if even and size % few == 0 and whole_hosts(hosts, few)]
     pairs = every_pair if size <= thorough else samples
     alike = (few for few in divisors if all(seen(rank) == seen(other) for rank, other in pairs(few, size)))
     count = next(alike, size)

@@ -1,7 +1,7 @@
 """Replay programs by SimGrid, which is not ours: it routes messages, and lets those that meet on a link share it.
 
-An oracle for ``cost`` on a star, and the only word here on other topologies, of which ``cost`` knows nothing. Its MPI
-layer is set up as a plain alpha-beta network: no time of the processor, no protocols by size, no loss of bandwidth.
+An oracle for ``cost``, on a star and on other topologies. Its MPI layer is set up as a plain alpha-beta network: no time
+of the processor, no protocols by size, no loss of bandwidth.
 
 On a star messages begin, share ports and end as in ``cost`` (decision 0013), so that times are the same, but for 16
 bytes of envelope that SimGrid adds to each message. Two rules differ, and change no time of ours: several messages
@@ -15,6 +15,7 @@ applications and platforms (2014); Desprez, Markomanolis and Suter, Improving th
 time-independent trace replay (2012). Tried with SimGrid 3.32.
 """
 
+import math
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ from typing import Any
 
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.simulate.topology import Topology, platform
+from dear_mpi.simulate.topology import Topology
 
 # The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
 MODEL = {
@@ -183,3 +184,48 @@ def write_traces(programs: Sequence[Program], count: int, itemsize: int, folder:
     index = folder / "index.txt"
     index.write_text("\n".join(names) + "\n", encoding="utf-8")
     return index
+
+
+def shape_of(topology: Topology) -> tuple[str, str]:
+    """SimGrid's ``topology`` and ``topo_parameters``, which count levels and dimensions from below."""
+    sizes = topology.sizes
+    match topology.name:
+        case "fattree":
+            return "FAT_TREE", f"2;{sizes[1]},{sizes[0]};1,{topology.up_links};1,1"
+        case "torus":
+            return "TORUS", ",".join(map(str, reversed(sizes)))
+        case "dragonfly":
+            return "DRAGONFLY", ";".join([*(f"{size},1" for size in sizes[:-1]), str(sizes[-1])])
+    return "FLAT", ""
+
+
+def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> str:
+    """SimGrid's description of a network, as XML, with hosts ``rank-0``, ``rank-1`` and so on.
+
+    Args:
+        alpha: seconds of latency through two links, so of a message between two ranks of a star, or of a leaf; each
+            further link adds half of it.
+        beta: seconds per byte of a link, in each direction.
+
+    Raises:
+        ValueError: the topology has not so many places, or there are no such links.
+    """
+    if not (0 <= alpha < math.inf and 0 < beta < math.inf):
+        raise ValueError(f"SimGrid needs links of alpha >= 0 and beta > 0 seconds, not alpha {alpha} and beta {beta}")
+    topology.check_room(ranks)
+    shape, parameters = shape_of(topology)
+    return PLATFORM.format(
+        radical=f"0-{(topology.places or ranks) - 1}",
+        bandwidth=f"{1 / beta!r}Bps",
+        latency=f"{alpha / 2!r}s",
+        shape=f' topology="{shape}" topo_parameters="{parameters}"' if parameters else "",
+    )
+
+
+PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <cluster id="network" prefix="rank-" suffix="" radical="{radical}" speed="1Gf" bw="{bandwidth}" lat="{latency}"
+    sharing_policy="SPLITDUPLEX"{shape}/>
+</platform>
+"""
