@@ -1,7 +1,7 @@
 """Replay programs by SimGrid, which is not ours: it routes messages, and lets those that meet on a link share it.
 
-An oracle for ``cost``, on a star and on other topologies. Its MPI layer is set up as a plain alpha-beta network: no time
-of the processor, no protocols by size, no loss of bandwidth.
+An oracle for ``cost``, on a star and on other topologies. Its MPI layer is set up as a plain alpha-beta network: no
+time of the processor, no protocols by size, no loss of bandwidth.
 
 On a star messages begin, share ports and end as in ``cost`` (decision 0013), so that times are the same, but for 16
 bytes of envelope that SimGrid adds to each message. Two rules differ, and change no time of ours: several messages
