@@ -27,7 +27,7 @@ MODEL = "synthetic:resnet50"
 NETWORK = (
     "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
     "and gamma=0.1ns (for a byte that is summed); INSIDE/BETWEEN,hosts=N (or per_host=N), for links inside and between "
-    "hosts; fattree:8x8,2,10gbit,50us and other topologies, replayed by SimGrid; FILE.json of dear-mpi bench or "
+    "hosts; fattree:8x8,2,10gbit,50us and other topologies, whose links messages share; FILE.json of dear-mpi bench or "
     f"doctor; or {', '.join(PRESETS)}."
 )
 
