@@ -270,8 +270,8 @@ def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err == ""
     run(2, 4, Saving(file, resume=True), lr=0.01, beta1=0.5, clip=1.0, decay="cosine")
     said = capsys.readouterr().err
-    changes = "lr is 0.01, and was 0.003; beta1 is 0.5, and was 0.9; decay is cosine, and was none; clip is 1.0,"
-    assert said == f"note: the run goes on, but {changes} and was None\n"
+    changes = "lr is 0.01, and was 0.003; beta1 is 0.5, and was 0.9; clip is 1.0, and was None; decay is cosine,"
+    assert said == f"note: the run goes on, but {changes} and was none\n"
     run(2, 3, Saving(tmp_path / "other.npz"), algorithm="ring", fusion="none")
     run(2, 4, Saving(tmp_path / "other.npz", resume=True), algorithm="ordered", fusion="layers:2")
     changes = "algorithm is ordered, and was ring; fusion is layers:2, and was none"

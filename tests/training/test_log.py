@@ -53,12 +53,17 @@ def simulated(**choices):
     return simulate(Settings(**base | {"fusions": ("25MB",)} | choices), traced=True)
 
 
+def run_of(found):
+    (run,) = timeline_of([found]).runs
+    return run
+
+
 @pytest.mark.parametrize("uneven", UNEVEN, ids=str)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_virtual_run_adds_up(schedule, uneven):
     (found,) = simulated(schedules=(schedule,), **uneven)
     prediction = found.prediction
-    ranks = prediction.run.ranks
+    ranks = run_of(found).ranks
     assert [rank.name for rank in ranks] == (
         [f"rank {rank}" for rank in range(4)] if "straggler" in uneven else ["each of 4 ranks"]
     )
@@ -74,7 +79,7 @@ def test_a_virtual_run_adds_up(schedule, uneven):
 
 def test_updates_and_collectives_of_a_virtual_run_are_each_there():
     (found,) = simulated(schedules=("dear",), update_s=1e-9)
-    (rank,), buckets = found.prediction.run.ranks, found.prediction.buckets
+    (rank,), buckets = run_of(found).ranks, found.prediction.buckets
     for iteration in rank.iterations:
         updates = list(rank.within(iteration, "update"))
         assert sorted(span.name for span in updates) == sorted(f"update of bucket {each.index}" for each in buckets)
@@ -99,7 +104,7 @@ def test_an_update_holds_up_what_queues_and_prolongs_what_is_on_the_wire():
     )
     wires = []
     for found in (free, held):
-        (rank,) = found.prediction.run.ranks
+        (rank,) = run_of(found).ranks
         wires.append([span.seconds for span in rank.within(rank.iterations[-1], "all_reduce")])
     first, second = zip(*wires, strict=True)
     update_s = 1e-9 * free.prediction.buckets[1].count
@@ -119,7 +124,7 @@ def test_runs_are_named_by_what_was_varied():
 
 def test_of_very_many_ranks_some_are_kept():
     (found,) = simulated(schedules=("dear",), ranks=(100,), straggler="1:2")
-    assert (len(found.prediction.run.ranks), found.prediction.run.size) == (64, 100)
+    assert (len(run_of(found).ranks), run_of(found).size) == (64, 100)
 
 
 # Live ----------------------------------------------------------------------------------------------------------------
