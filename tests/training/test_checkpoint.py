@@ -274,7 +274,7 @@ def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
     assert said == f"note: the run goes on, but {changes} and was none\n"
     run(2, 3, Saving(tmp_path / "other.npz"), algorithm="ring", fusion="none")
     run(2, 4, Saving(tmp_path / "other.npz", resume=True), algorithm="ordered", fusion="layers:2")
-    changes = "algorithm is ordered, and was ring; fusion is layers:2, and was none"
+    changes = "fusion is layers:2, and was none; algorithm is ordered, and was ring"
     assert capsys.readouterr().err == f"note: the run goes on, but {changes}\n"
 
 
