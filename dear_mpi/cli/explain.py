@@ -35,6 +35,8 @@ def explain(
     with complaining(mpi=False):
         check_alone("explain", 1)
         if route is not None:
+            if check or picture is not None:
+                raise ValueError("--check and --picture are of algorithms; a --route is proved anyway")
             explain_route(route)
             return
         explain_algorithm(algorithm, collective, ranks, hosts=hosts, check=check, picture=picture)

@@ -76,7 +76,7 @@ class Config(Training):
     nesterov: bool | None = option("Use Nesterov momentum.", None, flag="--nesterov")
     weight_decay: float | None = setting(
         "weight_decay",
-        "Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for adamw.",
+        "Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for the others.",
     )
     beta1: float | None = setting("beta1", "Decay rate of the running mean of gradients.")
     beta2: float | None = setting("beta2", "Decay rate of the running mean of squared gradients.")
