@@ -74,10 +74,15 @@ class Decisions:
         """
         group, start = self.group, self.start_of(fusion)
         buckets = fused(start.fusion, group.layout)
-        for name, schedule in group.schedules.items():
-            uses, parts = len(group.layout.uses), group.options.accumulate
-            rehearse(schedule, group.rules(name, buckets), uses, accumulate=parts)
+        for name in group.schedules:
+            self.rehearse(name, buckets)
         return start, buckets
+
+    def rehearse(self, name: str, buckets: Cut, *, order: Sequenced | None = None) -> None:
+        """Let a schedule rehearse with these buckets, and with an order if one was decided."""
+        group = self.group
+        uses, parts = len(group.layout.uses), group.options.accumulate
+        rehearse(group.schedules[name], group.rules(name, buckets), uses, accumulate=parts, order=order)
 
     def start_of(self, fusion: str) -> Start:
         """What a fusion starts with; not collective.
@@ -198,7 +203,6 @@ class Decisions:
         rules = group.rules(name, group.buckets)
         rules.point = ("ordered", ())
         order = in_time(rules, lambda: best_order(schedule, kind, rules, costs))
-        uses, parts = len(group.layout.uses), group.options.accumulate
-        rehearse(kind, group.rules(name, group.buckets), uses, accumulate=parts, order=order)
+        self.rehearse(name, group.buckets, order=order)
         self.orders[name, group.buckets] = schedule.order = order
         return {f"the order of {name}": sha256(repr(order).encode()).hexdigest()}

@@ -42,7 +42,7 @@ PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 class WorkerGroup:
     """The workers of a session, as this rank has them.
 
-    ``allocate`` needs no communication; ``open`` and ``cut`` are collective, and so is ``free``.
+    ``open``, ``cut`` and ``flush`` are collective; the others need no communication.
 
     Args:
         layers: in the order in which they run.
