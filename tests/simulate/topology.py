@@ -51,8 +51,8 @@ READING = """## Reading
 - On the dragonfly `hierarchical` is first at 25 MiB, and `swing` at 64 KiB. The ring takes twice as long as on the
   star: the message from the last group to the first shares a link with a message between two chassis, and all ranks
   wait for these two.
-- So a model without a topology cannot choose among these algorithms on such networks. Routing and sharing are left to
-  SimGrid.
+- So a model without a topology cannot choose among these algorithms on such networks. On this page SimGrid routes
+  messages and shares links; `dear-mpi simulate --network` with a topology does both by itself.
 """
 
 AGREEMENT = """## The model beside SimGrid
