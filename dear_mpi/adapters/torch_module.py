@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,10 +27,21 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dear_mpi.adapters.torch_layers import TorchLayer, one_tensor
 from dear_mpi.adapters.torch_parameter import TorchParameter, check_module, check_trained, leaves_of, parameters_of
 from dear_mpi.adapters.torch_tensors import array_of, tensor_of
 from dear_mpi.kernels.array import Array
+
+
+@dataclass(eq=False)
+class TorchUse:
+    """A part of a forward pass, which a session takes for a layer: the parameters that are needed from its start on."""
+
+    trained: list[TorchParameter]
+    frozen: tuple[TorchParameter, ...] = ()  # all of a module are with its first use
+
+    @property
+    def parameters(self) -> list[TorchParameter]:
+        return [*self.trained, *self.frozen]
 
 
 class TorchModule:
@@ -39,8 +51,7 @@ class TorchModule:
         example: an input, alike on all ranks; it goes through the module once, with no other trace.
 
     Attributes:
-        layers: the uses, in the order of the forward pass: each the module that starts there, with the parameters that
-            are needed from there on; frozen ones are with the first.
+        uses: in the order of the forward pass.
 
     Raises:
         ValueError: the module cannot be trained, or does not take the example.
@@ -54,9 +65,8 @@ class TorchModule:
         watch.run(tensor_of(example.copy()))  # a module may change what it is given
         needed = {each: watch.need(each.tensor) for each in self.parameters if each.trained}
         starts = sorted(set(needed.values()))
-        self.uses = [[each for each in needed if needed[each] == start] for start in starts]
-        self.layers = [TorchLayer(watch.starts[start][0], own) for start, own in zip(starts, self.uses, strict=True)]
-        self.layers[0].parameters += tuple(each for each in self.parameters if not each.trained)
+        self.uses = [TorchUse([each for each in needed if needed[each] == start]) for start in starts]
+        self.uses[0].frozen = tuple(each for each in self.parameters if not each.trained)
         self.begins = watch.begins(starts, self.uses)
         self.begun: Callable[[int], None] | None = None  # while a forward pass runs
         self.wrote: Callable[[int], None] | None = None  # while a backward pass runs
@@ -66,9 +76,9 @@ class TorchModule:
         for module in {module for module, _ in self.begins}:
             # In front of hooks that are there: they may need parameters (weight_norm).
             stack.enter_context(module.register_forward_pre_hook(self.started, prepend=True))
-        for use, own in enumerate(self.uses):
-            for parameter in own:
-                call = partial(self.accumulated, use, parameter)
+        for number, use in enumerate(self.uses):
+            for parameter in use.trained:
+                call = partial(self.accumulated, number, parameter)
                 stack.enter_context(parameter.tensor.register_post_accumulate_grad_hook(call))
 
     def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
@@ -92,22 +102,22 @@ class TorchModule:
 
     def backward(self, dy: Array, wrote: Callable[[int], None], *, fresh: bool) -> None:
         """See ``HookedModel``."""
-        self.missing = [set(own) for own in self.uses]
+        self.missing = [set(use.trained) for use in self.uses]
         self.wrote, self.y, y = wrote, None, self.y
-        for own in self.uses if fresh else ():
-            for parameter in own:
+        for use in self.uses if fresh else ():
+            for parameter in use.trained:
                 parameter.tensor.grad = None
         try:
             if y.requires_grad:
                 y.backward(tensor_of(dy))
         finally:
             self.wrote = None
-        for use in reversed(range(len(self.uses))):
-            for parameter in self.uses[use]:
+        for number, use in reversed([*enumerate(self.uses)]):
+            for parameter in use.trained:
                 if parameter.tensor.grad is None:
                     parameter.tensor.grad = parameter.gradient.zero_()
-            if self.missing[use]:
-                wrote(use)
+            if self.missing[number]:
+                wrote(number)
 
     def accumulated(self, use: int, parameter: TorchParameter, tensor: Any) -> None:
         """Autograd has all of a gradient; ValueError if it had said so before."""
@@ -117,7 +127,7 @@ class TorchModule:
             advice = "checkpoints must be of the kind use_reentrant=False"
             raise ValueError(f"parameter {parameter.name} has a gradient twice in one backward pass: {advice}")
         if tensor.grad is not parameter.gradient:
-            parameter.write(tensor.grad)
+            parameter.gradient.copy_(tensor.grad.to_dense())
             tensor.grad = parameter.gradient
         self.missing[use].remove(parameter)
         if not self.missing[use]:
@@ -170,18 +180,26 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         """The start after which the value of a parameter must be up to date."""
         return self.needed.get(id(tensor), 0) if id(tensor) in self.reached else 0
 
-    def begins(self, starts: list[int], uses: list[list[TorchParameter]]) -> dict[tuple[Any, int], int]:
+    def begins(self, starts: list[int], uses: list[TorchUse]) -> dict[tuple[Any, int], int]:
         """Which use begins at which start of which module.
 
         A module that holds a parameter needs it when it runs, also where it did not run, or ran later, in this pass.
         """
         found = {self.starts[start]: use for use, start in enumerate(starts)}
-        use_of = {parameter.tensor: use for use, own in enumerate(uses) for parameter in own}
+        use_of = {parameter.tensor: number for number, use in enumerate(uses) for parameter in use.trained}
         for module in self.module.modules():
             held = [use_of[each] for each in module.parameters(recurse=False) if each in use_of]
             if held:
                 found[module, 1] = max(*held, found.get((module, 1), 0))
         return found
+
+
+def one_tensor(module: Any, y: Any) -> Any:
+    """What a module has returned; ValueError if it is not one tensor."""
+    if not isinstance(y, torch.Tensor):
+        advice = "wrap it in a module that returns the tensor which the loss takes"
+        raise ValueError(f"module {type(module).__name__} must return one tensor, not {type(y).__name__}: {advice}")
+    return y
 
 
 @contextmanager

@@ -66,10 +66,6 @@ class TorchParameter(Parameter):
     def grad(self, array: Array) -> None:
         self.bound_grad, self.gradient = array, tensor_of(array)
 
-    def write(self, gradient: Any) -> None:
-        """Put a gradient where it travels from."""
-        self.gradient.copy_(gradient.to_dense())
-
 
 def parameters_of(model: Any) -> list[TorchParameter]:
     """The parameters of a module, each once."""

@@ -17,7 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dear_mpi.adapters.hooked import HookedTrainer
-from dear_mpi.adapters.torch_layers import TorchLoss
+from dear_mpi.adapters.torch_loss import TorchLoss
 from dear_mpi.adapters.torch_module import TorchModule
 from dear_mpi.adapters.torch_parameter import check_mode
 from dear_mpi.adapters.torch_tensors import array_of, tensor_of
@@ -83,7 +83,7 @@ class TorchSession(Session):
             raise ValueError(f"device must be 'cpu' for modules of PyTorch, not {self.options.device!r}")
         self.loss = TorchLoss(self.function)
         self.model = TorchModule(self.module, given("example", self.example))
-        self.layers = tuple(self.model.layers)
+        self.layers = tuple(self.model.uses)
         self.trainer_kind = partial(HookedTrainer, self.model)
         self.threads = 1 + torch.get_num_threads()
         return super().build(None)

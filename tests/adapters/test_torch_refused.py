@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our
 
 from torch import nn  # noqa: E402
 
-from dear_mpi.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
-from dear_mpi.adapters.torch_parameter import array_of, tensor_of  # noqa: E402
+from dear_mpi.adapters.torch_loss import TorchLoss  # noqa: E402
 from dear_mpi.adapters.torch_session import TorchSession  # noqa: E402
+from dear_mpi.adapters.torch_tensors import array_of, tensor_of  # noqa: E402
 from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD  # noqa: E402
-from tests.adapters.test_torch_session import layered, whole  # noqa: E402
+from tests.adapters.test_torch_session import whole  # noqa: E402
 from tests.adapters.torch_models import LOSS, batch, new  # noqa: E402
 
 
@@ -99,11 +99,6 @@ def test_compiled_modules_are_refused():
     assert "module Sequential has a compiled one in it (Linear)" in said(module)
 
 
-def test_what_is_no_sequential_is_trained_as_a_whole():
-    with pytest.raises(ValueError, match=r"takes a torch\.nn\.Sequential, not Linear: TorchSession trains any module"):
-        torch_layers(nn.Linear(2, 2))
-
-
 def test_a_loss_must_be_one_number():
     loss = TorchLoss(lambda outputs, targets: outputs - targets)
     with pytest.raises(ValueError, match=r"loss must be one number, the sum over its examples, not tensor\(\["):
@@ -124,14 +119,13 @@ def test_a_loss_that_needs_more_than_outputs_is_refused():
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-@pytest.mark.parametrize("way", [layered, whole])
-def test_what_is_frozen_stays_so_during_a_session(way, frozen):
+def test_what_is_frozen_stays_so_during_a_session(frozen):
     """A momentum went on moving what was frozen, and what was to be trained again never was."""
 
     def body(transport):
         module = new("sequential")
         module[0].weight.requires_grad_(not frozen)
-        with way(module, transport, optimizer=SGD(0.1, momentum=0.9)) as session:
+        with whole(module, transport, optimizer=SGD(0.1, momentum=0.9)) as session:
             session.step(*batch(0, 0))
             module[0].weight.requires_grad_(frozen)
             with pytest.raises(ValueError, match=r"parameter 0\.weight is (frozen|to be trained) since"):

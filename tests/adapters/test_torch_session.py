@@ -1,4 +1,4 @@
-"""Modules of PyTorch, layer by layer and as a whole, on threads; tests/mpi/test_torch.py has them beside DDP."""
+"""Modules of PyTorch, on threads; tests/mpi/test_torch.py has them beside DDP."""
 
 import copy
 import hashlib
@@ -11,20 +11,15 @@ torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from dear_mpi.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
 from dear_mpi.adapters.torch_session import TorchSession  # noqa: E402
 from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD, Adam  # noqa: E402
-from dear_mpi.training import Session, TrainingError  # noqa: E402
+from dear_mpi.training import TrainingError  # noqa: E402
 from dear_mpi.training.profiles.profile import read_profile  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
 from tests.adapters.torch_models import LOSS, MODELS, TEMPLATES, Branches, batch, new, plain_losses, values  # noqa: E402
 from tests.training_checks import on_all  # noqa: E402
-
-
-def layered(module, transport, **options):
-    return Session(torch_layers(module), TorchLoss(LOSS), transport, **options)
 
 
 def whole(module, transport, **options):
@@ -39,17 +34,14 @@ def trained(session, module, *, rank, iterations=6, rows=4):
         return losses, hashlib.sha256(values(module).tobytes()).hexdigest(), values(module)
 
 
-WAYS = [(layered, "sequential"), *((whole, name) for name in MODELS)]
-
-
-@pytest.mark.parametrize(("way", "name"), WAYS)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_losses_and_parameters_are_those_of_pytorch(way, name, ranks):
+def test_losses_and_parameters_are_those_of_pytorch(name, ranks):
     """In fp64, so that what differs by more than rounding is seen. BatchNorm sees its own rank's part alone."""
 
     def body(transport):
         module = new(name)
-        session = way(module, transport, optimizer=SGD(0.1, momentum=0.9), fusion="cut:256B")
+        session = whole(module, transport, optimizer=SGD(0.1, momentum=0.9), fusion="cut:256B")
         return trained(session, module, rank=transport.rank)
 
     if name == "attention" and ranks > 1:
@@ -65,17 +57,16 @@ def test_losses_and_parameters_are_those_of_pytorch(way, name, ranks):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_schedule_gives_the_same_bits(name, ranks):
-    """At equal buckets and algorithm; a Sequential also layer by layer, and with buckets cut anywhere."""
+    """At equal algorithm, also with buckets cut anywhere."""
 
-    def body(transport, way, schedule, fusion):
+    def body(transport, schedule, fusion):
         module = new(name)
-        session = way(module, transport, schedule=schedule, fusion=fusion, algorithm="ordered", optimizer=Adam(0.01))
+        session = whole(module, transport, schedule=schedule, fusion=fusion, algorithm="ordered", optimizer=Adam(0.01))
         return trained(session, module, rank=transport.rank)[1]
 
     found = set()
-    cases = [(whole, schedule, "none") for schedule in (SCHEDULES if ranks == 2 else ("sequential", "dear"))]
-    cases += [(whole, "dear", "cut:128B")]
-    cases += [(layered, "dear", "none"), (layered, "sequential", "25MB")] if name == "sequential" else []
+    cases = [(schedule, "none") for schedule in (SCHEDULES if ranks == 2 else ("sequential", "dear"))]
+    cases += [("dear", "cut:128B"), ("sequential", "25MB")]
     for case in cases:
         found.update(on_all(lambda transport, each=case: body(transport, *each), ranks))
     assert len(found) == 1
@@ -213,19 +204,15 @@ def test_ranks_may_take_different_ways():
     np.testing.assert_allclose(answers[0][0], expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("way", [layered, whole])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_inputs_may_be_integers_and_gradients_sparse(way, sparse):
+def test_inputs_may_be_integers_and_gradients_sparse(sparse):
     torch.manual_seed(0)
     template = nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 4)).double()
     x = [np.random.default_rng(rank).integers(0, 9, (5, 4, 3)) for rank in range(2)]
 
     def body(transport):
         module, mine = copy.deepcopy(template), x[transport.rank]
-        session = (
-            layered(module, transport) if way is layered else TorchSession(module, LOSS, transport, example=x[0][0])
-        )
-        with session:
+        with TorchSession(module, LOSS, transport, example=x[0][0]) as session:
             return [session.step(each, each[:, 0] % 4) for each in mine]
 
     answers = on_all(body, 2)

@@ -5,10 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our extra 'torch')")
 
-from dear_mpi.adapters.torch_layers import TorchLoss, torch_layers  # noqa: E402
 from dear_mpi.adapters.torch_session import TorchSession  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD  # noqa: E402
-from dear_mpi.training import Session  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
 from tests.adapters.torch_digits import ddp, new, parts  # noqa: E402
 from tests.adapters.torch_models import LOSS, values  # noqa: E402
@@ -16,26 +14,18 @@ from tests.adapters.torch_models import LOSS, values  # noqa: E402
 pytestmark = pytest.mark.mpi
 
 
-def layered(module, comm, x, **options):
-    return Session(torch_layers(module), TorchLoss(LOSS), comm, **options)
+CASES = [("mlp", ["wfbp", "dear"]), ("block", [*SCHEDULES])]
 
 
-def whole(module, comm, x, **options):
-    return TorchSession(module, LOSS, comm, example=x, **options)
-
-
-CASES = [("mlp", layered, ["wfbp", "dear"]), ("mlp", whole, ["dear"]), ("block", whole, [*SCHEDULES])]
-
-
-@pytest.mark.parametrize(("name", "way", "schedules"), CASES)
-def test_the_digits_have_the_losses_of_ddp(comm, agree, name, way, schedules):
+@pytest.mark.parametrize(("name", "schedules"), CASES)
+def test_the_digits_have_the_losses_of_ddp(comm, agree, name, schedules):
     expected, theirs = ddp(comm, name)
     bits = set()
     for schedule in schedules if comm.size <= 3 else ["dear"]:
         module = new(name)
         batches = parts(comm)
         options = {"schedule": schedule, "optimizer": SGD(0.1, momentum=0.9), "algorithm": "ordered", "fusion": "4kB"}
-        with way(module, comm, batches[0][0], **options) as session:
+        with TorchSession(module, LOSS, comm, example=batches[0][0], **options) as session:
             losses = [session.step(x, torch.from_numpy(y)) for x, y in batches]
             session.flush()
         found = values(module)
