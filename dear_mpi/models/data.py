@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
@@ -28,49 +29,23 @@ Indices = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class ArrayExamples:
-    """Examples 0 to ``len - 1``: row i of ``x`` with the label ``y[i]``."""
+class Examples:
+    """Examples 0 to ``len - 1``: row i of ``x`` with the label ``y[i]``, or for a text the labels of all its bytes.
+
+    Rows of a text are windows, views of its bytes. ``arrays`` has all data once, for a fingerprint.
+    """
 
     x: Array
     y: Array
+    arrays: tuple[Array, ...]
 
     def __len__(self) -> int:
         return len(self.x)
 
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """All data, for a fingerprint."""
-        return self.x, self.y
-
     def take(self, indices: Indices) -> tuple[Array, Array]:
         """Inputs (n, ...) and integer targets (n, ...) of these examples."""
-        return self.x[indices], self.y[indices]
-
-
-@dataclass(frozen=True)
-class TextExamples:
-    """Windows of ``context`` bytes, with the bytes that follow each of them as targets: (n, context) both.
-
-    ``stride`` is the distance between windows: 1 to train on all of them, ``context`` to test each byte once.
-    """
-
-    text: npt.NDArray[np.uint8]
-    context: int
-    stride: int = 1
-
-    def __len__(self) -> int:
-        return max(0, (len(self.text) - self.context - 1) // self.stride + 1)
-
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        return (self.text,)
-
-    def take(self, indices: Indices) -> tuple[Array, Array]:
-        windows = self.text[indices[:, None] * self.stride + np.arange(self.context + 1)].astype(np.int64)
-        return windows[:, :-1], windows[:, 1:]
-
-
-Examples = ArrayExamples | TextExamples
+        x, y = self.x[indices], self.y[indices]
+        return x.astype(np.int64) if x.dtype.kind == "u" else x, y.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
@@ -155,8 +130,6 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
     """A user's arrays ``x`` and ``y``."""
     try:
         x, y = read_arrays(path)
-        if len(x) != len(y):
-            raise ValueError(f"x and y must have the same length, not {len(x)} and {len(y)}")
         if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) < 2 or y.min() < 0 or y.max() >= MOST_CLASSES:
             allowed = f"two or more labels from 0 to {MOST_CLASSES - 1}"
             raise ValueError(f"y must hold {allowed}, not {y.dtype}{list(y.shape)}")
@@ -164,6 +137,8 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
             cast = x.astype(dtype) if x.dtype.kind in "iuf" else None
         if cast is None or x.ndim < 2 or not np.isfinite(cast).all():
             raise ValueError(f"x must hold finite numbers (n, ...), not {x.dtype}{list(x.shape)}")
+        if len(x) != len(y):
+            raise ValueError(f"x and y must have the same length, not {len(x)} and {len(y)}")
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
         raise ValueError(f"data {str(path)!r} is no good: {error}") from None
     return from_arrays(cast, y)
@@ -179,28 +154,28 @@ def read_arrays(path: Path) -> tuple[Array, Array]:
             for key in ("x", "y"):
                 if key not in archive:
                     raise ValueError(f"it has no array {key!r}, but {', '.join(archive)}")
-            x, y = archive["x"], archive["y"]
-    if not x.ndim or not y.ndim:
-        raise ValueError("x and y must have an axis")
-    return x, y
+            return archive["x"], archive["y"]
 
 
 def from_arrays(x: Array, y: Array) -> Dataset:
     """Split labelled arrays."""
-    y = y.astype(np.int64)
-    train, test = (ArrayExamples(x[rows], y[rows]) for rows in split(len(x), SPLIT_SEED))
+    parts = [(x[rows], y[rows].astype(np.int64)) for rows in split(len(x))]
+    train, test = (Examples(*arrays, arrays) for arrays in parts)
     return Dataset(train, test, x.shape[1:], int(y.max()) + 1)
 
 
-def split(count: int, seed: int) -> tuple[Indices, Indices]:
+def split(count: int) -> tuple[Indices, Indices]:
     """Which of ``count`` examples to train on, and which to test on; at least one of each."""
-    order = np.random.default_rng(seed).permutation(count)
+    order = np.random.default_rng(SPLIT_SEED).permutation(count)
     tested = min(count - 1, max(1, round(count * TEST_SHARE)))
     return order[tested:], order[:tested]
 
 
 def load_text(path: Path, context: int) -> Dataset:
-    """A file as bytes; the last tenth is tested on."""
+    """A file as bytes: windows of ``context`` of them, whose targets are the bytes that follow each.
+
+    The last tenth is tested on, each byte of it once; training takes the windows that begin at any byte before.
+    """
     try:
         text = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
@@ -208,5 +183,8 @@ def load_text(path: Path, context: int) -> Dataset:
     border = len(text) - max(context + 1, round(len(text) * TEST_SHARE_OF_TEXT))
     if border < context + 1:
         raise ValueError(f"data {str(path)!r} has {len(text)} bytes; a context of {context} needs {2 * context + 2}")
-    train, test = TextExamples(text[:border], context), TextExamples(text[border:], context, stride=context)
-    return Dataset(train, test, (context,), 256)
+    parts = []
+    for part, stride in ((text[:border], 1), (text[border:], context)):
+        windows = sliding_window_view(part, context + 1)[::stride]
+        parts.append(Examples(windows[:, :-1], windows[:, 1:], (part,)))
+    return Dataset(*parts, (context,), 256)
