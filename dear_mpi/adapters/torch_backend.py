@@ -62,32 +62,22 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
 def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> DearGroup:
     """The group that torch.distributed asks for: its default one, or one of the ranks that it names.
 
-    Each has a communicator of its own, also where several have all ranks: their threads start collectives in no common
-    order. Where ranks have no communicator there is the default group alone. A communicator stays until the program
-    ends, because a thread may still wait on it.
+    Each has a communicator of its own, made by its ranks alone, also where several have all ranks: their threads start
+    collectives in no common order. Where ranks have no communicator (ValueError) there is the default group alone. A
+    communicator stays until the program ends, because a thread may still wait on it.
     """
-    ranks = list(asked.global_ranks_in_group)  # none for the default group
-    if ranks:
-        own = transport_of(among(transport, ranks))
-    else:
-        own = transport if transport.native is None else transport_of(transport.native.Dup())
-    return DearGroup(own, options, asked.group_id, stall_after_s)
-
-
-def among(transport: Transport, ranks: Sequence[int]) -> Any:
-    """A communicator of some ranks, made by them alone; ValueError if they are no processes of MPI."""
-    if transport.native is None:
+    native, ranks = transport.native, list(asked.global_ranks_in_group)  # no ranks for the default group
+    if not ranks:
+        own = transport if native is None else transport_of(native.Dup())
+    elif native is None:
         raise ValueError(f"a second group (ranks {ranks}) needs MPI, not the transport {transport.name!r}")
-    everyone = transport.native.Get_group()
-    some = everyone.Incl(ranks)
-    found = transport.native.Create_group(some)
-    for group in (everyone, some):
-        group.Free()
-    return found
-
-
-def not_offered(group: DearGroup, *arguments: Any) -> NoReturn:
-    raise NotImplementedError(f"backend {NAME!r} does not offer send and receive between two ranks")
+    else:
+        everyone = native.Get_group()
+        some = everyone.Incl(ranks)
+        own = transport_of(native.Create_group(some))
+        for group in (everyone, some):
+            group.Free()
+    return DearGroup(own, options, asked.group_id, stall_after_s)
 
 
 class DearGroup(TorchGroup):
@@ -225,7 +215,10 @@ class DearGroup(TorchGroup):
         yield None
         barrier(self.transport)
 
-    send = recv = recv_anysource = not_offered
+    def send(self, *arguments: Any) -> NoReturn:
+        raise NotImplementedError(f"backend {NAME!r} does not offer send and receive between two ranks")
+
+    recv = recv_anysource = send
 
 
 def op_of(opts: Any) -> str:

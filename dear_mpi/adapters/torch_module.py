@@ -27,7 +27,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dear_mpi.adapters.torch_parameter import TorchParameter, check_module, check_trained, leaves_of, parameters_of
+from dear_mpi.adapters.torch_parameter import TorchParameter, check_module, leaves_of
 from dear_mpi.adapters.torch_tensors import array_of, tensor_of
 from dear_mpi.kernels.array import Array
 
@@ -60,10 +60,10 @@ class TorchModule:
     def __init__(self, module: Any, example: Array) -> None:
         check_module(module)
         self.module = module
-        self.parameters = parameters_of(module)
+        self.parameters = [TorchParameter(module, name) for name, _ in module.named_parameters()]
         watch = Watch(module)
         watch.run(tensor_of(example.copy()))  # a module may change what it is given
-        needed = {each: watch.need(each.tensor) for each in self.parameters if each.trained}
+        needed = {each: watch.needed.get(id(each.tensor), 0) for each in self.parameters if each.trained}
         starts = sorted(set(needed.values()))
         self.uses = [TorchUse([each for each in needed if needed[each] == start]) for start in starts]
         self.uses[0].frozen = tuple(each for each in self.parameters if not each.trained)
@@ -83,7 +83,8 @@ class TorchModule:
 
     def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
         """See ``HookedModel``; ValueError if the output is not one tensor, or ``requires_grad`` has changed."""
-        check_trained(self.parameters)
+        for parameter in self.parameters:
+            parameter.check_trained()
         self.begun, self.calls = begun, Counter[Any]()
         try:
             with torch.enable_grad():
@@ -139,8 +140,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
     Attributes:
         starts: of modules, each with how often it had started then.
-        needed: the number of a start, by the identity of a parameter.
-        reached: parameters that the output depends on.
+        needed: the number of a start, by the identity of a parameter that the output depends on.
     """
 
     def __init__(self, module: Any) -> None:
@@ -150,7 +150,6 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self.calls = Counter[Any]()
         self.starts: list[tuple[Any, int]] = []
         self.needed: dict[int, int] = {}
-        self.reached: set[int] = set()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.need_now(tree_leaves((args, kwargs)))
@@ -163,7 +162,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
                 stack.enter_context(each.register_forward_pre_hook(self.started, prepend=True))
             with torch.random.fork_rng(devices=[]), kept(self.module), torch.enable_grad(), self:
                 y = self.module(example)
-        self.reached.update(map(id, leaves_of(one_tensor(self.module, y))))
+        reached = {id(leaf) for leaf in leaves_of(one_tensor(self.module, y))}
+        self.needed = {each: start for each, start in self.needed.items() if each in reached}
 
     def started(self, module: Any, _: Any) -> None:
         self.calls[module] += 1
@@ -175,10 +175,6 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         for each in values:
             if id(each) in self.known:
                 self.needed.setdefault(id(each), len(self.starts) - 1)
-
-    def need(self, tensor: Any) -> int:
-        """The start after which the value of a parameter must be up to date."""
-        return self.needed.get(id(tensor), 0) if id(tensor) in self.reached else 0
 
     def begins(self, starts: list[int], uses: list[TorchUse]) -> dict[tuple[Any, int], int]:
         """Which use begins at which start of which module.

@@ -8,7 +8,7 @@ So an update of the line is one of the module's parameters, and nothing is copie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,12 @@ class TorchParameter(Parameter):
         self.tensor.data = tensor_of(array)
         self.bound, self.address = array, self.tensor.data_ptr()
 
+    def check_trained(self) -> None:
+        """See that it is frozen if it was when the session began, and trained if it was."""
+        if self.tensor.requires_grad != self.trained:
+            change = "frozen" if self.trained else "to be trained"
+            raise ValueError(f"parameter {self.name} is {change} since the session began: begin a new session for that")
+
     @property
     def grad(self) -> Array:
         return self.bound_grad
@@ -65,11 +71,6 @@ class TorchParameter(Parameter):
     @grad.setter
     def grad(self, array: Array) -> None:
         self.bound_grad, self.gradient = array, tensor_of(array)
-
-
-def parameters_of(model: Any) -> list[TorchParameter]:
-    """The parameters of a module, each once."""
-    return [TorchParameter(model, name) for name, _ in model.named_parameters()]
 
 
 def leaves_of(tensor: Any) -> Iterator[Any]:
@@ -83,14 +84,6 @@ def leaves_of(tensor: Any) -> Iterator[Any]:
             if leaf is not None:
                 yield leaf
             nodes += [before for before, _ in node.next_functions]
-
-
-def check_trained(parameters: Iterable[TorchParameter]) -> None:
-    """See that what was frozen still is, and nothing else."""
-    for each in parameters:
-        if each.tensor.requires_grad != each.trained:
-            change = "frozen" if each.trained else "to be trained"
-            raise ValueError(f"parameter {each.name} is {change} since the session began: begin a new session for that")
 
 
 def check_mode(module: Any) -> None:

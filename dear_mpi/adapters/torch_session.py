@@ -83,7 +83,8 @@ class TorchSession(Session):
             raise ValueError(f"device must be 'cpu' for modules of PyTorch, not {self.options.device!r}")
         self.loss = TorchLoss(self.function)
         self.model = TorchModule(self.module, given("example", self.example))
-        self.layers = tuple(self.model.uses)
+        layers: Any = self.model.uses  # whose passes nobody calls
+        self.layers = tuple(layers)
         self.trainer_kind = partial(HookedTrainer, self.model)
         self.threads = 1 + torch.get_num_threads()
         return super().build(None)

@@ -174,7 +174,7 @@ def split(count: int) -> tuple[Indices, Indices]:
 def load_text(path: Path, context: int) -> Dataset:
     """A file as bytes: windows of ``context`` of them, whose targets are the bytes that follow each.
 
-    The last tenth is tested on, each byte of it once; training takes the windows that begin at any byte before.
+    The last tenth is tested on, each byte once; training takes all windows before it.
     """
     try:
         text = np.frombuffer(path.read_bytes(), np.uint8)
@@ -183,8 +183,10 @@ def load_text(path: Path, context: int) -> Dataset:
     border = len(text) - max(context + 1, round(len(text) * TEST_SHARE_OF_TEXT))
     if border < context + 1:
         raise ValueError(f"data {str(path)!r} has {len(text)} bytes; a context of {context} needs {2 * context + 2}")
-    parts = []
-    for part, stride in ((text[:border], 1), (text[border:], context)):
-        windows = sliding_window_view(part, context + 1)[::stride]
-        parts.append(Examples(windows[:, :-1], windows[:, 1:], (part,)))
-    return Dataset(*parts, (context,), 256)
+    return Dataset(windows_of(text[:border], context), windows_of(text[border:], context, context), (context,), 256)
+
+
+def windows_of(text: Array, context: int, stride: int = 1) -> Examples:
+    """The windows that begin at each ``stride``-th byte."""
+    windows = sliding_window_view(text, context + 1)[::stride]
+    return Examples(windows[:, :-1], windows[:, 1:], (text,))

@@ -8,6 +8,7 @@ busy host.
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,14 @@ class ComputeTime:
             self.owed_s -= time.perf_counter() - begin_s
 
 
+@dataclass(eq=False)
 class Synthetic:
     """A layer whose forward and backward take given times in seconds."""
 
-    def __init__(
-        self, parameters: Sequence[Parameter], compute_time: ComputeTime, *, forward_s: float, backward_s: float
-    ) -> None:
-        self.parameters, self.compute_time = tuple(parameters), compute_time
-        self.forward_s, self.backward_s = forward_s, backward_s
+    parameters: Sequence[Parameter]
+    compute_time: ComputeTime
+    forward_s: float
+    backward_s: float
 
     def forward(self, x: Array) -> Array:
         self.compute_time.spend(self.forward_s, time.perf_counter())
@@ -96,5 +97,5 @@ def synthetic_layers(
             Parameter.of(f"{module.name}.{number}", rng.random(count, np.float32).astype(dtype))
             for number, count in enumerate(module.counts)
         ]
-        layers.append(Synthetic(parameters, compute_time, forward_s=ahead * forward_s, backward_s=back * backward_s))
+        layers.append(Synthetic(parameters, compute_time, ahead * forward_s, back * backward_s))
     return layers

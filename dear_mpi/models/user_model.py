@@ -51,25 +51,21 @@ def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
     """See that they are layers, some parameter of which is trained."""
     if not isinstance(layers, Sequence):
         raise ValueError(f"{model} must return a sequence of layers, or (layers, loss), not {type(layers).__name__}")
-    parameters: list[Parameter] = []
+    trained = []
     for number, layer in enumerate(layers):
-        parameters += parameters_of(named(number, layer, model), layer)
-    if not any(parameter.trained for parameter in parameters):
+        what = named(number, layer, model)
+        check_methods(what, layer)
+        with telling(f"the parameters of {what} fail"):
+            found = getattr(layer, "parameters", None)
+        if not isinstance(found, Sequence) or not all(isinstance(each, Parameter) for each in found):
+            raise ValueError(f"{what} must have parameters, a sequence of Parameter, not {found!r:.99}")
+        trained += [parameter for parameter in found if parameter.trained]
+    if not trained:
         raise ValueError(f"{model} must have a parameter that is trained, and its {len(layers)} layers have none")
-    for parameter in parameters:
-        found = str(getattr(parameter.value, "dtype", type(parameter.value).__name__))
-        if parameter.trained and found != str(dtype):
-            raise ValueError(f"parameter {parameter.name} of {model} must be of dtype {dtype} (--dtype), not {found}")
-
-
-def parameters_of(what: str, layer: Any) -> Sequence[Parameter]:
-    """The parameters of what should be a layer."""
-    check_methods(what, layer)
-    with telling(f"the parameters of {what} fail"):
-        found = getattr(layer, "parameters", None)
-    if not isinstance(found, Sequence) or not all(isinstance(each, Parameter) for each in found):
-        raise ValueError(f"{what} must have parameters, a sequence of Parameter, not {found!r:.99}")
-    return found
+    for parameter in trained:
+        kind = str(getattr(parameter.value, "dtype", type(parameter.value).__name__))
+        if kind != str(dtype):
+            raise ValueError(f"parameter {parameter.name} of {model} must be of dtype {dtype} (--dtype), not {kind}")
 
 
 def check_methods(what: str, thing: Any) -> None:
@@ -88,16 +84,14 @@ def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -
     x, targets = dataset.train.take(np.zeros(1, np.intp))
     with telling(f"{model}: a layer that is there twice must be one that copy.deepcopy can copy"):
         layers = in_order(layers)
-    inputs: list[Array] = []
+    shapes: list[tuple[int, ...] | None] = []
     with np.errstate(all="ignore"):  # what is not finite is looked for in training
         for number, layer in enumerate(layers):
-            inputs.append(x)
+            shapes.append(x.shape if number else None)  # nothing takes the gradient of the first input
             x = returned(named(number, layer, model), layer.forward, x)
         dy = gradient_of_loss(model, loss, x, targets, classes=dataset.classes)
-        for number in reversed(range(len(layers))):
-            # what is in front of the first layer has no use for a gradient
-            due = inputs[number].shape if number else None
-            dy = returned(named(number, layers[number], model), layers[number].backward, dy, due=due)
+        for number, layer in reversed([*enumerate(layers)]):
+            dy = returned(named(number, layer, model), layer.backward, dy, due=shapes[number])
 
 
 def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int, ...] | None = None) -> Array:
