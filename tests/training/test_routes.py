@@ -24,11 +24,12 @@ from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
+from tests.pages import Page
 from tests.rooms import ROOT
 from tests.training.route_checks import RANKS, Early, Late, believed, layers, sequential, trained
 from tests.training_checks import settings
 
-NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8")}
+NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8", "squash")}
 USERS = {name: find_route(path) for name, path in NAMES.items()}
 OTHER_LINE = {"gradients": "values", "values": "gradients", "codes": "values"}
 RANDOM = int(os.environ.get("ROUTES", "200"))
@@ -47,6 +48,16 @@ def test_users_routes_are_what_they_say():
     assert found["half"].state == "shard"
     assert (found["local"].alike, found["local"].state, found["local"].summed) == (False, "own", False)
     assert (found["int8"].alike, found["int8"].exact, found["int8"].state) == (True, False, "equal")
+    assert (found["squash"].alike, found["squash"].exact, found["squash"].state) == (True, False, "shard")
+
+
+def test_a_leg_of_ones_own_changes_what_is_summed():
+    """The leg of the page, at a limit that changes no bit, and at one that changes much."""
+    route = USERS["squash"]
+    pack, leg, collective = route.out
+    mild, strong = (replace(route, out=(pack, replace(leg, limit=limit), collective)) for limit in (1e30, 0.01))
+    assert trained(mild) == EXACT != trained(strong)
+    assert Page.of("how-to/leg.md").code.partition("\n")[2] == (ROOT / "tests" / "routes" / "squash.py").read_text()
 
 
 def with_legs(route, legs, border):
