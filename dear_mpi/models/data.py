@@ -11,6 +11,7 @@ every example is seen once per epoch, by one rank, and all ranks do the same num
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +79,20 @@ class Batches:
             raise ValueError("the data set has no examples to train on")
         self.examples, self.batch, self.seed = examples, batch, seed
         self.bounds = chunk_bounds(batch, size, rank)
-        self.epochs: dict[int, Indices] = {}
 
     def part(self, iteration: int) -> tuple[Array, Array]:
         """Inputs and targets of this rank in one iteration, counted from 0."""
         start, stop = (iteration * self.batch + bound for bound in self.bounds)
         count = len(self.examples)
         epochs = range(start // count, -(-stop // count))
-        order = np.concatenate([self.permutation(epoch) for epoch in epochs])
+        order = np.concatenate([order_of(self.seed, epoch, count) for epoch in epochs])
         return self.examples.take(order[start - epochs.start * count : stop - epochs.start * count])
 
-    def permutation(self, epoch: int) -> Indices:
-        """One epoch's order; the last few are kept."""
-        if epoch not in self.epochs:
-            self.epochs = {old: order for old, order in self.epochs.items() if old >= epoch - 1}
-            self.epochs[epoch] = np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))
-        return self.epochs[epoch]
+
+@lru_cache(maxsize=4)  # a part may straddle two epochs, and ranks that are threads share them
+def order_of(seed: int, epoch: int, count: int) -> Indices:
+    """The order of the examples in one epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
