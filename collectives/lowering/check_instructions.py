@@ -2,8 +2,9 @@
 
 ``verify`` looks at steps. What runs is instructions, in which the messages of many steps are under way at the same
 time. Here a symbol stands for each cell: the set of ranks whose contributions are in it; and every send is synchronous.
-What is found: ranks that block each other; a send that meets the receive of another message; a cell that changes while
-it is sent, or is sent while it is received; a side buffer that is used again before it was emptied; a wrong result.
+What is found: ranks that block each other; a send that meets the receive of another message; a cell, or a place in a
+side buffer, that is written while it is sent, or used before what was received there is over and merged; a wrong
+result.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NoReturn
 
-from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, write_instructions
+from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, SideBuffer, write_instructions
 from dear_mpi.collectives.lowering.messages import WHOLE, Grid, Portion, messages
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import Row, run
+from dear_mpi.collectives.program.replay import final, replay
+
+Place = int | tuple[SideBuffer, int]  # a cell of the buffer, or one of a side buffer
 
 
 def check_instructions(
@@ -36,55 +38,35 @@ def check_instructions(
         ProgramError: naming the rank, the step and the message.
     """
     grid = Grid(chunks, segment)
-    cells = [stop - start for start, stop in zip(grid.first_cell, grid.first_cell[1:], strict=False)]
-    rows = [initial(program, cells) for program in programs]
+    held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(replay(programs))]
     for portion in portions:
         cut = [messages(program, chunks, segment, portion) for program in programs]
         listings = [write_instructions(each, window, staged=staged) for each in cut]
-        ranks = [SymbolicRank(*each) for each in zip(range(len(programs)), listings, rows, strict=True)]
+        ranks = [SymbolicRank(*each) for each in zip(range(len(programs)), listings, held, strict=True)]
         lanes: Lanes = defaultdict(Lane)
         while any([rank.walk(lanes) for rank in ranks]):
             for lane in lanes.values():
                 meet(lane)
         for rank in ranks:
             rank.check_over()
-    for number, (row, replayed) in enumerate(zip(rows, run(programs), strict=True)):
-        expected = [mask for mask, count in zip(replayed.row, cells, strict=True) for _ in range(count)]
-        if row != expected:
-            cell = next(cell for cell, mask in enumerate(row) if mask != expected[cell])
-            raise ProgramError(f"rank {number} ends with the wrong data in cell {cell} of the buffer")
-
-
-def initial(program: Program, cells: Sequence[int]) -> Row:
-    """What a rank holds at first of each cell."""
-    begins, rank = COLLECTIVES[program.collective].begins, program.rank
-    owners = [program.owner(chunk) for chunk, count in enumerate(cells) for _ in range(count)]
-    return [1 << rank if begins(rank, owner) else 0 for owner in owners]
-
-
-def meet(lane: Lane[Sent, Received]) -> None:
-    """Carry out all messages whose two ends are started."""
-    for (sender, sent, data), (receiver, received) in lane.meetings():
-        if sender.listing.messages[sent].key != receiver.listing.messages[received].key:
-            receiver.fail(received, f"meets what {sender.where(sent)} sends")
-        if sent not in sender.listing.side_buffers and sender.held(sent) != data:
-            sender.fail(sent, "changes while it is being sent")
-        receiver.store(received, data)
-        sender.over.add(sent)
-        receiver.over.add(received)
+    for number, row in enumerate(final(programs)):
+        for cell, mask in enumerate(grid.spread(row)):
+            if held[number][cell] != mask:
+                raise ProgramError(f"rank {number} ends with the wrong data in cell {cell} of the buffer")
 
 
 class SymbolicRank:
-    """One rank on its way through its instructions; ``row`` is what it holds of each cell."""
+    """One rank on its way through its instructions; ``held`` is what each place holds."""
 
-    def __init__(self, rank: int, listing: InstructionList, row: Row) -> None:
-        self.rank, self.listing, self.position, self.row = rank, listing, 0, row
+    def __init__(self, rank: int, listing: InstructionList, held: dict[Place, int]) -> None:
+        self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
         self.waited: set[int] = set()
-        self.arriving: set[int] = set()  # cells that a receive writes to
-        self.leaving: set[int] = set()  # sends out of the buffer that are not waited for yet
-        self.received: dict[object, Row | None] = {}  # what is in a side buffer, or will be, and is not merged
-        self.lifted: dict[object, int] = {}  # the last send from each side buffer
+        self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are not waited for, or not merged
+        # Where each message is sent from, or received into.
+        self.places: list[Sequence[Place]] = [message.cells for message in listing.messages]
+        for number, side in listing.side_buffers.items():
+            self.places[number] = [(side, at) for at in range(len(self.places[number]))]
 
     def where(self, number: int) -> str:
         """A message, for errors."""
@@ -94,89 +76,64 @@ class SymbolicRank:
     def fail(self, number: int, problem: str) -> NoReturn:
         raise ProgramError(f"{self.where(number)}: {problem}")
 
-    def held(self, number: int) -> Row:
-        """What is in the buffer where a message comes from or goes to."""
-        return [self.row[cell] for cell in self.listing.messages[number].cells]
-
     def walk(self, lanes: Lanes) -> bool:
         """Go through the instructions as far as possible; whether there was anything to do."""
         begin, instructions = self.position, self.listing.instructions
         while self.position < len(instructions) and self.over.issuperset(instructions[self.position].waits):
             instruction = instructions[self.position]
             self.waited.update(instruction.waits)
-            self.leaving.difference_update(instruction.waits)
             for number in instruction.waits:
-                self.arriving.difference_update(self.listing.messages[number].cells)
-            if instruction.merges:
-                self.merge(instruction.merges)
+                if not (self.listing.messages[number].incoming and number in self.listing.side_buffers):
+                    self.release(number)
+            for number in instruction.merges:
+                self.merge(number)
             for number in instruction.starts:
                 self.start(number, lanes)
             self.position += 1
         return self.position > begin
 
     def start(self, number: int, lanes: Lanes) -> None:
-        """Post a message."""
-        message, side = self.listing.messages[number], self.listing.side_buffers.get(number)
-        if side is None and self.arriving.intersection(message.cells):
-            self.fail(number, "is used while it is being received")
+        """Post a message, which uses its places from now on."""
+        message, places = self.listing.messages[number], self.places[number]
         if message.incoming:
-            self.make_room(number, side)
+            self.check_free(number, places, writes=True)
             lanes[message.peer, self.rank].receives.append((self, number))
         else:
-            self.lift(number, side)
-            lanes[self.rank, message.peer].sends.append((self, number, self.held(number)))
+            if number in self.listing.side_buffers:
+                self.move(number, message.cells, places)
+            self.check_free(number, places, writes=False)
+            lanes[self.rank, message.peer].sends.append((self, number))
+        for place in places:
+            self.users[place].add(number)
 
-    def lift(self, number: int, side: object) -> None:
-        """A send occupies its cells, or its side buffer."""
-        if side is None:
-            self.leaving.add(number)
-            return
-        before = self.lifted.get(side)
-        if before is not None and before not in self.waited:
-            self.fail(number, f"is sent from the side buffer of {self.where(before)}, which is not over")
-        self.lifted[side] = number
+    def release(self, number: int) -> None:
+        for place in self.places[number]:
+            self.users[place].discard(number)
 
-    def make_room(self, number: int, side: object) -> None:
-        """A receive occupies its cells, or its side buffer."""
-        if side is None:
-            self.check_left(number)
-            self.arriving.update(self.listing.messages[number].cells)
-        elif self.received.get(side) is not None:
-            self.fail(number, "is received into a side buffer in use")
-        else:
-            self.received[side] = []
+    def merge(self, number: int) -> None:
+        """Empty the side buffer of a receive."""
+        if number not in self.waited:
+            self.fail(number, "is merged before it has arrived")
+        self.release(number)
+        message = self.listing.messages[number]
+        self.move(number, self.places[number], message.cells, combine=message.combine)
 
-    def check_left(self, number: int) -> None:
-        """Nothing that is about to be written is still being sent."""
-        cells = set(self.listing.messages[number].cells)
-        for other in self.leaving:
-            if cells.intersection(self.listing.messages[other].cells):
-                self.fail(number, f"overwrites what {self.where(other)} still sends")
-
-    def store(self, number: int, data: Row) -> None:
-        """A message has arrived."""
-        side = self.listing.side_buffers.get(number)
-        if side is None:
-            self.write(number, data)
-        else:
-            self.received[side] = data
-
-    def write(self, number: int, data: Row) -> None:
-        for cell, mask in zip(self.listing.messages[number].cells, data, strict=True):
-            self.row[cell] = mask
-
-    def merge(self, group: Sequence[int]) -> None:
-        """Empty the side buffers of receives that are merged at once."""
-        self.check_left(group[0])
-        for number in group:
-            side = self.listing.side_buffers[number]
-            arrived, self.received[side] = self.received[side], None
-            if not arrived:
-                self.fail(number, "is merged before it has arrived")
-            held = self.held(number) if self.listing.messages[number].combine else [0] * len(arrived)
-            if any(mask & other for mask, other in zip(arrived, held, strict=True)):
+    def move(self, number: int, sources: Sequence[Place], targets: Sequence[Place], *, combine: bool = False) -> None:
+        """Copy what a message carries between the buffer and a side buffer, or combine it with what is there."""
+        self.check_free(number, sources, writes=False)
+        self.check_free(number, targets, writes=True)
+        for source, target in zip(sources, targets, strict=True):
+            before = self.held[target] if combine else 0
+            if before & self.held[source]:
                 self.fail(number, "is combined twice")
-            self.write(number, [mask | other for mask, other in zip(arrived, held, strict=True)])
+            self.held[target] = before | self.held[source]
+
+    def check_free(self, number: int, places: Sequence[Place], *, writes: bool) -> None:
+        """No message that is under way needs these places as they are, or is about to change them."""
+        for place in places:
+            for other in self.users[place]:
+                if writes or self.listing.messages[other].incoming:
+                    self.fail(number, f"needs memory that {self.where(other)} still uses")
 
     def check_over(self) -> None:
         """The instructions are over."""
@@ -185,6 +142,16 @@ class SymbolicRank:
             self.fail(waits[0], "is waited for in vain")
 
 
-Sent = tuple[SymbolicRank, int, Row]  # the sender, the number of its message, and what that held
-Received = tuple[SymbolicRank, int]
-Lanes = dict[tuple[int, int], Lane[Sent, Received]]  # by sender and receiver
+End = tuple[SymbolicRank, int]  # one end of a message: its rank, and its number there
+Lanes = dict[tuple[int, int], Lane[End, End]]  # by sender and receiver
+
+
+def meet(lane: Lane[End, End]) -> None:
+    """Carry out all messages whose two ends are started."""
+    for (sender, sent), (receiver, received) in lane.meetings():
+        if sender.listing.messages[sent].key != receiver.listing.messages[received].key:
+            receiver.fail(received, f"meets what {sender.where(sent)} sends")
+        data = [sender.held[place] for place in sender.places[sent]]
+        receiver.held.update(zip(receiver.places[received], data, strict=True))
+        sender.over.add(sent)
+        receiver.over.add(received)

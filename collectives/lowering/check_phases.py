@@ -13,7 +13,6 @@ from dear_mpi.collectives.lowering.phases import Move, Operand, Share
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.replay import ranks_in
-from dear_mpi.collectives.program.verify import promised
 
 RUNS = 4
 
@@ -51,7 +50,7 @@ class State:
 
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
-        self.expected = promised(collective, len(share.ranks))
+        self.expected = self.contract.complete(len(share.ranks))
         self.owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
         self.held: dict[object, tuple[int, ...]] = {}  # what is in it; of which element, since which run
         self.barrier()
@@ -69,7 +68,7 @@ class State:
     def fill(self, rank: int) -> None:
         """The caller writes new data into its buffer."""
         for element, owner in enumerate(self.owners):
-            mask = 1 << rank if self.contract.begins(rank, owner) else 0
+            mask = self.contract.brings(rank, owner)
             self.write(rank, ("buffer", rank), element, mask, f"the caller of rank {rank}")
 
     def apply(self, rank: int, move: Move, where: str) -> None:

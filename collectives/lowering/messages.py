@@ -18,9 +18,11 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dear_mpi.collectives.program.program import Program, Receive, Send
+
+T = TypeVar("T")
 
 
 class Portion(NamedTuple):
@@ -100,6 +102,11 @@ class Grid:
             self.borders.extend(range(start, stop, segment))
         self.first_cell.append(len(self.borders))
         self.borders.append(chunks[-1])
+
+    def spread(self, of_chunks: Sequence[T]) -> list[T]:
+        """What each chunk has, for each of its cells."""
+        numbers = zip(of_chunks, itertools.pairwise(self.first_cell), strict=True)
+        return [each for each, (start, stop) in numbers for _ in range(start, stop)]
 
     def runs(self, chunks: range, portion: Portion) -> Iterator[range]:
         """The cells of these chunks, or a portion of each chunk's, split into runs that fit in a segment each."""

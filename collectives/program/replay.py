@@ -1,115 +1,79 @@
 """Run an algorithm on symbols: what each rank holds of each chunk, step by step, without any data.
 
-What a rank holds of a chunk is the set of ranks whose contributions are in it. Sends are taken to be synchronous
-(complete only when received), the least that MPI promises, so an order that works only thanks to buffering is found to
-be a deadlock. Time: O(total number of chunks sent).
+What a rank holds of a chunk is the set of ranks whose contributions are in it. The replay takes one step of all ranks
+after the other. In a run some ranks are further than others; but as both ends of a message are in the same step, they
+do the same. Nor can they block each other, even if each send blocks until it is received: what the ranks in the
+earliest step wait for is among themselves, and under way. Time: O(total number of chunks sent).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError, name_ranks
-from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program, Receive, Send, label
 
 Row = list[int]
 """What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data."""
 
 
-class RankReplay:
-    """One rank on its way through its program. ``rows[n]`` is what it held when it entered step n, if kept."""
-
-    def __init__(self, program: Program, *, keep: bool) -> None:
-        begins = COLLECTIVES[program.collective].begins
-        self.program, self.rank, self.keep = program, program.rank, keep
-        owners = map(program.owner, range(program.chunks))
-        self.row: Row = [1 << self.rank if begins(self.rank, owner) else 0 for owner in owners]
-        self.rows: list[Row] = []
-        self.number = -1
-        self.left = 0  # transfers of the step that have not met their other side
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}, step {self.number}"
-
-    @property
-    def done(self) -> bool:
-        return self.number == len(self.program.steps)
-
-    def enter(self, lanes: Lanes) -> list[Lane[Posted, Receive]]:
-        """Post all transfers of the next step, if there is one; return the lanes that they are in."""
-        self.number += 1
-        if self.keep:
-            self.rows.append(list(self.row))
-        if self.done:
-            return []
-        step = self.program.steps[self.number]
-        self.left = len(step.sends) + len(step.receives)
-        touched = [lanes[self.rank, send.peer] for send in step.sends]
-        for lane, send in zip(touched, step.sends, strict=True):
-            lane.sends.append((send, self.row[send.chunks.start : send.chunks.stop]))
-        for receive in step.receives:
-            lane = lanes[receive.peer, self.rank]
-            lane.receives.append(receive)
-            touched.append(lane)
-        return touched
-
-
-Posted = tuple[Send, Row]  # with what the chunks held
-Lanes = dict[tuple[int, int], Lane[Posted, Receive]]  # by sender and receiver
-
-
-def replay(programs: Sequence[Program]) -> list[list[Row]]:
-    """Run all programs side by side: for each rank what it held before each step, and at the end.
+def replay(programs: Sequence[Program]) -> Iterator[list[Row]]:
+    """What all ranks hold at first, then after each step.
 
     Raises:
-        ProgramError: something is sent that is not expected, or undefined, or combined twice; or ranks are blocked.
+        ProgramError: a message has one end alone in its step, or ends that differ; or undefined data is sent, or
+            combined with; or a contribution is combined twice.
     """
-    return [replayed.rows for replayed in run(programs, keep=True)]
+    contract = COLLECTIVES[programs[0].collective]
+    owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
+    rows = [[contract.brings(rank, owner) for owner in owners] for rank in range(len(programs))]
+    yield rows
+    for number in range(len(programs[0].steps)):
+        rows = after_step(programs, number, rows)
+        yield rows
 
 
-def run(programs: Sequence[Program], *, keep: bool = False) -> list[RankReplay]:
-    """``replay`` that keeps only the end, unless ``keep`` is set: this takes less memory."""
-    lanes: Lanes = defaultdict(Lane)
-    ranks = [RankReplay(program, keep=keep) for program in programs]
-    ready = deque(ranks)  # the ranks whose step is over
-    while ready:
-        entering = ready.popleft()
-        for lane in entering.enter(lanes):
-            for (send, data), receive in lane.meetings():
-                sender, receiver = ranks[receive.peer], ranks[send.peer]
-                transfer(sender, receiver, send, data, receive)
-                sender.left, receiver.left = sender.left - 1, receiver.left - 1
-                ready.extend(rank for rank in (sender, receiver) if rank.left == 0 and rank is not entering)
-        if entering.left == 0 and not entering.done:
-            ready.append(entering)
-    for replayed in ranks:
-        if not replayed.done:
-            raise ProgramError(blocked(replayed, lanes), rank=replayed.rank)
-    return ranks
+def final(programs: Sequence[Program]) -> list[Row]:
+    """What all ranks hold at the end; errors as in ``replay``."""
+    *_, rows = replay(programs)
+    return rows
 
 
-def transfer(sender: RankReplay, receiver: RankReplay, send: Send, data: Row, receive: Receive) -> None:
-    """Move one message."""
-    if sender.number != receiver.number:
-        raise ProgramError(
-            f"{receiver}: receives from rank {sender.rank} what that rank sends in its step {sender.number}; "
-            "both ends of a message must be in the same step",
-            rank=receiver.rank,
-        )
+def after_step(programs: Sequence[Program], number: int, rows: list[Row]) -> list[Row]:
+    """Carry out one step of all ranks, which read what was there before it."""
+    steps = [program.steps[number] for program in programs]
+    sends = defaultdict[tuple[int, int], deque[Send]](deque)  # by receiver and sender
+    for rank, step in enumerate(steps):
+        for send in step.sends:
+            sends[send.peer, rank].append(send)
+    after = [list(row) if step.receives else row for row, step in zip(rows, steps, strict=True)]
+    waiting: list[tuple[int, str]] = []
+    for rank, step in enumerate(steps):
+        for receive in step.receives:
+            due = sends[rank, receive.peer]
+            if due:
+                take(due.popleft(), receive, rows[receive.peer], after[rank], rank=rank, number=number)
+            else:
+                waiting.append((rank, f"receiving {receive}"))
+    waiting += [(rank, f"sending {send}") for (_, rank), left in sends.items() for send in left]
+    if waiting:
+        first = min(rank for rank, _ in waiting)
+        what = "; ".join([*(each for rank, each in waiting if rank == first), "the other end must be in the same step"])
+        raise ProgramError(f"rank {first}, step {number}: blocked for ever, {what}", rank=first)
+    return after
+
+
+def take(send: Send, receive: Receive, sent: Row, row: Row, *, rank: int, number: int) -> None:
+    """Receive one message into the row of a rank."""
+    where = f"rank {rank}, step {number}"
     if receive.chunks != send.chunks:
-        raise ProgramError(
-            f"{receiver}: expects {label(receive.chunks)} from rank {sender.rank}, which sends {label(send.chunks)}",
-            rank=receiver.rank,
-        )
-    row = receiver.row
-    for chunk, arriving in zip(send.chunks, data, strict=True):
-        problem = fault(row[chunk], arriving, receive)
+        differs = f"expects {label(receive.chunks)} from rank {receive.peer}, which sends {label(send.chunks)}"
+        raise ProgramError(f"{where}: {differs}", rank=rank)
+    for chunk in send.chunks:
+        problem = fault(row[chunk], sent[chunk], receive)
         if problem is not None:
-            raise ProgramError(f"{receiver}, chunk {chunk}: {problem}", rank=receiver.rank, chunk=chunk)
-        row[chunk] = row[chunk] | arriving if receive.combine else arriving
+            raise ProgramError(f"{where}, chunk {chunk}: {problem}", rank=rank, chunk=chunk)
+        row[chunk] = row[chunk] | sent[chunk] if receive.combine else sent[chunk]
 
 
 def fault(held: int, arriving: int, receive: Receive) -> str | None:
@@ -121,14 +85,6 @@ def fault(held: int, arriving: int, receive: Receive) -> str | None:
     if receive.combine and held & arriving:
         return f"combines the contribution of {ranks_in(held & arriving)} twice"
     return None
-
-
-def blocked(replayed: RankReplay, lanes: Lanes) -> str:
-    """Why a rank is blocked."""
-    mine = replayed.rank
-    waiting = [f"sending {send}" for (rank, _), lane in lanes.items() if rank == mine for send, _ in lane.sends]
-    waiting += [f"receiving {receive}" for (_, to), lane in lanes.items() if to == mine for receive in lane.receives]
-    return f"{replayed}: blocked for ever, {'; '.join(waiting)}"
 
 
 def members(mask: int) -> list[int]:

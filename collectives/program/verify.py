@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program, Receive, Step
-from dear_mpi.collectives.program.replay import Row, members, ranks_in, replay, run
+from dear_mpi.collectives.program.replay import Row, final, members, ranks_in, replay
 
-__all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
+__all__ = ["check_shapes", "keeps_rank_order", "verify"]
 
 
 def verify(programs: Sequence[Program]) -> None:
@@ -24,21 +24,15 @@ def verify(programs: Sequence[Program]) -> None:
         ProgramError: naming the rank, the step, and the chunk or peer that break the collective.
     """
     check_shapes(programs)
-    collective = programs[0].collective
-    expected = promised(collective, len(programs))
-    for rank, replayed in enumerate(run(programs)):
-        for chunk, held in enumerate(replayed.row):
-            owner = replayed.program.owner(chunk)
-            if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
-                due = ranks_in(expected[owner])
+    contract = COLLECTIVES[programs[0].collective]
+    complete = contract.complete(len(programs))
+    for rank, row in enumerate(final(programs)):
+        for chunk, held in enumerate(row):
+            owner = programs[rank].owner(chunk)
+            if held != complete[owner] and contract.ends(rank, owner):
+                due = ranks_in(complete[owner])
                 said = f"rank {rank} ends with the data of {ranks_in(held)} in chunk {chunk}, not of {due}"
                 raise ProgramError(said, rank=rank, chunk=chunk)
-
-
-def promised(collective: str, size: int) -> Row:
-    """What a complete chunk of each owner holds: the contributions of all ranks that begin with data of it."""
-    begins = COLLECTIVES[collective].begins
-    return [sum(1 << rank for rank in range(size) if begins(rank, owner)) for owner in range(size)]
 
 
 def check_shapes(programs: Sequence[Program]) -> None:
@@ -100,19 +94,18 @@ def keeps_rank_order(programs: Sequence[Program]) -> bool:
 
     Such an algorithm also rounds in the same way wherever the borders between chunks are.
     """
-    rows = replay(programs)
     return all(
-        in_order(rows, program.rank, number, chunk, step)
+        in_order(rows, program.rank, chunk, program.steps[number])
+        for number, rows in zip(range(len(programs[0].steps)), replay(programs), strict=False)
         for program in programs
-        for number, step in enumerate(program.steps)
-        for receive in step.receives
+        for receive in program.steps[number].receives
         if receive.combine
         for chunk in receive.chunks
     )
 
 
-def in_order(rows: list[list[Row]], rank: int, number: int, chunk: int, step: Step) -> bool:
+def in_order(rows: list[Row], rank: int, chunk: int, step: Step) -> bool:
     """Whether the parts that a step combines into a chunk follow in rank order: each begins where another one ends."""
     peers = [receive.peer for receive in step.receives if chunk in receive.chunks]
-    numbers = [member for source in sorted([rank, *peers]) for member in members(rows[source][number][chunk])]
+    numbers = [member for source in sorted([rank, *peers]) for member in members(rows[source][chunk])]
     return numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -158,10 +158,10 @@ def wrong_rank(rank, size):
 
 MESSAGES = {
     "never_sent": "rank 0 ends with the data of no rank in chunk 1, not of rank 1",
-    "sent_twice": "rank 1, step 1: blocked for ever, sending chunk 0 to rank 2",
-    "no_receive": "rank 0, step 1: blocked for ever, sending chunk 2 to rank 1",
+    "sent_twice": "rank 1, step 1: blocked for ever, sending chunk 0 to rank 2; the other end must be in the same step",
+    "no_receive": "rank 0, step 1: blocked for ever, sending chunk 2 to rank 1; the other end must be in the same step",
     "reduced_twice": "rank 0, step 1, chunk 0: combines the contribution of ranks 0, 1, 2 twice",
-    "circle": "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1",
+    "circle": "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1; the other end must be in the same step",
     "wrong_rank": "rank 2, step 0: the peer must be another rank of 0..2, not 3",
 }
 
@@ -319,7 +319,7 @@ def test_another_file_of_the_same_name_is_proved_again(files, monkeypatch, chang
         (files / "below").mkdir()
         monkeypatch.chdir(files / "below")
     Path("mine.py").write_text((files / "wrong.py").read_text().replace("my_wrong_ring", "my_ring"))
-    assert "rank 0 sends it without holding any data of it" in refusals("mine.py:my_ring", "all_reduce")
+    assert "rank 2 sends it without holding any data of it" in refusals("mine.py:my_ring", "all_reduce")
 
 
 def test_what_runs_is_what_was_proved(files):
@@ -372,7 +372,7 @@ def test_an_algorithm_is_proved_for_the_hosts_of_the_job(tmp_path):
 def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files):
     """An all-reduce made of it has other steps, which nobody wrote."""
     said = refusals("wrong.py:my_wrong_ring", "all_reduce")
-    assert said == "all_reduce: rank 1, step 1, chunk 1: rank 0 sends it without holding any data of it"
+    assert said == "all_reduce: rank 0, step 1, chunk 0: rank 2 sends it without holding any data of it"
 
 
 @pytest.mark.parametrize("place", ["def f(rank, size):\n    ", ""])

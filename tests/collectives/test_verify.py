@@ -41,7 +41,7 @@ BROKEN = {
     ),
     "ends of a message in different steps": (
         pair([Step(exchange(0).sends), exchange(0)], [Step(), exchange(1)]),
-        "rank 1, step 1: receives from rank 0 what that rank sends in its step 0; both ends of a message must",
+        "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1; the other end must be in the same step",
     ),
     "more steps than others": (
         pair([exchange(0)], [exchange(1), Step()]),
