@@ -135,18 +135,19 @@ class Writer:
         self.cells: dict[int, Cell] = defaultdict(Cell)
         self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
         self.side_buffers: dict[int, SideBuffer] = {}
-        self.together: dict[tuple[int, int], list[int]] = defaultdict(list)  # (step, first cell) -> what it combines
+        self.together: dict[object, list[int]] = defaultdict(list)  # receives that are merged at once
         for number, message in enumerate(messages):
-            if message.combine:
-                self.together[message.key[0], message.cells.start].append(number)
+            if message.incoming:
+                self.together[self.place(number)].append(number)
         self.merge_time: dict[int, Key] = {}  # of receives that have a side buffer
         self.start_time: dict[int, Key] = {}
-        self.start_after: dict[int, set[int]] = {}  # sends that must be over before a message starts
-        self.merge_after: dict[int, set[int]] = {}  # sends that must be over before a receive is merged
+        # Sends that must be over before a message starts, or before it is merged if it has a side buffer.
+        self.after: dict[int, set[int]] = defaultdict(set)
 
-    def group(self, number: int, message: Message) -> list[int]:
-        """The receives that are merged together with this one, itself among them."""
-        return self.together[message.key[0], message.cells.start] if message.combine else [number]
+    def place(self, number: int) -> object:
+        """What receives have in common that are merged at once: the step, and the first cell."""
+        message = self.messages[number]
+        return (message.key[0], message.cells.start) if message.combine else number
 
     def latest(self, numbers: Iterable[int]) -> Key:
         """When the last of these messages is over, and merged."""
@@ -155,7 +156,7 @@ class Writer:
     def add_send(self, number: int, message: Message) -> None:
         """A send starts when the receives that wrote its cells, all of earlier steps, are merged."""
         sources = set().union(*(self.cells[cell].read(number) for cell in message.cells))
-        self.start_time[number], self.start_after[number] = self.latest(sources), set()
+        self.start_time[number] = self.latest(sources)
         if self.staged:
             self.side_buffers[number] = self.side_buffer(message)
 
@@ -173,17 +174,17 @@ class Writer:
         writers = set().union(*(cell.writers_before for cell in cells))
         crossing = any(self.messages[reader].key[0] == message.key[0] for reader in readers)
         if message.combine or self.staged or crossing:
-            arrived = max(self.messages[other].key for other in self.group(number, message))
+            arrived = max(self.messages[other].key for other in self.together[self.place(number)])
             self.merge_time[number] = max(arrived, self.latest(readers))
             # A side buffer is used again when its message is merged; a message that is merged late has its own.
             late = self.merge_time[number] > message.key
             self.side_buffers[number] = (
                 (message.peer, True, self.window + number) if late else self.side_buffer(message)
             )
-            self.start_time[number], self.start_after[number], self.merge_after[number] = BEGIN, set(), readers
+            self.start_time[number] = BEGIN
         else:
             self.start_time[number] = self.latest(readers | writers)
-            self.start_after[number], self.merge_after[number] = readers, set()
+        self.after[number] = readers
 
     def keep_lane(self, number: int, message: Message) -> None:
         """Messages of a lane start in order, each when the one that is ``window`` before it is over."""
@@ -193,7 +194,7 @@ class Writer:
         if len(lane) >= self.window:
             self.start_time[number] = max(self.start_time[number], self.messages[lane[-self.window]].key)
             if not message.incoming:
-                self.start_after[number].add(lane[-self.window])
+                self.after[number].add(lane[-self.window])
         lane.append(number)
 
     def instructions(self) -> Iterator[Instruction]:
@@ -202,14 +203,12 @@ class Writer:
         Sends go first, because a peer waits for them, while a receive is posted a window ahead of its need. No send is
         waited for twice.
         """
-        receives = {number for number, message in enumerate(self.messages) if message.incoming}
-        groups = [*self.together.values(), *([number] for number in receives if not self.messages[number].combine)]
-        events = [self.event(self.latest(group), group, starts=False) for group in groups]
+        events = [self.event(self.latest(group), group, starts=False) for group in self.together.values()]
         events += [self.event(time, [number], starts=True) for number, time in self.start_time.items()]
-        left = set(range(len(self.messages))) - receives  # sends that are not waited for yet
+        left = {number for number, message in enumerate(self.messages) if not message.incoming}  # not waited for yet
         waits, merges, started = list[int](), list[int](), list[int]()
         for _, starts, *_, group in sorted(events):
-            after = set().union(*((self.start_after if starts else self.merge_after)[number] for number in group))
+            after = set().union(*(self.after[number] for number in group if (number in self.merge_time) != starts))
             fresh = sorted(after & left)
             left -= after
             if (fresh or not starts) and (waits or started):

@@ -109,20 +109,13 @@ class Grid:
         return [each for each, (start, stop) in numbers for _ in range(start, stop)]
 
     def runs(self, chunks: range, portion: Portion) -> Iterator[range]:
-        """The cells of these chunks, or a portion of each chunk's, split into runs that fit in a segment each."""
-        first_cell = self.first_cell
-        if portion == WHOLE:
-            yield from self.split(range(first_cell[chunks.start], first_cell[chunks.stop]))
-        else:
-            for chunk in chunks:
-                yield from self.split(portion.cells(range(first_cell[chunk], first_cell[chunk + 1])))
-
-    def split(self, cells: range) -> Iterator[range]:
-        """Neighbouring cells as runs that fit in a segment each."""
-        first = cells.start
-        for cell in cells:
-            if self.borders[cell + 1] - self.borders[first] > self.segment:
-                yield range(first, cell)
-                first = cell
-        if first < cells.stop:
-            yield range(first, cells.stop)
+        """The cells of these chunks that are in the portion, as runs of neighbours that fit in a segment."""
+        run = range(0)
+        for chunk in chunks:
+            for cell in portion.cells(range(self.first_cell[chunk], self.first_cell[chunk + 1])):
+                if run and (cell > run.stop or self.borders[cell + 1] - self.borders[run.start] > self.segment):
+                    yield run
+                    run = range(0)
+                run = range(run.start if run else cell, cell + 1)
+        if run:
+            yield run

@@ -53,7 +53,7 @@ def too_early(writer, number, message):
 
 def forget_sends(writer, number, message):
     add_receive(writer, number, message)
-    writer.start_after[number] = set()
+    writer.after[number] = set()
 
 
 def no_window(writer, number, message):
