@@ -32,17 +32,14 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
         raise ProgramError(f"rank {written.index(fewest)} has fewer phases than others: {len(fewest)}")
     state = State(collective, share)
     for run in range(RUNS):
-        state.run = run
-        for rank in range(len(written)):
-            state.fill(rank)
+        state.fill(run)
         for number in range(len(fewest)):
             if number > 0:
-                state.barrier()
+                state.users.clear()  # a barrier
             for rank, of_rank in enumerate(written):
                 for move in of_rank[number]:
                     state.apply(rank, move, f"run {run}, phase {number}, rank {rank}")
-        for rank in range(len(written)):
-            state.check_end(rank)
+        state.check_end()
 
 
 class State:
@@ -50,14 +47,11 @@ class State:
 
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
-        self.expected = self.contract.complete(len(share.ranks))
-        self.owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
+        self.complete = self.contract.complete(len(share.ranks))
+        owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
+        self.places = [(rank, element, owner) for rank in share.ranks for element, owner in enumerate(owners)]
         self.held: dict[object, tuple[int, ...]] = {}  # what is in it; of which element, since which run
-        self.barrier()
-
-    def barrier(self) -> None:
-        self.writer: dict[object, int] = {}
-        self.readers: dict[object, set[int]] = defaultdict(set)
+        self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # ranks, and whether they have written
 
     def cell(self, memory: Operand, element: int) -> object:
         """An element of a buffer, or the place in a mailbox that has it in this run."""
@@ -65,9 +59,10 @@ class State:
             element = self.share.in_mailbox(range(element, element + 1), self.run).start
         return memory, element
 
-    def fill(self, rank: int) -> None:
-        """The caller writes new data into its buffer."""
-        for element, owner in enumerate(self.owners):
+    def fill(self, run: int) -> None:
+        """A run begins: callers write new data into their buffers."""
+        self.run = run
+        for rank, element, owner in self.places:
             mask = self.contract.brings(rank, owner)
             self.write(rank, ("buffer", rank), element, mask, f"the caller of rank {rank}")
 
@@ -83,28 +78,27 @@ class State:
             self.write(rank, move.target, element, total, where)
 
     def read(self, rank: int, memory: Operand, element: int, where: str) -> int:
-        cell = self.cell(memory, element)
-        self.check_alone({self.writer.get(cell, rank)} - {rank}, f"{where}: reads", memory, element)
-        self.readers[cell].add(rank)
-        mask, *since = self.held.get(cell, (0,))
+        mask, *since = self.held.get(self.use(rank, memory, element, where, writes=False), (0,))
         return mask if since == [element, self.run] else 0  # what another block or run left there is of no use
 
     def write(self, rank: int, memory: Operand, element: int, mask: int, where: str) -> None:
+        self.held[self.use(rank, memory, element, where, writes=True)] = mask, element, self.run
+
+    def use(self, rank: int, memory: Operand, element: int, where: str, *, writes: bool) -> object:
+        """The place of an element, which no other rank writes, nor reads if this one writes."""
         cell = self.cell(memory, element)
-        others = (self.readers[cell] | {self.writer.get(cell, rank)}) - {rank}
-        self.check_alone(others, f"{where}: writes", memory, element)
-        self.writer[cell], self.held[cell] = rank, (mask, element, self.run)
+        for other, wrote in self.users[cell]:
+            if other != rank and (writes or wrote):
+                used = f"{'writes' if writes else 'reads'} element {element} of {memory[0]} {memory[1]}"
+                raise ProgramError(f"{where}: {used}, which rank {other} may be using")
+        self.users[cell].add((rank, writes))
+        return cell
 
-    def check_alone(self, others: set[int], what: str, memory: Operand, element: int) -> None:
-        if others:
-            used = f"element {element} of {memory[0]} {memory[1]}"
-            raise ProgramError(f"{what} {used}, which rank {min(others)} may be using")
-
-    def check_end(self, rank: int) -> None:
-        """The caller reads the result."""
-        for element, owner in enumerate(self.owners):
+    def check_end(self) -> None:
+        """A run is over: callers read the result."""
+        for rank, element, owner in self.places:
             if self.contract.ends(rank, owner):
                 held = self.read(rank, ("buffer", rank), element, f"the caller of rank {rank}")
-                if held != self.expected[owner]:
-                    found, due = ranks_in(held), ranks_in(self.expected[owner])
-                    raise ProgramError(f"rank {rank} ends with the data of {found} in element {element}, not of {due}")
+                if held != self.complete[owner]:
+                    due = f"{ranks_in(held)} in element {element}, not of {ranks_in(self.complete[owner])}"
+                    raise ProgramError(f"rank {rank} ends with the data of {due}")

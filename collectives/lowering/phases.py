@@ -102,7 +102,7 @@ class Share:
         """Copy my data to my mailbox."""
         return Move(("mailbox", self.rank), (("buffer", self.rank),), elements)
 
-    # Stages of block after block, by mailboxes.
+    # What is done with block after block, by mailboxes.
 
     def post_own(self, number: int) -> list[Move]:
         return [self.post(self.cut(self.rank, number))]
@@ -114,20 +114,17 @@ class Share:
     def combine_own(self, number: int) -> list[Move]:
         return [self.combine("mailbox", self.cut(self.rank, number))]
 
-    def post_result(self, number: int) -> list[Move]:
-        """A result is posted where a mailbox has no contribution, for a rank posts none to its own shard."""
-        return [*self.combine_own(number), *self.post_own(number)]
-
     def fetch_others(self, number: int) -> list[Move]:
         """Fetch what the owners of the other shards posted."""
         mine = "buffer", self.rank
         return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
 
 
-STAGES: dict[str, tuple[Callable[[Share, int], list[Move]], ...]] = {
-    "all_reduce": (Share.post_others, Share.post_result, Share.fetch_others),
-    "reduce_scatter": (Share.post_others, Share.combine_own),
-    "all_gather": (Share.post_own, Share.fetch_others),
+# A result is posted where a mailbox has no contribution, for a rank posts none to its own shard.
+STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = {
+    "all_reduce": ((Share.post_others,), (Share.combine_own, Share.post_own), (Share.fetch_others,)),
+    "reduce_scatter": ((Share.post_others,), (Share.combine_own,)),
+    "all_gather": ((Share.post_own,), (Share.fetch_others,)),
 }
 
 
@@ -140,7 +137,8 @@ def by_mailbox(collective: str, share: Share) -> list[list[Move]]:
     if collective == "all_reduce" and len(whole) <= share.block:
         return [[share.post(whole)], [share.combine("mailbox", whole)]]
     numbers = range(share.blocks + len(stages) - 1)
-    return [[move for late, stage in enumerate(stages) for move in stage(share, number - late)] for number in numbers]
+    acts = [(late, act) for late, stage in enumerate(stages) for act in stage]
+    return [[move for late, act in acts for move in act(share, number - late)] for number in numbers]
 
 
 def scatter_in_buffers(share: Share) -> list[Move]:

@@ -52,8 +52,8 @@ def cost(
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes
     (6000, 6000, 6000, 6000)
     """
-    offsets = (partition or Partition.of(count, len(programs))).offsets(programs[0].parts, itemsize)
-    run = Simulation(programs, offsets, network)
+    chunks = (partition or Partition.of(count, len(programs))).chunks(programs[0].parts)
+    run = Simulation(programs, [border * itemsize for border in chunks], network)
     run.to_the_end()
     messages, nbytes, link_nbytes = [0] * len(programs), [0] * len(programs), Counter[tuple[int, int]]()
     for rank, program in enumerate(programs):

@@ -98,14 +98,6 @@ class Partition:
         firsts = (start + chunk_bounds(stop - start, parts, part)[0] for start, stop in shards for part in range(parts))
         return (*firsts, self.count)
 
-    def offsets(self, parts: int, itemsize: int) -> tuple[int, ...]:
-        """The same borders in bytes, of elements of ``itemsize`` bytes each.
-
-        >>> Partition((0, 5, 8)).offsets(2, 4)
-        (0, 12, 20, 28, 32)
-        """
-        return tuple(border * itemsize for border in self.chunks(parts))
-
 
 def all_as(kind: Callable[[Any], T], values: Sequence[Any], size: int) -> list[T] | None:
     """Exactly ``size`` values as numbers of a kind; None if they are no such numbers, or not as many."""

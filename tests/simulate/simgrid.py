@@ -177,7 +177,7 @@ def write_traces(programs: Sequence[Program], count: int, itemsize: int, folder:
 
     The index names its files without their folder: replay it from there.
     """
-    offsets = Partition.of(count, len(programs)).offsets(programs[0].parts, itemsize)
+    offsets = [border * itemsize for border in Partition.of(count, len(programs)).chunks(programs[0].parts)]
     names = [f"rank-{program.rank}.txt" for program in programs]
     for name, program in zip(names, programs, strict=True):
         (folder / name).write_text("\n".join(trace_lines(program, offsets)) + "\n", encoding="utf-8")

@@ -75,7 +75,8 @@ class Enveloped(Simulation):
 def test_latency_agrees_with_simgrid(name, size):
     """A buffer of 64 KiB, of which latency is the larger part, and envelopes up to a hundredth."""
     written, count = programs(name, "all_reduce", size), 2**14
-    run = Enveloped(written, Partition.of(count, size).offsets(written[0].parts, 4), Network(**LINK))
+    chunks = Partition.of(count, size).chunks(written[0].parts)
+    run = Enveloped(written, [4 * border for border in chunks], Network(**LINK))
     run.to_the_end()
     time_s = simgrid.replay(written, count, 4, STAR, **LINK)
     assert max(rank.entered_s for rank in run.ranks) == pytest.approx(time_s, rel=CLOSE)
