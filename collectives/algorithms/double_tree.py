@@ -20,10 +20,8 @@ Source: Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadc
 Computing 35 (2009); NCCL builds its trees in this way.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
@@ -35,49 +33,38 @@ def all_reduce(rank: int, size: int, pieces: int = 1) -> Program:
     parts = -(-2 * each // size)
     parts += parts * size % 2  # for two equal halves
     half = parts * size // 2
-    tree = Tree.of(size)
-    sends: list[list[Send]] = [[] for _ in range(each + 2 * tree.height - 1 if size > 1 else 0)]
-    receives: list[list[Receive]] = [[] for _ in sends]
-    for number in (0, 1):
-        shift, sign = (0, 1) if number == 0 else (-1, -1) if size % 2 == 0 else (1, 1)  # rank = vrank * sign + shift
-        for duty in tree.duties((rank - shift) * sign % size):
-            peer = (duty.peer * sign + shift) % size
+    tree = Tree(size)
+    turned = [size - 1 - vrank if size % 2 == 0 else (vrank + 1) % size for vrank in range(size)]
+    steps: list[list[Send | Receive]] = [[] for _ in range(each + 2 * tree.height - 1 if size > 1 else 0)]
+    for offset, names in ((0, range(size)), (half, turned)):
+        for number, duty in tree.duties(names.index(rank)):
             for piece in range(each):
-                start, stop = (number * half + border for border in chunk_bounds(half, each, piece))
-                if duty.sends:
-                    sends[piece + duty.step].append(Send(peer, range(start, stop)))
-                else:
-                    receives[piece + duty.step].append(Receive(peer, range(start, stop), duty.combine))
-    steps = tuple(Step(tuple(out), tuple(into)) for out, into in zip(sends, receives, strict=True))
-    return Program("all_reduce", rank, size, steps, parts)
+                start, stop = chunk_bounds(half, each, piece)
+                chunks = range(offset + start, offset + stop)
+                steps[number + piece].append(replace(duty, peer=names[duty.peer], chunks=chunks))
+    return Program("all_reduce", rank, size, tuple(map(step_of, steps)), parts)
 
 
-@dataclass(frozen=True)
-class Duty:
-    """One transfer of a virtual rank for the first piece. Each further piece makes it one step later."""
-
-    step: int
-    peer: int
-    sends: bool
-    combine: bool = False
+def step_of(transfers: Sequence[Send | Receive]) -> Step:
+    return Step(
+        tuple(each for each in transfers if isinstance(each, Send)),
+        tuple(each for each in transfers if isinstance(each, Receive)),
+    )
 
 
-@dataclass(frozen=True)
 class Tree:
-    """A binary tree of virtual ranks. Its root, number 0, has one child; ``parents`` has None for the root."""
+    """The in-order tree of virtual ranks: one and its parent differ in the lowest bit that is set, and the next.
 
-    parents: tuple[int | None, ...]
+    Its root, number 0, has one child.
+    """
 
-    @classmethod
-    def of(cls, size: int) -> Tree:
-        """The in-order tree: a virtual rank and its parent differ in the lowest bit that is set, and the next."""
-
-        def parent(vrank: int) -> int:
+    def __init__(self, size: int) -> None:
+        self.parents: list[int | None] = [None]
+        for vrank in range(1, size):
             bit = vrank & -vrank
             above = vrank ^ bit | bit << 1
-            return above if above < size else vrank ^ bit
-
-        return cls((None, *map(parent, range(1, size))))
+            self.parents.append(above if above < size else vrank ^ bit)
+        self.height = self.height_of(0)
 
     def children(self, vrank: int) -> list[int]:
         return [child for child, parent in enumerate(self.parents) if parent == vrank]
@@ -91,16 +78,15 @@ class Tree:
         """Hops to the farthest leaf below."""
         return max((1 + self.height_of(child) for child in self.children(vrank)), default=0)
 
-    @property
-    def height(self) -> int:
-        return self.height_of(0)
+    def duties(self, vrank: int) -> Iterator[tuple[int, Send | Receive]]:
+        """The transfers of a virtual rank, and their steps: up, combining, when all children have sent; then down again.
 
-    def duties(self, vrank: int) -> Iterator[Duty]:
-        """The transfers of a virtual rank: up, combining, as soon as all children have sent; then down again."""
-        parent, top = self.parents[vrank], self.height
+        They are for the first piece, a chunk 0. Each further piece makes them one step later.
+        """
+        parent, top, piece = self.parents[vrank], self.height, range(1)
         for child in self.children(vrank):
-            yield Duty(self.height_of(child), child, sends=False, combine=True)
-            yield Duty(top + self.depth(vrank), child, sends=True)
+            yield self.height_of(child), Receive(child, piece, combine=True)
+            yield top + self.depth(vrank), Send(child, piece)
         if parent is not None:
-            yield Duty(self.height_of(vrank), parent, sends=True)
-            yield Duty(top + self.depth(parent), parent, sends=False)
+            yield self.height_of(vrank), Send(parent, piece)
+            yield top + self.depth(parent), Receive(parent, piece)
