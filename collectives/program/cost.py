@@ -18,8 +18,6 @@ Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser
 here. Where messages begin, share and end is as in SimGrid, an independent simulator (decision 0013).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ When it is over depends on the other flows at its ports. Whenever a flow comes o
 new rates. They are looked at again when the first of them is through with a message.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections import defaultdict, deque

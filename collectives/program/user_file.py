@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import sys
+import textwrap
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,18 +105,5 @@ def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[Non
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() as well, which would end the command in silence
-        raise error_type(f"{what}: {type(error).__name__}: {in_a_line(error)}") from error
-
-
-def in_a_line(error: BaseException) -> str:
-    """What an error of a user's code says, without line breaks and control characters, and not too long.
-
-    >>> in_a_line(ValueError("one\\ntwo"))
-    'one two'
-    """
-    try:
-        words = " ".join(str(error).split())
-    except Exception:
-        words = "(it cannot say why)"
-    text = "".join(each if each.isprintable() else "?" for each in words)
-    return text if len(text) <= MOST else f"{text[:MOST]}..."
+        said = textwrap.shorten(str(error), MOST, placeholder="...")  # in one line
+        raise error_type(f"{what}: {type(error).__name__}: {said}") from error
