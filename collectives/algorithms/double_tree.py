@@ -79,7 +79,7 @@ class Tree:
         return max((1 + self.height_of(child) for child in self.children(vrank)), default=0)
 
     def duties(self, vrank: int) -> Iterator[tuple[int, Send | Receive]]:
-        """The transfers of a virtual rank, and their steps: up, combining, when all children have sent; then down again.
+        """The transfers of a virtual rank, and their steps: up, combining, when all children have sent; then down.
 
         They are for the first piece, a chunk 0. Each further piece makes them one step later.
         """

@@ -86,11 +86,7 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
 def programs(
     name: str, collective: str, size: int, *, hosts: Sequence[int] | None = None, pieces: int = 1
 ) -> list[Program]:
-    """The programs of all ranks.
-
-    Args:
-        hosts: the number of the host of each rank; without it all are on one.
-        pieces: for algorithms that send the buffer piece by piece.
+    """The programs of all ranks; ``hosts`` and ``pieces`` as ``Algorithm`` says.
 
     Raises:
         ValueError: an unknown name, or a size below 1.

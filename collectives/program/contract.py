@@ -1,12 +1,5 @@
 """What each collective promises, as data: which ranks hold data of a chunk when it begins, and when it ends.
 
-                     begins          ends
-    reduce_scatter   everyone        owner         of the chunk
-    all_gather       owner           everyone
-    all_reduce       everyone        everyone
-    broadcast        root            everyone
-    reduce           everyone        root          (rank 0; ``renamed`` gives a program another root)
-
 A rank that holds data of a chunk at first contributes to it; a rank that holds it at the end holds all contributions.
 """
 
@@ -25,7 +18,7 @@ def the_owner(rank: int, owner: int) -> bool:
 
 
 def root(rank: int, owner: int) -> bool:
-    return rank == 0
+    return rank == 0  # ``renamed`` gives a program another root
 
 
 @dataclass(frozen=True)
@@ -54,6 +47,7 @@ class Contract:
         return root in (self.begins, self.ends)
 
 
+# What begins where, and ends where.
 COLLECTIVES = {
     "reduce_scatter": Contract(everyone, the_owner),
     "all_gather": Contract(the_owner, everyone),

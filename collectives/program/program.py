@@ -133,6 +133,4 @@ def ranges(chunks: Sequence[int]) -> list[range]:
 
 def label(chunks: range) -> str:
     """``chunk 3``, or ``chunks 2..5`` with both ends included."""
-    if len(chunks) == 1:
-        return f"chunk {chunks[0]}"
-    return f"chunks {chunks[0]}..{chunks[-1]}" if chunks else "no chunk"
+    return f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks.start}..{chunks.stop - 1}"
