@@ -1,10 +1,9 @@
 """Prove the instruction lists of all ranks, as ``verify`` proves their programs: run them on symbols.
 
 ``verify`` looks at steps. What runs is instructions, in which the messages of many steps are under way at the same
-time. Here a symbol stands for each cell: the set of ranks whose contributions are in it; and every send is synchronous.
-What is found: ranks that block each other; a send that meets the receive of another message; a cell, or a place in a
-side buffer, that is written while it is sent, or used before what was received there is over and merged; a wrong
-result.
+time. A symbol is the set of ranks whose contributions are in a cell; every send is synchronous. What is found: ranks
+that block each other; a send that meets the receive of another message; memory that is used while a message that is
+not over, or not merged, needs it; a wrong result.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dear_mpi.collectives.lowering.messages import WHOLE, Grid, Portion, message
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import final, replay
+from dear_mpi.collectives.program.replay import after_steps, run
 
 Place = int | tuple[SideBuffer, int]  # a cell of the buffer, or one of a side buffer
 
@@ -38,7 +37,7 @@ def check_instructions(
         ProgramError: naming the rank, the step and the message.
     """
     grid = Grid(chunks, segment)
-    held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(replay(programs))]
+    held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(after_steps(programs))]
     for portion in portions:
         cut = [messages(program, chunks, segment, portion) for program in programs]
         listings = [write_instructions(each, window, staged=staged) for each in cut]
@@ -49,7 +48,7 @@ def check_instructions(
                 meet(lane)
         for rank in ranks:
             rank.check_over()
-    for number, row in enumerate(final(programs)):
+    for number, row in enumerate(run(programs)):
         for cell, mask in enumerate(grid.spread(row)):
             if held[number][cell] != mask:
                 raise ProgramError(f"rank {number} ends with the wrong data in cell {cell} of the buffer")

@@ -13,6 +13,7 @@ from dear_mpi.collectives.lowering.phases import Move, Operand, Share
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.replay import ranks_in
+from dear_mpi.collectives.program.verify import promised
 
 RUNS = 4
 
@@ -47,7 +48,7 @@ class State:
 
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
-        self.complete = self.contract.complete(len(share.ranks))
+        self.expected = promised(collective, len(share.ranks))
         owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
         self.places = [(rank, element, owner) for rank in share.ranks for element, owner in enumerate(owners)]
         self.held: dict[object, tuple[int, ...]] = {}  # what is in it; of which element, since which run
@@ -99,6 +100,6 @@ class State:
         for rank, element, owner in self.places:
             if self.contract.ends(rank, owner):
                 held = self.read(rank, ("buffer", rank), element, f"the caller of rank {rank}")
-                if held != self.complete[owner]:
-                    due = f"{ranks_in(held)} in element {element}, not of {ranks_in(self.complete[owner])}"
+                if held != self.expected[owner]:
+                    due = f"{ranks_in(held)} in element {element}, not of {ranks_in(self.expected[owner])}"
                     raise ProgramError(f"rank {rank} ends with the data of {due}")

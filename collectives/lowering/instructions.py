@@ -141,7 +141,7 @@ class Writer:
                 self.together[self.place(number)].append(number)
         self.merge_time: dict[int, Key] = {}  # of receives that have a side buffer
         self.start_time: dict[int, Key] = {}
-        # Sends that must be over before a message starts, or before it is merged if it has a side buffer.
+        # Sends that must be over before a message starts; of receives that have a side buffer, before they are merged.
         self.after: dict[int, set[int]] = defaultdict(set)
 
     def place(self, number: int) -> object:

@@ -32,10 +32,6 @@ class Contract:
         """What a rank holds at first of a chunk, as a set of contributions (bit i is rank i's): its own, or nothing."""
         return 1 << rank if self.begins(rank, owner) else 0
 
-    def complete(self, size: int) -> list[int]:
-        """What a complete chunk of each owner holds: the contributions of all ranks that begin with data of it."""
-        return [sum(self.brings(rank, owner) for rank in range(size)) for owner in range(size)]
-
     @property
     def reduces(self) -> bool:
         """Whether contributions are combined."""

@@ -17,7 +17,18 @@ Row = list[int]
 """What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data."""
 
 
-def replay(programs: Sequence[Program]) -> Iterator[list[Row]]:
+def replay(programs: Sequence[Program]) -> list[list[Row]]:
+    """For each rank what it holds at first, and after each step; errors as in ``after_steps``."""
+    return [list(history) for history in zip(*after_steps(programs), strict=True)]
+
+
+def run(programs: Sequence[Program]) -> list[Row]:
+    """What all ranks hold at the end; errors as in ``after_steps``."""
+    *_, rows = after_steps(programs)
+    return rows
+
+
+def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
     """What all ranks hold at first, then after each step.
 
     Raises:
@@ -31,12 +42,6 @@ def replay(programs: Sequence[Program]) -> Iterator[list[Row]]:
     for number in range(len(programs[0].steps)):
         rows = after_step(programs, number, rows)
         yield rows
-
-
-def final(programs: Sequence[Program]) -> list[Row]:
-    """What all ranks hold at the end; errors as in ``replay``."""
-    *_, rows = replay(programs)
-    return rows
 
 
 def after_step(programs: Sequence[Program], number: int, rows: list[Row]) -> list[Row]:

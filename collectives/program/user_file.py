@@ -65,8 +65,7 @@ def defined(source: Source) -> list[str]:
     with telling(f"{source.kind} file {str(source.path)!r} fails"):
         nodes = ast.parse(source.code).body
     if source.kind in VALUES:
-        targets = [target for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
-        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        names = [ast.unparse(target) for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
     else:
         wanted = ast.ClassDef if source.kind == "schedule" else ast.FunctionDef
         names = [node.name for node in nodes if isinstance(node, wanted)]

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program, Receive, Step
-from dear_mpi.collectives.program.replay import Row, final, members, ranks_in, replay
+from dear_mpi.collectives.program.replay import Row, after_steps, members, ranks_in, run
 
-__all__ = ["check_shapes", "keeps_rank_order", "verify"]
+__all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
 
 
 def verify(programs: Sequence[Program]) -> None:
@@ -24,15 +24,21 @@ def verify(programs: Sequence[Program]) -> None:
         ProgramError: naming the rank, the step, and the chunk or peer that break the collective.
     """
     check_shapes(programs)
-    contract = COLLECTIVES[programs[0].collective]
-    complete = contract.complete(len(programs))
-    for rank, row in enumerate(final(programs)):
+    collective = programs[0].collective
+    expected = promised(collective, len(programs))
+    for rank, row in enumerate(run(programs)):
         for chunk, held in enumerate(row):
             owner = programs[rank].owner(chunk)
-            if held != complete[owner] and contract.ends(rank, owner):
-                due = ranks_in(complete[owner])
+            if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
+                due = ranks_in(expected[owner])
                 said = f"rank {rank} ends with the data of {ranks_in(held)} in chunk {chunk}, not of {due}"
                 raise ProgramError(said, rank=rank, chunk=chunk)
+
+
+def promised(collective: str, size: int) -> Row:
+    """What a complete chunk of each owner holds: the contributions of all ranks that begin with data of it."""
+    brings = COLLECTIVES[collective].brings
+    return [sum(brings(rank, owner) for rank in range(size)) for owner in range(size)]
 
 
 def check_shapes(programs: Sequence[Program]) -> None:
@@ -96,7 +102,7 @@ def keeps_rank_order(programs: Sequence[Program]) -> bool:
     """
     return all(
         in_order(rows, program.rank, chunk, program.steps[number])
-        for number, rows in zip(range(len(programs[0].steps)), replay(programs), strict=False)
+        for number, rows in zip(range(len(programs[0].steps)), after_steps(programs), strict=False)
         for program in programs
         for receive in program.steps[number].receives
         if receive.combine

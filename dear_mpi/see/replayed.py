@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dear_mpi.collectives import verify
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import Row, final, members, replay
-from dear_mpi.collectives.program.verify import check_shapes
+from dear_mpi.collectives.program.replay import Row, members, replay, run
+from dear_mpi.collectives.program.verify import check_shapes, promised
 from dear_mpi.reporting.units import format_numbers
 
 
@@ -44,8 +43,7 @@ class Replayed:
         if breaks(written):  # the number of steps before the one that cannot be carried out
             count = bisect_left(range(1, count + 1), True, key=lambda end: breaks(first(written, end)))
         shown = first(written, count + 1)
-        rows = [list(history) for history in zip(*replay(first(written, count)), strict=True)]
-        fault = error_of(verify, shown)
+        rows, fault = replay(first(written, count)), error_of(verify, shown)
         readable = shown if error_of(check_shapes, shown) is None else first(written, count)
         return cls(readable, rows, fault, count if count < steps else None)
 
@@ -53,7 +51,7 @@ class Replayed:
     def complete(self) -> Row:
         """What each chunk holds where it is complete."""
         program = self.programs[0]
-        by_owner = COLLECTIVES[program.collective].complete(program.size)
+        by_owner = promised(program.collective, program.size)
         return [by_owner[program.owner(chunk)] for chunk in range(program.chunks)]
 
 
@@ -71,7 +69,7 @@ def first(written: Sequence[Program], count: int) -> list[Program]:
 
 
 def breaks(written: Sequence[Program]) -> bool:
-    return (error_of(check_shapes, written) or error_of(final, written)) is not None
+    return (error_of(check_shapes, written) or error_of(run, written)) is not None
 
 
 def error_of(check: Callable[[Sequence[Program]], object], written: Sequence[Program]) -> ProgramError | None:
