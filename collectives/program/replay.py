@@ -19,7 +19,8 @@ Row = list[int]
 
 def replay(programs: Sequence[Program]) -> list[list[Row]]:
     """For each rank what it holds at first, and after each step; errors as in ``after_steps``."""
-    return [list(history) for history in zip(*after_steps(programs), strict=True)]
+    states = ([list(row) for row in rows] for rows in after_steps(programs))
+    return [list(history) for history in zip(*states, strict=True)]
 
 
 def run(programs: Sequence[Program]) -> list[Row]:
@@ -29,7 +30,7 @@ def run(programs: Sequence[Program]) -> list[Row]:
 
 
 def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
-    """What all ranks hold at first, then after each step.
+    """What all ranks hold at first, then after each step: rows that the next step will change.
 
     Raises:
         ProgramError: a message has one end alone in its step, or ends that differ; or undefined data is sent, or
@@ -40,45 +41,42 @@ def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
     rows = [[contract.brings(rank, owner) for owner in owners] for rank in range(len(programs))]
     yield rows
     for number in range(len(programs[0].steps)):
-        rows = after_step(programs, number, rows)
+        take_step(programs, number, rows)
         yield rows
 
 
-def after_step(programs: Sequence[Program], number: int, rows: list[Row]) -> list[Row]:
-    """Carry out one step of all ranks, which read what was there before it."""
+def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None:
+    """Carry out one step of all ranks: first all sends take what they find, then it is received."""
     steps = [program.steps[number] for program in programs]
-    sends = defaultdict[tuple[int, int], deque[Send]](deque)  # by receiver and sender
+    sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)  # by receiver and sender
     for rank, step in enumerate(steps):
         for send in step.sends:
-            sends[send.peer, rank].append(send)
-    after = [list(row) if step.receives else row for row, step in zip(rows, steps, strict=True)]
+            sent[send.peer, rank].append((send, rows[rank][send.chunks.start : send.chunks.stop]))
     waiting: list[tuple[int, str]] = []
     for rank, step in enumerate(steps):
         for receive in step.receives:
-            due = sends[rank, receive.peer]
+            due = sent[rank, receive.peer]
             if due:
-                take(due.popleft(), receive, rows[receive.peer], after[rank], rank=rank, number=number)
+                take(*due.popleft(), receive, rows[rank], rank=rank, number=number)
             else:
                 waiting.append((rank, f"receiving {receive}"))
-    waiting += [(rank, f"sending {send}") for (_, rank), left in sends.items() for send in left]
+    waiting += [(rank, f"sending {send}") for (_, rank), left in sent.items() for send, _ in left]
     if waiting:
         first = min(rank for rank, _ in waiting)
         what = "; ".join([*(each for rank, each in waiting if rank == first), "the other end must be in the same step"])
         raise ProgramError(f"rank {first}, step {number}: blocked for ever, {what}", rank=first)
-    return after
 
 
-def take(send: Send, receive: Receive, sent: Row, row: Row, *, rank: int, number: int) -> None:
-    """Receive one message into the row of a rank."""
-    where = f"rank {rank}, step {number}"
+def take(send: Send, data: Row, receive: Receive, row: Row, *, rank: int, number: int) -> None:
+    """Receive one message into the row of a rank, in a step."""
     if receive.chunks != send.chunks:
         differs = f"expects {label(receive.chunks)} from rank {receive.peer}, which sends {label(send.chunks)}"
-        raise ProgramError(f"{where}: {differs}", rank=rank)
-    for chunk in send.chunks:
-        problem = fault(row[chunk], sent[chunk], receive)
+        raise ProgramError(f"rank {rank}, step {number}: {differs}", rank=rank)
+    for chunk, arriving in zip(send.chunks, data, strict=True):
+        problem = fault(row[chunk], arriving, receive)
         if problem is not None:
-            raise ProgramError(f"{where}, chunk {chunk}: {problem}", rank=rank, chunk=chunk)
-        row[chunk] = row[chunk] | sent[chunk] if receive.combine else sent[chunk]
+            raise ProgramError(f"rank {rank}, step {number}, chunk {chunk}: {problem}", rank=rank, chunk=chunk)
+        row[chunk] = row[chunk] | arriving if receive.combine else arriving
 
 
 def fault(held: int, arriving: int, receive: Receive) -> str | None:
