@@ -58,15 +58,15 @@ def to_host(array: Array) -> Array:
 
 
 class Event(Protocol):
-    """A point in the order of a stream, set anew by each ``record``."""
+    """A point in the order of a stream, set anew by each ``record``, and awaited as messages of MPI are."""
 
     def record(self) -> None:
         """Mark what this thread has launched so far on its current stream."""
 
-    def synchronize(self) -> None:
+    def Wait(self) -> None:
         """Block the host until the recorded work is over, with the interpreter lock released."""
 
-    def done(self) -> bool:
+    def Test(self) -> bool:
         """Whether the recorded work is over."""
 
 
@@ -81,4 +81,4 @@ def synchronize(array: Array) -> None:
     event = event_for(array)
     if event is not None:
         event.record()
-        event.synchronize()
+        event.Wait()

@@ -16,7 +16,7 @@ from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.transports.transport import Request, Transport
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, Event
 from dear_mpi.kernels.slab import Slab
 
 Action = Callable[[], object]
@@ -45,26 +45,16 @@ class Task:
 
 @dataclass(frozen=True)
 class BoundInstruction:
-    """Make all ``waits``, then do all ``actions``.
+    """Wait for all ``waits``, then do all ``actions``; ``awaited`` says what the waits are for."""
 
-    ``awaited`` says what the waits are for, and ``tests`` asks the same without blocking.
-    """
-
-    waits: tuple[Action, ...]
-    tests: tuple[Callable[[], bool], ...]
-    awaited: tuple[str, ...]
-    actions: tuple[Action, ...]
-
-
-def bind(requests: Sequence[Request], names: Sequence[str], actions: Sequence[Action]) -> BoundInstruction:
-    """An instruction that waits for messages."""
-    waits, tests = [request.Wait for request in requests], [request.Test for request in requests]
-    return BoundInstruction(tuple(waits), tuple(tests), tuple(names), tuple(actions))
+    waits: Sequence[Request | Event]
+    awaited: Sequence[str]
+    actions: Sequence[Action]
 
 
 def straight(instructions: Sequence[BoundInstruction]) -> list[Action]:
     """All calls of the instructions, in their order."""
-    return [call for instruction in instructions for call in (*instruction.waits, *instruction.actions)]
+    return [call for each in instructions for call in (*(wait.Wait for wait in each.waits), *each.actions)]
 
 
 class InstructionRun:
@@ -89,8 +79,8 @@ class InstructionRun:
         try:
             while self.position < len(self.instructions):
                 instruction = self.instructions[self.position]
-                for test in instruction.tests[self.waited :]:
-                    if not test():
+                for wait in instruction.waits[self.waited :]:
+                    if not wait.Test():
                         return False
                     self.waited += 1
                 self.finish(instruction)

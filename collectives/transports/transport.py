@@ -5,7 +5,8 @@ What a rank waits for stands in its transport's ``Waits``, where a watchdog read
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
 from types import FrameType
@@ -67,10 +68,15 @@ class Waits:
         self.number = 0
         self.notice = notice
 
-    def meet(self, what: str) -> None:
-        """This thread begins to wait for all ranks; ``now`` is to be None when they have come."""
+    @contextmanager
+    def meeting(self, what: str) -> Iterator[None]:
+        """This thread waits for all ranks."""
         self.number += 1
         self.now = Meeting(what)
+        try:
+            yield
+        finally:
+            self.now = None
 
 
 class Meeting:

@@ -65,7 +65,7 @@ class NativeRun(InstructionRun):
         if call.collective == "reduce_scatter":  # MPI leaves the shard at the start of the buffer
             shard = buffer[partition.shard(transport.rank)]
             calls.append(partial(move, shard, buffer[: shard.size]))
-        super().__init__(transport.rank, [BoundInstruction((), (), AWAITED, tuple(calls))], ())
+        super().__init__(transport.rank, [BoundInstruction((), AWAITED, calls)], ())
 
     def on(self, buffer: Array) -> NativeRun:
         return NativeRun(self.task.on(buffer))
