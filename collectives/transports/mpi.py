@@ -59,14 +59,13 @@ class MpiTransport:
     def of(cls, comm: MPI.Intracomm) -> MpiTransport:
         """The one transport of a communicator, made at first use and kept as one of its MPI attributes."""
         comm = MPI.Intracomm(comm)
-        found: MpiTransport | None = comm.Get_attr(keyval())
-        if found is None:
-            with MAKING.setdefault(comm.handle, Lock()):
-                found = comm.Get_attr(keyval())  # another thread may just have made it
-                if found is None:
-                    found = cls(comm)
-                    comm.Set_attr(keyval(), found)
-        return found
+        found = comm.Get_attr(keyval())
+        if isinstance(found, cls):
+            return found
+        with MAKING.setdefault(comm.handle, Lock()):
+            if comm.Get_attr(keyval()) is None:  # another thread may just have made it
+                comm.Set_attr(keyval(), cls(comm))
+        return cls.of(comm)
 
     @property
     def name(self) -> str:
