@@ -100,15 +100,11 @@ probed = cache(probe)  # once per process: the answer does not change
 def decide(
     comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: whether device memory goes to MPI as it is; the same on all ranks.
+    """Collective: whether device memory goes to MPI as it is; the same on all ranks, what it raises, too.
 
     Args:
         override: ``direct`` or ``staged`` as the user says, without a probe; with ``auto`` the lowest rank of each
             host probes, and all hosts must succeed.
-
-    Raises:
-        ArgumentError: there is no such override; all ranks raise.
-        MismatchError: the ranks were given different ones; all ranks raise.
     """
     from mpi4py import MPI
 

@@ -89,11 +89,7 @@ class InstructionRun:
         return True
 
     def wait(self) -> None:
-        """Block until the run is over.
-
-        Raises:
-            TransportError: a message did not get through; it names the step and the peer.
-        """
+        """Block until the run is over; TransportError if a message did not get through, with the step and the peer."""
         self.go(self.calls[self.starts[self.position] + self.waited :])
 
     def whole(self) -> None:
