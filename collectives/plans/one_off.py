@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.call import PLAIN, plain
 from dear_mpi.collectives.plans.make_plan import make_plan, workspace_of
 from dear_mpi.collectives.plans.plan import Plan
@@ -91,13 +90,13 @@ class OneOffs:
         if out is not None:
             key = (*key, out.size, out.dtype)
         try:
-            path, may_share = depends_on(options.get("algorithm", "ring"))
+            path = file_of(options.get("algorithm", "ring"))
             if path:  # the file may be another one by now
                 found = os.stat(path)
                 key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
         except (OSError, TypeError, AttributeError):
             return ()
-        return (*key, self.transport.shares(target)) if may_share else key
+        return key
 
     def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> OneOff | None:
         """Keep a plan, if that is worth it; all ranks decide alike, and drop the same ones."""
@@ -126,11 +125,10 @@ class OneOffs:
 
 
 @cache
-def depends_on(algorithm: str) -> tuple[str, bool]:
-    """The file of an algorithm or of rules, if there is one; whether it makes a difference which memory ranks share."""
+def file_of(algorithm: str) -> str:
+    """The file of an algorithm or of rules, if there is one."""
     name, _, path = algorithm.partition(":")
-    rules = name == "auto"
-    return path if rules else algorithm.rpartition(":")[0], rules or runner_of(algorithm) == "shared"
+    return path if name == "auto" else algorithm.rpartition(":")[0]
 
 
 class OneOff:

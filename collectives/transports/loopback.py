@@ -104,9 +104,6 @@ class LoopbackTransport:
         one_host = len(set(self.hosts)) == 1
         return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
 
-    def shares(self, array: Array) -> bool:
-        return True
-
     def takes(self, array: Array) -> bool:
         return True
 

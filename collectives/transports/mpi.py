@@ -88,9 +88,6 @@ class MpiTransport:
             views = None
         return views if all(self.gather_values(views is not None)) else None
 
-    def shares(self, array: Array) -> bool:
-        return self.blocks.find(array) is not None
-
     def takes(self, array: Array) -> bool:
         if library_of(array) == "numpy":
             return True

@@ -157,9 +157,6 @@ class Transport(Protocol):
         This works if all ranks are on one host and each has its array in memory that ``allocate`` gave.
         """
 
-    def shares(self, array: Array) -> bool:
-        """Whether ``reach`` finds the array on this rank; it works if it finds the array on all ranks."""
-
     def takes(self, array: Array) -> bool:
         """Whether messages can be sent from and received into memory like this array's; host memory always can be.
 
