@@ -54,15 +54,15 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
     needed = runner_of(call.algorithm) == "shared"
     if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
         return None
-    arrays, mailboxes, dtype = None, False, buffer.dtype
+    dtype, on_host = buffer.dtype, library_of(buffer) == "numpy"
     # Types that are summed in a wider one are rounded once, and so combined at once.
     at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
     block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
     share = Share(call.partition(transport.size), transport.rank, block, at_once)
-    if library_of(buffer) == "numpy" and buffer.nbytes > SMALL_BYTES:
-        arrays = transport.reach(buffer)
-    if arrays is None and library_of(buffer) == "numpy" and (needed or buffer.nbytes <= MAILBOXES_BYTES):
-        mailboxes, count = True, 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
+    arrays = transport.reach(buffer) if on_host and buffer.nbytes > SMALL_BYTES else None
+    mailboxes = arrays is None and on_host and (needed or buffer.nbytes <= MAILBOXES_BYTES)
+    if mailboxes:
+        count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
         if slab is not None:
             arrays = transport.reach(slab.empty(count, dtype))
         if arrays is None:
