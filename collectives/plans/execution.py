@@ -63,6 +63,7 @@ class InstructionRun:
     def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
         self.rank, self.instructions, self.requests = rank, instructions, requests
         self.calls = straight(instructions)
+        self.tests = [tuple(wait.Test for wait in each.waits) for each in instructions]
         # Where in the calls an instruction begins; at last, their number.
         self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
         self.position = self.waited = 0
@@ -79,8 +80,8 @@ class InstructionRun:
         try:
             while self.position < len(self.instructions):
                 instruction = self.instructions[self.position]
-                for wait in instruction.waits[self.waited :]:
-                    if not wait.Test():
+                for test in self.tests[self.position][self.waited :]:
+                    if not test():
                         return False
                     self.waited += 1
                 self.finish(instruction)
@@ -144,4 +145,4 @@ class InstructionRun:
         """Give the requests back; the run must not be under way."""
         for request in self.requests:
             request.Free()
-        self.requests, self.instructions, self.calls = (), (), []
+        self.requests, self.instructions, self.calls, self.tests = (), (), [], []
