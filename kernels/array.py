@@ -1,8 +1,7 @@
 """Arrays of NumPy and of CuPy: of which library one is, which kernels work on it, and when these are done.
 
-Callers never say which library: the array's own type does. CuPy is imported only when a CuPy array is seen, so a
-machine without CUDA never looks for it. A new library joins with a module that has the functions of ``reference.py``,
-and a line in ``KERNELS``; no caller of a kernel changes.
+Callers never say which library: the array's own type does. A new library joins with a module that has the functions of
+``reference.py``, and a line in ``KERNELS``.
 
 Kernels on a GPU are only launched when a call returns; they run later, in the order of their stream. An **event**
 marks a point in that order. Before a buffer is used outside the stream that wrote it, above all by MPI, the host has
@@ -31,11 +30,7 @@ def library_of(array: Array) -> str:
 
 
 def array_module(array: Array) -> ModuleType:
-    """The library (``numpy`` or ``cupy``) whose functions take this array.
-
-    Raises:
-        ValueError: it is of neither.
-    """
+    """The library (``numpy`` or ``cupy``) whose functions take this array; ValueError if it is of neither."""
     library = library_of(array)
     lookup("array library", library, KERNELS)
     return sys.modules[library]  # which made the array
@@ -58,15 +53,15 @@ def to_host(array: Array) -> Array:
 
 
 class Event(Protocol):
-    """A point in the order of a stream, set anew by each ``record``."""
+    """A point in the order of a stream, set anew by each ``record``, and awaited as messages of MPI are."""
 
     def record(self) -> None:
         """Mark what this thread has launched so far on its current stream."""
 
-    def synchronize(self) -> None:
+    def Wait(self) -> None:
         """Block the host until the recorded work is over, with the interpreter lock released."""
 
-    def done(self) -> bool:
+    def Test(self) -> bool:
         """Whether the recorded work is over."""
 
 
@@ -81,4 +76,4 @@ def synchronize(array: Array) -> None:
     event = event_for(array)
     if event is not None:
         event.record()
-        event.synchronize()
+        event.Wait()

@@ -21,15 +21,12 @@ UpdateCall = Callable[[Optimizer, int, float], object]
 
 
 def packer(tensors: Sequence[Array], views: Sequence[Array], *, scale: float = 1.0) -> Call:
-    """A call that writes every tensor, times ``scale``, into its view of a bucket.
+    """A call that writes every tensor, times ``scale``, into its view of a bucket; ValueError if a shape differs.
 
     Args:
         tensors: arrays of any floating types; on a GPU they must be contiguous.
         views: of the same shapes, and of one type; what the bucket has between them is not touched.
         scale: multiplied in fp32 (in fp64 where one side is fp64) before the cast.
-
-    Raises:
-        ValueError: a shape differs.
     """
     check_shapes(tensors, views)
     call: Call = kernels_for(*views).packer(tensors, views, scale)
@@ -90,16 +87,13 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None = None
 ) -> UpdateCall:
-    """A call that updates ``values`` with ``grads``.
+    """A call that updates ``values`` with ``grads``; both of any floating types.
 
     All arrays are flat, without gaps, of one library and of one length, which may be 0; if the optimizer's scope is
-    ``tensor``, they are one tensor, in its shape.
-    The call takes the optimiser, which may have other constants each time, the number of the update, counted from 1,
-    and a factor for the gradients.
+    ``tensor``, they are one tensor, in its shape. The call takes the optimiser, which may have other constants each
+    time, the number of the update, counted from 1, and a factor for the gradients, which are only read.
 
     Args:
-        grads: the gradients, of any floating type; only read.
-        values: the parameters, of any floating type, which may be another one.
         state: what ``optimizer.new_state(values)`` gave, or parts of it; changed as ``values`` are.
         finite: a boolean array of one element, beside the others. It is set to False where a gradient is infinite or
             not a number, and left as it is otherwise. Every rank has the same sum, so every rank has the same flag.
@@ -116,11 +110,8 @@ def updater(
     [0.5, 0.0, -0.5]
     """
     for name, array in {"grads": grads, "values": values}.items():
-        if (
-            (array.ndim != 1 and optimizer.scope == "element")
-            or not array.flags.c_contiguous
-            or not is_floating(array.dtype)
-        ):
+        flat = array.flags.c_contiguous and (array.ndim == 1 or optimizer.scope == "tensor")
+        if not flat or not is_floating(array.dtype):
             allowed = ", ".join(dtype.name for dtype in DTYPES.values())
             raise ValueError(f"{name} must be flat, without gaps, and of {allowed}, not {described(array)}")
     if grads.shape != values.shape:

@@ -117,7 +117,7 @@ def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
 def event() -> SimpleNamespace:
     """An event of CUDA, without a clock."""
     made = cupy.cuda.Event(disable_timing=True)
-    return SimpleNamespace(record=made.record, synchronize=made.synchronize, done=lambda: bool(made.done))
+    return SimpleNamespace(record=made.record, Wait=made.synchronize, Test=lambda: bool(made.done))
 
 
 def allocate(nbytes: int) -> Array:

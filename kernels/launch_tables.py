@@ -4,8 +4,7 @@
     blocks    [0, 0..8191][0, 8192..16383][0, ..][1, 0..99][2, 0..]    a row each: tensor, and which elements
 
 A large tensor gets many blocks, a small one a single block, and no block has to search for its tensor. The tables are
-in the device's memory and not among the arguments, so there is no limit on the number of tensors. They are made once
-per plan: addresses must not change afterwards.
+in the device's memory, so there is no limit on the number of tensors; addresses must not change afterwards.
 """
 
 from collections.abc import Sequence
@@ -29,11 +28,7 @@ KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}  # as t
 
 
 def row_table(*columns: Sequence[Array]) -> npt.NDArray[np.int64]:
-    """The tensors, a row each: the addresses of its arrays, then the number of the first one's type.
-
-    Raises:
-        ValueError: an array is not contiguous, or of no floating type.
-    """
+    """The tensors, a row each: the addresses of its arrays, then the number of the first one's type."""
     kinds = [lookup("type of a tensor", array.dtype.name, KINDS) for array in columns[0]]
     rows = [[*map(address, row), kind] for *row, kind in zip(*columns, kinds, strict=True)]
     return np.array(rows, np.int64)

@@ -25,9 +25,6 @@ class Optimizer(ABC):
     Attributes:
         scope: what the formula is given: with ``element`` any part of the line, with ``tensor`` one tensor at a time,
             in its shape. Buckets then end where tensors end.
-
-    Raises:
-        ValueError: a constant is negative, infinite or not a number, or ``lr`` is zero.
     """
 
     lr: float
@@ -190,17 +187,12 @@ class Lamb(Adam):
         self.move(iteration, step, grad, state)
         step /= -self.lr
         step += self.weight_decay * value
-        lengths = norm(value), norm(step)
+        lengths = [float(np.sqrt(np.square(array, dtype=np.float64).sum())) for array in (value, step)]
         trust = lengths[0] / lengths[1] if min(lengths) > 0 else 1.0
         value -= np.multiply(step, self.lr * trust, out=step)
 
     def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
         return Optimizer.kernel(self, iteration)
-
-
-def norm(array: Array) -> float:
-    """The root of the sum of squares."""
-    return float(np.sqrt(np.square(array, dtype=np.float64).sum()))
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "lamb": Lamb}

@@ -66,25 +66,27 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     if len(terms) == 2:
         return partial(combine, *terms, out=dst)
     wide = compute_dtype(dst.dtype) if is_floating(dst.dtype) else dst.dtype
-    steps_of = combine_steps if wide == dst.dtype else combine_steps_wide
     scratch = np.empty((2, min(dst.size, COMBINE_BLOCK)), wide)
     arrays = [flat(array) for array in (dst, *terms)]
-    blocks = ([array[span] for array in arrays] for span in spans(dst.size, COMBINE_BLOCK))
-    return partial(run_all, [step for target, *block in blocks for step in steps_of(combine, target, block, scratch)])
+    steps: list[Step] = []
+    for span in spans(dst.size, COMBINE_BLOCK):
+        target, *block = (array[span] for array in arrays)
+        steps += combine_steps(combine, target, block, scratch)
+    return partial(run_all, steps)
 
 
 def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
-    """The calls for one block: combine two terms into the scratch, then others; the last call writes dst."""
-    first, second, *middle, last = terms
-    total = scratch[0, : dst.size]
-    yield partial(combine, first, second, out=total)
-    yield from (partial(combine, total, term, out=total) for term in middle)
-    yield partial(combine, total, last, out=dst)
+    """The calls for one block: combine two terms into the scratch, then others; the last call writes dst.
 
-
-def combine_steps_wide(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
-    """The same in the scratch's wider type; a ufunc that casts would allocate buffers for it in every call."""
+    If the scratch has a wider type, terms are brought there: a ufunc that casts would allocate buffers in every call.
+    """
     total, other = scratch[:, : dst.size]
+    if scratch.dtype == dst.dtype:
+        first, second, *middle, last = terms
+        yield partial(combine, first, second, out=total)
+        yield from (partial(combine, total, term, out=total) for term in middle)
+        yield partial(combine, total, last, out=dst)
+        return
     yield partial(np.copyto, total, terms[0])
     for term in terms[1:]:
         yield partial(np.copyto, other, term)

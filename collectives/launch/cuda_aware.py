@@ -1,13 +1,9 @@
-"""Whether this MPI can be handed device memory: asked, tried, and decided by all ranks together.
+"""Whether this MPI can be handed device memory: tried in a child process, and decided by all ranks together.
 
 What an MPI says about itself is wrong both ways: Open MPI says yes where its UCX was built without CUDA, and no where
-another UCX with CUDA was put under it. A wrong yes is a crash, not an error. So it is never tried in a process that is
-needed, but in a child, which runs this file as an MPI job of one rank and sends device buffers to itself:
-
-    python -m dear_mpi.collectives.launch.cuda_aware GPU LIMIT_S
-
-That proves that MPI recognises device memory, not which transports would carry it to other ranks. The queries
-(``mpi_facts.py``) are for reports.
+another UCX with CUDA was put under it. A wrong yes is a crash, not an error. So a child runs this file as an MPI job of
+one rank that sends device buffers to itself. That proves that MPI recognises device memory, not which transports would
+carry it to other ranks.
 """
 
 from __future__ import annotations
@@ -63,7 +59,13 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Dev
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
             command = (sys.executable, "-m", module, str(current_gpu().number), str(limit_s))
-        return outcome(*run_alone(command, timeout_s))
+        status, output = run_alone(command, timeout_s)
+        if status == 0:
+            return DeviceMemory(True, "the probe sent and received device memory")
+        if status < 0:
+            return DeviceMemory(False, f"the probe died of {signal.Signals(-status).name}")
+        said = output.strip().splitlines() or ["it said nothing"]
+        return DeviceMemory(False, f"the probe failed with status {status}: {said[-1].strip()}")
     except subprocess.TimeoutExpired:
         return DeviceMemory(False, f"the probe did not end within {timeout_s:g} s")
     except Exception as error:
@@ -92,36 +94,17 @@ def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
         return child.returncode, output.read().decode(errors="replace")
 
 
-def outcome(status: int, output: str) -> DeviceMemory:
-    """The result of the probe, from the child's exit status and output.
-
-    >>> outcome(-11, "")
-    DeviceMemory(direct=False, why='the probe died of SIGSEGV')
-    """
-    if status == 0:
-        return DeviceMemory(True, "the probe sent and received device memory")
-    if status < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        return DeviceMemory(False, f"the probe died of {names.get(-status, f'signal {-status}')}")
-    said = [line.strip() for line in output.splitlines() if line.strip()]
-    return DeviceMemory(False, f"the probe failed with status {status}: {said[-1] if said else 'it said nothing'}")
-
-
 probed = cache(probe)  # once per process: the answer does not change
 
 
 def decide(
     comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: whether device memory goes to MPI as it is; the same on all ranks.
+    """Collective: whether device memory goes to MPI as it is; the same on all ranks, what it raises, too.
 
     Args:
         override: ``direct`` or ``staged`` as the user says, without a probe; with ``auto`` the lowest rank of each
             host probes, and all hosts must succeed.
-
-    Raises:
-        ArgumentError: there is no such override; all ranks raise.
-        MismatchError: the ranks were given different ones; all ranks raise.
     """
     from mpi4py import MPI
 
@@ -161,15 +144,12 @@ def decision(answers: Sequence[tuple[str, str, DeviceMemory | None]]) -> DeviceM
 
 
 def send_to_itself(gpu: int) -> None:
-    """Send a buffer of each size from and to device memory.
-
-    Raises:
-        RuntimeError: another content arrived than was sent.
-    """
+    """Send a buffer of each size from and to device memory; raise RuntimeError if something else arrives."""
     import cupy
 
     cupy.cuda.Device(gpu).use()
-    pairs = [(cupy.asarray(pattern(nbytes)), cupy.zeros(nbytes, np.uint8)) for nbytes in SIZES]
+    patterns = [np.arange(nbytes).astype(np.uint8) ^ 0xA5 for nbytes in SIZES]  # no fresh memory holds it by chance
+    pairs = [(cupy.asarray(pattern), cupy.zeros(pattern.size, np.uint8)) for pattern in patterns]
     cupy.cuda.get_current_stream().synchronize()  # MPI knows no streams
     from mpi4py import MPI  # starts MPI, which wants the device chosen before
 
@@ -177,13 +157,8 @@ def send_to_itself(gpu: int) -> None:
         receive = MPI.COMM_SELF.Irecv([received, MPI.BYTE], 0)
         send = MPI.COMM_SELF.Isend([sent, MPI.BYTE], 0)
         MPI.Request.Waitall([receive, send])
-        if not np.array_equal(received.get(), pattern(sent.nbytes)):
+        if not np.array_equal(received.get(), sent.get()):
             raise RuntimeError(f"{sent.nbytes} B of device memory were sent, and something else arrived")
-
-
-def pattern(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Bytes that no fresh memory holds by chance."""
-    return np.arange(1, nbytes + 1, dtype=np.uint32).astype(np.uint8) ^ np.uint8(0xA5)
 
 
 if __name__ == "__main__":

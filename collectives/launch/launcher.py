@@ -1,7 +1,4 @@
-"""What started this job: what it tells each process in environment variables, and its own process in /proc.
-
-Both can be read before MPI starts, or without MPI.
-"""
+"""What started this job: what it tells each process in environment variables, and its own process in /proc."""
 
 import os
 import signal
@@ -95,10 +92,7 @@ def status_of(process: Path) -> Status:
 
 
 def launcher_process(proc: Path = Path("/proc")) -> Path | None:
-    """The folder in /proc of what started this job: the nearest launcher above this process; None if there is none.
-
-    An OSError says that /proc cannot be read.
-    """
+    """The folder in /proc of the nearest launcher above this process, if there is one; raises as ``status_of``."""
     process = proc / str(os.getppid())
     while process.name != "0":
         status = status_of(process)
@@ -109,10 +103,9 @@ def launcher_process(proc: Path = Path("/proc")) -> Path | None:
 
 
 def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
-    """End a launcher that waits for ever, even after an abort, for its daemons beyond a dead link.
+    """End a launcher of this host that waits for ever, even after an abort, for its daemons beyond a dead link.
 
-    A child process does so, if the launcher is on this host: it asks the launcher to end, and later kills it. Before
-    each, a launcher that works has time to tidy up on many hosts.
+    A child process asks it to end, and later kills it. Before each, a launcher that works has time to tidy up.
     """
     try:
         process = launcher_process()

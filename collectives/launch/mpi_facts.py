@@ -47,12 +47,7 @@ class MpiFacts:
 
 
 def started() -> MPI.Intracomm:
-    """The communicator of all processes of the job; starts MPI.
-
-    Raises:
-        ValueError: there is no MPI library; it takes calls of one thread only, while our engine has another one; or the
-            launcher is another MPI's, so that each process believes to be alone.
-    """
+    """The communicator of all processes of the job; starts MPI. Raises ValueError where there is none to be used."""
     try:
         from mpi4py import MPI
 

@@ -1,12 +1,8 @@
 """The ranks of this job on this host, as /proc shows them: which process is stopped, and what does each wait for?
 
 Each rank writes what it waits for on its notice: an anonymous file in memory, which the others find among its
-descriptors. So ranks need no set-up. It works before MPI starts and while it ends, and leaves nothing behind.
-
-The ranks of a host are the processes with the same parent, which is the launcher. Ranks that something in between has
-started (``mpirun sh -c ...``) do not see each other.
-
-A rank that is stopped does not hear of an abort, so ``abort_job`` ends it first.
+descriptors. It works before MPI starts and while it ends. The ranks of a host are the processes with the same parent,
+the launcher: those that something in between has started (``mpirun sh -c ...``) do not see each other.
 """
 
 import contextlib
@@ -72,7 +68,7 @@ class Notice:
         """Before this rank aborts the job: end those that are stopped, for which some launchers would wait."""
         self.post(waits=FAREWELL)
         for other in self.neighbours():
-            if other.stopped:
+            if other.stopped:  # it would not hear of the abort
                 other.kill()
 
     def read(self) -> str:

@@ -1,8 +1,6 @@
 """A child process that watches over a rank where no thread of it can run: while MPI starts, and while it ends.
 
-mpi4py starts MPI while it holds the interpreter's lock, and ends it when the interpreter is gone. A rank that is
-stopped before either of them keeps the others waiting there. Beside that the sentinel says when its rank dies without
-a word, which some launchers report by the number of the process alone.
+It also says when its rank dies without a word, which some launchers report by the number of the process alone.
 
     rank        forks --- MPI starts --- tells "r" --------- tells "e" --- MPI ends --- is gone: end of file
     sentinel    waits for so long        for ever            for so long                ends

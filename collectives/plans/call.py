@@ -54,12 +54,9 @@ class Call:
         return alike(rules) if self.alike and rules is not None else rules
 
     def chosen(self, transport: Transport, *, sharing: bool) -> Call:
-        """This call with ``auto`` and None replaced by the algorithm and the segments of the tuning table.
+        """This call with ``auto`` and None replaced by the algorithm and the segments of the tuning table; or raise.
 
         Ranks that work in each other's memory (``sharing``) prefer the rules for them.
-
-        Raises:
-            ValueError: no rule fits, or the segments are not allowed.
         """
         algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
@@ -70,8 +67,10 @@ class Call:
             algorithm = rule.algorithm
             if ":" in self.algorithm:  # the segments of the table built in were not measured here
                 segment_bytes = rule.segment_bytes
-        given = segment_bytes if self.segment_bytes is None else self.segment_bytes
-        check_segment(given, self.x.dtype.itemsize)
+        given, least = segment_bytes if self.segment_bytes is None else self.segment_bytes, self.x.dtype.itemsize
+        if type(given) is not int or not least <= given <= MESSAGE_BYTES:
+            allowed = f"a whole number from {least} (one element) to {MESSAGE_BYTES}"
+            raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
         return replace(self, algorithm=algorithm, segment_bytes=given)
 
     @property
@@ -101,7 +100,9 @@ class Call:
         check_array("x", self.x, written=self.out is None)
         if self.out is not None:
             check_array("out", self.out, written=True)
-        self.check_out(transport.rank, self.partition(transport.size))
+        partition = self.partition(transport.size)
+        if self.out is not None:
+            self.check_out(self.out, transport.rank, partition)
         check_op(self.op, self.x.dtype, self.collective)
         if self.portion != WHOLE and (self.out is not None or self.op == "average"):
             raise ValueError("portion must be left out where out is given or op is an average: both are of the whole")
@@ -140,21 +141,18 @@ class Call:
         """Elements of the full buffer, which is ``out`` where an all_gather is out of place."""
         return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
 
-    def check_out(self, rank: int, partition: Partition) -> None:
+    def check_out(self, out: Array, rank: int, partition: Partition) -> None:
         """See that ``out`` fits, and shares no memory with ``x``."""
-        if self.out is None:
-            return
-        if library_of(self.out) != library_of(self.x):
-            raise ValueError(f"out must be an array of {library_of(self.x)}, as x is, not of {library_of(self.out)}")
-        if self.out.dtype != self.x.dtype:
-            raise ValueError(f"out must have the dtype of x, {self.x.dtype}, not {self.out.dtype}")
+        if library_of(out) != library_of(self.x):
+            raise ValueError(f"out must be an array of {library_of(self.x)}, as x is, not of {library_of(out)}")
+        if out.dtype != self.x.dtype:
+            raise ValueError(f"out must have the dtype of x, {self.x.dtype}, not {out.dtype}")
         own, size = partition.counts[rank], len(partition.counts)
-        x_count = own if self.collective == "all_gather" else self.count
-        out_count = own if self.collective == "reduce_scatter" else self.count
-        for name, array, count in (("x", self.x, x_count), ("out", self.out, out_count)):
+        for name, array, shard_in in (("x", self.x, "all_gather"), ("out", out, "reduce_scatter")):
+            count = own if self.collective == shard_in else self.count
             if array.size != count:
                 raise ValueError(f"{name} must have {count} elements on rank {rank} of {size}, not {array.size}")
-        if array_module(self.x).may_share_memory(self.x, self.out):
+        if array_module(self.x).may_share_memory(self.x, out):
             raise ValueError("out must not share memory with x; leave it out to work in place")
 
 
@@ -166,13 +164,6 @@ def plain(value: Any) -> Any:
     if mpi is not None and isinstance(value, mpi.Op):
         return next((name for name in OPS[:4] if value == getattr(mpi, name.upper())), "another operator of MPI")
     return value
-
-
-def check_segment(given: object, itemsize: int) -> None:
-    """See that messages of so many bytes can be had."""
-    if type(given) is not int or not itemsize <= given <= MESSAGE_BYTES:
-        allowed = f"a whole number from {itemsize} (one element) to {MESSAGE_BYTES}"
-        raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
 
 
 def check_array(name: str, array: Array, *, written: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dear_mpi.collectives.plans.call import MESSAGE_BYTES
-from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, bind
+from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -61,8 +61,8 @@ class Exchange:
                 for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
                     requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
                     names.append(f"{verb} rank {peer}")
-        begin = BoundInstruction((), (), (), tuple(request.Start for request in requests))
-        self.messages = InstructionRun(transport.rank, [begin, bind(requests, names, ())], requests)
+        begin = BoundInstruction((), (), [request.Start for request in requests])
+        self.messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, names, ())], requests)
 
     def run(self) -> None:
         """Move the bytes. After an error messages may still be under way, so that their memory is kept for good."""

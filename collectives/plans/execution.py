@@ -16,7 +16,7 @@ from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.transports.transport import Request, Transport
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, Event
 from dear_mpi.kernels.slab import Slab
 
 Action = Callable[[], object]
@@ -45,26 +45,16 @@ class Task:
 
 @dataclass(frozen=True)
 class BoundInstruction:
-    """Make all ``waits``, then do all ``actions``.
+    """Wait for all ``waits``, then do all ``actions``; ``awaited`` says what the waits are for."""
 
-    ``awaited`` says what the waits are for, and ``tests`` asks the same without blocking.
-    """
-
-    waits: tuple[Action, ...]
-    tests: tuple[Callable[[], bool], ...]
-    awaited: tuple[str, ...]
-    actions: tuple[Action, ...]
-
-
-def bind(requests: Sequence[Request], names: Sequence[str], actions: Sequence[Action]) -> BoundInstruction:
-    """An instruction that waits for messages."""
-    waits, tests = [request.Wait for request in requests], [request.Test for request in requests]
-    return BoundInstruction(tuple(waits), tuple(tests), tuple(names), tuple(actions))
+    waits: Sequence[Request | Event]
+    awaited: Sequence[str]
+    actions: Sequence[Action]
 
 
 def straight(instructions: Sequence[BoundInstruction]) -> list[Action]:
     """All calls of the instructions, in their order."""
-    return [call for instruction in instructions for call in (*instruction.waits, *instruction.actions)]
+    return [call for each in instructions for call in (*(wait.Wait for wait in each.waits), *each.actions)]
 
 
 class InstructionRun:
@@ -73,6 +63,7 @@ class InstructionRun:
     def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
         self.rank, self.instructions, self.requests = rank, instructions, requests
         self.calls = straight(instructions)
+        self.tests = [tuple(wait.Test for wait in each.waits) for each in instructions]
         # Where in the calls an instruction begins; at last, their number.
         self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
         self.position = self.waited = 0
@@ -89,7 +80,7 @@ class InstructionRun:
         try:
             while self.position < len(self.instructions):
                 instruction = self.instructions[self.position]
-                for test in instruction.tests[self.waited :]:
+                for test in self.tests[self.position][self.waited :]:
                     if not test():
                         return False
                     self.waited += 1
@@ -99,11 +90,7 @@ class InstructionRun:
         return True
 
     def wait(self) -> None:
-        """Block until the run is over.
-
-        Raises:
-            TransportError: a message did not get through; it names the step and the peer.
-        """
+        """Block until the run is over; TransportError if a message did not get through, with the step and the peer."""
         self.go(self.calls[self.starts[self.position] + self.waited :])
 
     def whole(self) -> None:
@@ -158,4 +145,4 @@ class InstructionRun:
         """Give the requests back; the run must not be under way."""
         for request in self.requests:
             request.Free()
-        self.requests, self.instructions, self.calls = (), (), []
+        self.requests, self.instructions, self.calls, self.tests = (), (), [], []

@@ -1,8 +1,4 @@
-"""The collectives as functions. The first call of a kind makes a plan, which is kept for the next (``one_off.py``).
-
-To repeat a collective on one buffer, make a plan and keep it (``make_plan.py``): that is a little faster, and such a
-plan can be under way while the program computes.
-"""
+"""The collectives as functions. The first call of a kind makes a plan, which is kept for the next (``one_off.py``)."""
 
 from __future__ import annotations
 

@@ -108,11 +108,7 @@ def prepare(
 
 
 def transport_of(comm: Any) -> Transport:
-    """``comm`` itself if it is a transport; else the transport of an mpi4py communicator.
-
-    Raises:
-        TypeError: it is neither.
-    """
+    """``comm`` itself if it is a transport, else the transport of an mpi4py communicator; or a TypeError."""
     if hasattr(comm, "send_init"):
         return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):

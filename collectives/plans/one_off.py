@@ -1,14 +1,12 @@
-"""Plans of calls by function, kept for the next call of the same kind.
+"""Plans of calls by function, kept for the next call of the same kind: a collective, a count, a type and options.
 
-A kind is a collective, a count, a type and options. Each rank looks whether it has kept a plan of the kind, and all
-of them vote with its number, which is the same on all ranks. Where one rank has none, or another one, all ranks make a
-new plan; so whatever they disagree about is found as for any plan.
+Each rank looks whether it has kept a plan of the kind, and all of them vote with its number. Where one rank has none,
+or another one, all ranks make a new plan; so whatever they disagree about is found as for any plan.
 
     small calls      work in memory of the plan's own; arrays are copied into it and out again
     all others       work in the user's array; for another array the plan is bound again, without the other ranks
 
-A plan knows only the address of a user's array, so it does not keep the array alive. It runs for whatever array now
-begins at that address, with the same count and type.
+A plan knows only the address of a user's array: it runs for whatever array of its count and type now begins there.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.call import PLAIN, plain
 from dear_mpi.collectives.plans.make_plan import make_plan, workspace_of
 from dear_mpi.collectives.plans.plan import Plan
@@ -48,9 +45,7 @@ class OneOffs:
     @classmethod
     def of(cls, transport: Transport) -> OneOffs:
         """The kept plans of a transport, which live as long as it does."""
-        found: OneOffs | None = vars(transport).get("one_offs")
-        if found is None:
-            found = vars(transport)["one_offs"] = cls(transport)
+        found: OneOffs = vars(transport).get("one_offs") or vars(transport).setdefault("one_offs", cls(transport))
         return found
 
     def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
@@ -95,13 +90,13 @@ class OneOffs:
         if out is not None:
             key = (*key, out.size, out.dtype)
         try:
-            path, may_share = depends_on(options.get("algorithm", "ring"))
+            path = file_of(options.get("algorithm", "ring"))
             if path:  # the file may be another one by now
                 found = os.stat(path)
                 key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
         except (OSError, TypeError, AttributeError):
             return ()
-        return (*key, self.transport.shares(target)) if may_share else key
+        return key
 
     def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> OneOff | None:
         """Keep a plan, if that is worth it; all ranks decide alike, and drop the same ones."""
@@ -130,20 +125,14 @@ class OneOffs:
 
 
 @cache
-def depends_on(algorithm: str) -> tuple[str, bool]:
-    """The file of an algorithm or of rules, if there is one; whether it makes a difference which memory ranks share."""
+def file_of(algorithm: str) -> str:
+    """The file of an algorithm or of rules, if there is one."""
     name, _, path = algorithm.partition(":")
-    rules = name == "auto"
-    return path if rules else algorithm.rpartition(":")[0], rules or runner_of(algorithm) == "shared"
+    return path if name == "auto" else algorithm.rpartition(":")[0]
 
 
 class OneOff:
-    """The plan of one kind of call, and where it is bound to.
-
-    Args:
-        key: of the kind on this rank.
-        plan: of the first call.
-    """
+    """The plan of one kind of call, made of its first one, and where it is bound to; ``key`` is the kind's here."""
 
     def __init__(self, key: Key, plan: Plan) -> None:
         call, transport = plan.call, plan.transport

@@ -51,15 +51,7 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
 
 
 class Plan:
-    """A prepared collective.
-
-    Args:
-        run: moves the data.
-        work: where; its ``result`` is what every run returns.
-        call: what was asked for; its algorithm and segments as given, or as a tuning table says.
-
-    ``name`` says what it is, in messages.
-    """
+    """A prepared collective: ``run`` moves the data in the memory of ``work``; ``name`` is what messages call it."""
 
     def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
         self.run, self.result, self.call, self.transport = run, work.result, call, transport
@@ -73,10 +65,8 @@ class Plan:
 
     @alone
     def start(self) -> None:
-        """Begin a run. It waits for no other rank; only in debug mode it waits for all ranks.
-
-        On a GPU it does not even wait for the kernels that wrote the arrays. The first messages leave in the first
-        ``advance`` after those kernels, or in ``wait``.
+        """Begin a run. It waits for no other rank, except in debug mode, and on a GPU for no kernel that wrote the
+        arrays: the first messages leave in the first ``advance`` after those, or in ``wait``.
 
         Raises:
             CollectiveError: the last run is not over or was broken off, or the plan was freed; or another thread uses
@@ -157,12 +147,10 @@ class Plan:
             raise
 
     def check_whole(self, verb: str) -> None:
-        """See that no run was broken off."""
         if self.broken is not None:
             raise CollectiveError(f"{verb}() on a plan that was broken off by {self.broken}: make another one")
 
     def check_idle(self) -> None:
-        """See that a run can begin."""
         self.check_whole("start")
         if self.freed:
             raise CollectiveError("start() on a plan that was freed: make another one")
@@ -181,12 +169,11 @@ class Plan:
 
         A plan that was broken off keeps both, because messages may still be under way.
         """
-        if self.broken is not None:
+        if self.broken is not None or self.freed:
             return
         if self.running:
             self.wait()
-        if not self.freed:
-            self.run.free()
+        self.run.free()
         self.freed = True
 
     def __enter__(self) -> Plan:

@@ -54,32 +54,20 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
     needed = runner_of(call.algorithm) == "shared"
     if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
         return None
-    most_bytes = math.inf if needed else MAILBOXES_BYTES
-    reached = reach(share_of(call, transport), buffer, transport, slab, most_bytes=most_bytes)
-    if needed and reached is None:
-        which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
-        raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
-    return reached
-
-
-def share_of(call: Call, transport: Transport) -> Share:
-    """This rank's share of the work. Types that are summed in a wider one are rounded once, and so combined at once."""
-    dtype = call.x.dtype
+    dtype, on_host = buffer.dtype, library_of(buffer) == "numpy"
+    # Types that are summed in a wider one are rounded once, and so combined at once.
     at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
     block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
-    return Share(call.partition(transport.size), transport.rank, block, at_once)
-
-
-def reach(share: Share, buffer: Array, transport: Transport, slab: Slab | None, *, most_bytes: float) -> Reach | None:
-    """Collective: how ranks reach all data, if they can: in the buffers, or by mailboxes up to ``most_bytes``."""
-    if library_of(buffer) != "numpy":
-        return None
-    if buffer.nbytes > SMALL_BYTES and (arrays := transport.reach(buffer)) is not None:
-        return Reach(share, arrays, mailboxes=False)
-    if buffer.nbytes > most_bytes:
-        return None
-    count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
-    arrays = None if slab is None else transport.reach(slab.empty(count, buffer.dtype))
-    if arrays is None:
-        arrays = transport.reach(transport.allocate(count * buffer.itemsize).view(buffer.dtype))
-    return None if arrays is None else Reach(share, arrays, mailboxes=True)
+    share = Share(call.partition(transport.size), transport.rank, block, at_once)
+    arrays = transport.reach(buffer) if on_host and buffer.nbytes > SMALL_BYTES else None
+    mailboxes = arrays is None and on_host and (needed or buffer.nbytes <= MAILBOXES_BYTES)
+    if mailboxes:
+        count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
+        if slab is not None:
+            arrays = transport.reach(slab.empty(count, dtype))
+        if arrays is None:
+            arrays = transport.reach(transport.allocate(count * dtype.itemsize).view(dtype))
+    if needed and arrays is None:
+        which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
+        raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
+    return None if arrays is None else Reach(share, arrays, mailboxes=mailboxes)

@@ -86,11 +86,7 @@ def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
 
 
 def rules_of(spec: str) -> tuple[Rule, ...] | None:
-    """The rules behind ``auto`` or ``auto:FILE``; None for the name of an algorithm.
-
-    Raises:
-        ValueError: the file cannot be read, or is no table of rules.
-    """
+    """The rules behind ``auto`` or ``auto:FILE``; None for the name of an algorithm; raises as ``read_rules``."""
     name, colon, path = spec.partition(":")
     if name != "auto":
         return None
@@ -148,10 +144,7 @@ class Table(Struct):
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """
-    Raises:
-        ValueError: the file is missing or is no such table; the message says where.
-    """
+    """The rules of a file. ValueError: it is missing or no such table; the message says where."""
     try:
         rules = convert(read_json("rules", path), Table).rules
     except ValidationError as error:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -103,9 +104,6 @@ class LoopbackTransport:
         one_host = len(set(self.hosts)) == 1
         return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
 
-    def shares(self, array: Array) -> bool:
-        return True
-
     def takes(self, array: Array) -> bool:
         return True
 
@@ -131,14 +129,11 @@ class LoopbackTransport:
 
     def barrier(self, *, asleep: bool = False) -> None:
         """Threads that wait always sleep."""
-        if not asleep:
-            self.waits.meet("barrier")
-        try:
-            self.hub.barrier.wait()
-        except threading.BrokenBarrierError:
-            raise TransportError(self.hub.failure or "a rank ended early") from None
-        finally:
-            self.waits.now = None
+        with nullcontext() if asleep else self.waits.meeting("barrier"):
+            try:
+                self.hub.barrier.wait()
+            except threading.BrokenBarrierError:
+                raise TransportError(self.hub.failure or "a rank ended early") from None
 
     def abort(self, message: str) -> None:
         if self.hub.failure is None:  # later ones are its consequences

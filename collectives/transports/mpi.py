@@ -10,6 +10,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -22,7 +23,7 @@ from dear_mpi.collectives.transports.transport import Meeting, OneThread, Reques
 from dear_mpi.kernels.array import Array, library_of
 
 UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed
-MAKING: dict[int, OneThread] = {}  # by communicator, while its transport is being made
+MAKING: dict[int, Lock] = {}  # by communicator: held while its transport is being made
 NAPS_S = 100e-6, 5e-3  # first and longest nap of a rank that waits asleep
 
 
@@ -61,15 +62,9 @@ class MpiTransport:
         found = comm.Get_attr(keyval())
         if isinstance(found, cls):
             return found
-
-        def make() -> None:
-            try:
-                if comm.Get_attr(keyval()) is None:  # another thread may just have made it
-                    comm.Set_attr(keyval(), cls(comm))
-            finally:
-                del MAKING[comm.handle]
-
-        MAKING.setdefault(comm.handle, OneThread()).run(make)
+        with MAKING.setdefault(comm.handle, Lock()):
+            if comm.Get_attr(keyval()) is None:  # another thread may just have made it
+                comm.Set_attr(keyval(), cls(comm))
         return cls.of(comm)
 
     @property
@@ -93,9 +88,6 @@ class MpiTransport:
             views = None
         return views if all(self.gather_values(views is not None)) else None
 
-    def shares(self, array: Array) -> bool:
-        return self.blocks.find(array) is not None
-
     def takes(self, array: Array) -> bool:
         if library_of(array) == "numpy":
             return True
@@ -114,11 +106,8 @@ class MpiTransport:
         return self.tag
 
     def gather_values(self, value: Any) -> list[Any]:
-        self.waits.meet("values of all ranks")
-        try:
+        with self.waits.meeting("values of all ranks"):
             return self.native.allgather(value)
-        finally:
-            self.waits.now = None
 
     def same(self, number: int) -> bool:
         ballot = self.ballot
@@ -138,11 +127,8 @@ class MpiTransport:
                 time.sleep(nap_s)
                 nap_s = min(1.3 * nap_s, NAPS_S[1])
             return
-        self.waits.meet("barrier")
-        try:
+        with self.waits.meeting("barrier"):
             self.native.Barrier()
-        finally:
-            self.waits.now = None
 
     def free(self) -> None:
         """Collective: give the duplicate back, and first what plans have kept."""

@@ -3,9 +3,8 @@
     spin     MPI_Wait            the answer within a microsecond, and a core that other threads cannot use
     sleep    MPI_Test, a nap     the answer within a nap, and the core for compute: of this rank, or of another one
 
-Where more threads than cores want to run, a rank that spins takes the core of its own layers. The code that makes a
-transport patient says how many threads each rank has; it is decided once, for all messages of plans. Set-up, reports
-and the MPI library's own collectives wait as MPI does.
+Where more threads than cores want to run, a rank that spins takes the core of its own layers. It is decided once, for
+all messages of plans; set-up, reports and the MPI library's own collectives wait as MPI does.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ def cgroup_limit(process: Path = Path("/proc/self"), mounted: Path = Path("/sys/
     except OSError:
         return None
     own = PurePosixPath(next((line[3:] for line in lines if line.startswith("0::")), "/"))
-    cores = {f"{space}{group}": quota(mounted / str(group)[1:]) for group in (own, *own.parents)}
-    least = min((count, group) for group, count in cores.items())
-    return None if least[0] == math.inf else (least[1], least[0])
+    cores, group = min((quota(mounted / str(group)[1:]), f"{space}{group}") for group in (own, *own.parents))
+    return None if cores == math.inf else (group, cores)
 
 
 def quota(folder: Path) -> float:

@@ -1,8 +1,8 @@
 """Memory that the other processes of a host can reach: anonymous files in memory, which peers map by their descriptor.
 
-A block is made by ``memfd_create``; a peer opens it as ``/proc/PID/fd/N``. So nothing has a name in a file system,
-there is no limit but the memory itself (``/dev/shm`` is small in many containers), and nothing is left behind when a
-process dies. Where peers may not open each other's files (other containers, other users), there is no shared memory.
+A block is made by ``memfd_create``; a peer opens it as ``/proc/PID/fd/N``. So there is no limit but the memory itself
+(``/dev/shm`` is small in many containers), and nothing is left behind when a process dies. Where peers may not open
+each other's files (other containers, other users), there is no shared memory.
 
 MPI libraries copy between processes page by page (cross-memory attach), so that pages of 4 KiB cost up to half of a
 ring's speed; docs/benchmarks has the figures. A huge page must begin at a border of 2 MiB both in the file and in the
@@ -36,11 +36,7 @@ def libc() -> ctypes.CDLL:
 
 
 def map_aligned(descriptor: int, nbytes: int) -> Array:
-    """The bytes of a file, to be read and written; they begin at a border of 2 MiB.
-
-    Raises:
-        OSError: the file cannot be mapped.
-    """
+    """The bytes of a file, to be read and written; they begin at a border of 2 MiB. Raises OSError."""
     reserved = nbytes + HUGE_BYTES
     base = mapped(libc().mmap(None, reserved, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0))
     start = -(-base // HUGE_BYTES) * HUGE_BYTES
@@ -92,13 +88,9 @@ class Region:
     start: int = 0
 
     def open(self) -> Array:
-        """The whole block as bytes, mapped into this process.
-
-        Raises:
-            OSError: it cannot be opened, or the process with this number is another one (in another container).
-        """
+        """The whole block as bytes, mapped into this process; raises OSError where that cannot be."""
         path = f"/proc/{self.pid}/fd/{self.descriptor}"
-        if self.name not in os.readlink(path):
+        if self.name not in os.readlink(path):  # the number is that of a process in another container
             raise OSError(f"{path} is another file than {self.name}")
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -143,11 +135,7 @@ class SharedMemory:
         return None
 
     def view(self, region: Region, like: Array) -> Array:
-        """A peer's array, of the count and type of this one.
-
-        Raises:
-            OSError: its memory cannot be mapped.
-        """
+        """A peer's array, of the count and type of this one; raises as ``Region.open``."""
         block = self.mapped.get(region.name)
         if block is None:
             block = self.mapped[region.name] = region.open()

@@ -5,7 +5,8 @@ What a rank waits for stands in its transport's ``Waits``, where a watchdog read
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
 from types import FrameType
@@ -23,9 +24,8 @@ T = TypeVar("T")
 
 
 class Request(Protocol):
-    """A message that can be sent or received again and again, from or to the same memory.
+    """A message that can be sent or received again and again, from or to the same memory, as ``mpi4py.MPI.Prequest``.
 
-    It has the methods of ``mpi4py.MPI.Prequest``, so that MPI's own requests need no wrapper in the inner loop.
     Waiting for a request that was not started returns at once.
     """
 
@@ -67,10 +67,15 @@ class Waits:
         self.number = 0
         self.notice = notice
 
-    def meet(self, what: str) -> None:
-        """This thread begins to wait for all ranks; ``now`` is to be None when they have come."""
+    @contextmanager
+    def meeting(self, what: str) -> Iterator[None]:
+        """This thread waits for all ranks."""
         self.number += 1
         self.now = Meeting(what)
+        try:
+            yield
+        finally:
+            self.now = None
 
 
 class Meeting:
@@ -83,22 +88,18 @@ class Meeting:
         return ()
 
     def waits_for(self) -> str:
-        frame = sys._current_frames().get(self.thread)
-        return f"all ranks: {self.what}{'' if frame is None else caller(frame)}"
-
-
-def caller(frame: FrameType) -> str:
-    """The code that called the transport."""
-    here: FrameType | None = frame
-    while here is not None and {"transports", "threading.py"} & set(Path(here.f_code.co_filename).parts):
-        here = here.f_back
-    return "" if here is None else f", in {here.f_code.co_name} ({Path(here.f_code.co_filename).name}:{here.f_lineno})"
+        here: FrameType | None = sys._current_frames().get(self.thread)
+        while here is not None and {"transports", "threading.py"} & set(Path(here.f_code.co_filename).parts):
+            here = here.f_back  # as far as the code that called the transport
+        if here is None:
+            return f"all ranks: {self.what}"
+        file = Path(here.f_code.co_filename).name
+        return f"all ranks: {self.what}, in {here.f_code.co_name} ({file}:{here.f_lineno})"
 
 
 class OneThread:
-    """Lets one thread at a time use a transport: the messages of two would get mixed up.
-
-    A second one is refused. If it waited, threads would go on in another order on each rank.
+    """Lets one thread at a time use a transport. If a second one waited, threads would go on in another order on each
+    rank: it is refused.
     """
 
     def __init__(self) -> None:
@@ -108,11 +109,7 @@ class OneThread:
         self.context.run(np.seterr, all="ignore")
 
     def run(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Make a call, in which infinities and NaNs are results like others.
-
-        Raises:
-            CollectiveError: another thread is inside.
-        """
+        """Make a call, in which infinities and NaNs are results like others; CollectiveError if a thread is inside."""
         try:
             self.tokens.pop()
         except IndexError:
@@ -159,9 +156,6 @@ class Transport(Protocol):
 
         This works if all ranks are on one host and each has its array in memory that ``allocate`` gave.
         """
-
-    def shares(self, array: Array) -> bool:
-        """Whether ``reach`` finds the array on this rank; it works if it finds the array on all ranks."""
 
     def takes(self, array: Array) -> bool:
         """Whether messages can be sent from and received into memory like this array's; host memory always can be.

@@ -1,10 +1,7 @@
 """A watchdog: a thread that says when a rank has waited for too long, for what, and which ranks keep it waiting.
 
 It looks at the transport's ``Waits`` now and then, and costs the waiting ranks nothing. It calls MPI only to abort.
-
-What it cannot know: which rank of another host is late (each host speaks for its own), and which part of a library's
-own collective is missing. Of a lost message it knows the link if all ranks are in sight: the wait at the earliest
-point.
+docs/faults.md says what it cannot know.
 """
 
 import os

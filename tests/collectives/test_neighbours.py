@@ -62,7 +62,7 @@ def test_a_rank_that_has_just_ended_is_not_killed(child):
 
 
 def test_a_plan_that_was_given_back_waits_for_nothing():
-    run = InstructionRun(0, [BoundInstruction((), (), (), ())], [])
+    run = InstructionRun(0, [BoundInstruction((), (), ())], [])
     run.free()
     assert (run.progress(), run.waits_for()) == ((0, 0), "")
 

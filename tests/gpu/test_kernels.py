@@ -138,8 +138,8 @@ def test_pinned_host_memory_is_read_and_written(count, stream):
     copier(left, there)()
     event = event_for(there)
     event.record()
-    event.synchronize()
-    assert event.done()
+    event.Wait()
+    assert event.Test()
     assert left.tobytes() == (1 + normal(count, np.float32)).tobytes()
 
 

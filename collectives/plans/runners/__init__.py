@@ -1,47 +1,33 @@
-"""How a collective is carried out: by messages, in memory that ranks share, or by the MPI library itself."""
+"""How a collective is carried out: by messages, in memory that ranks share, or by the MPI library itself.
 
-from typing import Protocol
+Each module of this folder is a runner, chosen by the algorithm (``runner_of``). It has three functions:
+
+    check(algorithm, collective, transport)   see that the algorithm can carry out the collective here
+    check_call(call, transport)               the same for this very call; what else must be equal on all ranks
+    prepare(task)                             collective: a run on the task's buffer
+
+The first two raise a ValueError where it cannot, and a ProgramError where a user's algorithm is wrong.
+"""
+
+from types import ModuleType
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import InstructionRun, Task
 from dear_mpi.collectives.plans.runners import messages, native, shared
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.transports.transport import Transport
 
-
-class Runner(Protocol):
-    """One way to carry collectives out, chosen by the algorithm (``runner_of``). A module can be one."""
-
-    def check(self, algorithm: str, collective: str, transport: Transport) -> None:
-        """See that the algorithm can carry out the collective here.
-
-        Raises:
-            ValueError: it cannot.
-            ProgramError: it is a user's, and wrong.
-        """
-
-    def check_call(self, call: Call, transport: Transport) -> object:
-        """See that it can carry out this very call, as ``check``; what else must be equal on all ranks."""
-
-    def prepare(self, task: Task) -> InstructionRun:
-        """Collective: a run on the task's buffer."""
-
-
-RUNNERS: dict[str, Runner] = {"messages": messages, "shared": shared, "native": native}
+RUNNERS: dict[str, ModuleType] = {"messages": messages, "shared": shared, "native": native}
 
 
 def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
-    """See that there is such an algorithm for these collectives, and that it can run on this transport.
-
-    Raises: as ``Runner.check``.
-    """
+    """See that there is such an algorithm for these collectives, and that it can run on this transport; or raise."""
     for collective in collectives if rules_of(name) is None else ():
         RUNNERS[runner_of(name)].check(name, collective, transport)
 
 
 def check_call(call: Call, transport: Transport) -> dict[str, object]:
-    """What must be equal on all ranks that make the same call: the fingerprint of the plan; raises as ``Runner``."""
+    """What must be equal on all ranks that make the same call: the fingerprint of the plan; or raise."""
     facts = call.check(transport)
     # Only a tuning table makes a difference for ranks that share memory, which they find out later.
     for sharing in (False,) if call.rules is None else (True, False):

@@ -12,8 +12,7 @@ On a GPU, calls that combine and copy only launch kernels, on the current stream
 message that is started afterwards may read what they write, or overwrite what they still read. So every start comes
 after a wait for an event (``MessagesRun.settled``). The event is recorded after all launches so far, including the
 caller's launches before the run. A buffer passes from a stream to MPI only here and, for the library's own collectives,
-in ``native.py``. To an ``InstructionRun`` the event is one more thing to wait for. What a run launches last is not
-waited for: it is in order on that stream.
+in ``native.py``. What a run launches last is not waited for: it is in order on that stream.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from dear_mpi.collectives.algorithms.registry import (
 from dear_mpi.collectives.lowering.instructions import WINDOW, SideBuffer, write_instructions
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion, messages
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, bind
+from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.program.user_file import Source
@@ -54,19 +53,17 @@ def check(algorithm: str, collective: str, transport: Transport) -> None:
 
 def check_call(call: Call, transport: Transport) -> int | None:
     """The programs of a user's algorithm, proved for this buffer, as a number: ranks may have read different files."""
-    return None if call.algorithm in ALGORITHMS else proven_for(call, transport)[1]
+    return None if call.algorithm in ALGORITHMS else zlib.crc32(repr(proven_for(call, transport)).encode())
 
 
-def proven_for(call: Call, transport: Transport) -> tuple[Sequence[Program], int]:
+def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
     source = algorithm_source(call.algorithm)
     return proven(source, call.algorithm, call.collective, call.hosts(transport), pieces=call.pieces)
 
 
 @lru_cache(maxsize=256)
-def proven(
-    source: Source, name: str, collective: str, hosts: tuple[int, ...], *, pieces: int
-) -> tuple[Sequence[Program], int]:
-    """The programs of a user's algorithm for all ranks, verified, and their checksum. Tests prove our algorithms.
+def proven(source: Source, name: str, collective: str, hosts: tuple[int, ...], *, pieces: int) -> Sequence[Program]:
+    """The programs of a user's algorithm for all ranks, verified. Tests prove our algorithms.
 
     Args:
         source: the file as it is now, whose name says little.
@@ -80,7 +77,7 @@ def proven(
         if proved == collective or proved in load_algorithm(name):
             written = programs(name, proved, len(hosts), hosts=hosts, pieces=pieces)
             verify(written)
-    return written, zlib.crc32(repr(written).encode())
+    return written
 
 
 def prepare(task: Task) -> InstructionRun:
@@ -91,7 +88,7 @@ def prepare(task: Task) -> InstructionRun:
         algorithm = find_algorithm(call.algorithm, call.collective)
         program = write_program(algorithm, vrank, transport.size, hosts=hosts, pieces=call.pieces)
     else:
-        program = proven_for(call, transport)[0][vrank]
+        program = proven_for(call, transport)[vrank]
     return MessagesRun(
         renamed(program, call.root),
         task.buffer,
@@ -182,12 +179,11 @@ class MessagesRun(InstructionRun):
             starts = [requests[number].Start for number in instruction.starts]
             launched = launched or bool(actions)
             if self.settled is not None and launched and starts:
-                yield bind(waits, names, [*actions, self.settled.record])
-                on_device = (self.settled.synchronize,), (self.settled.done,), ("waiting for the device",)
-                yield BoundInstruction(*on_device, tuple(starts))
+                yield BoundInstruction(waits, names, [*actions, self.settled.record])
+                yield BoundInstruction([self.settled], ["waiting for the device"], starts)
                 launched = False
             else:
-                yield bind(waits, names, [*actions, *starts])
+                yield BoundInstruction(waits, names, [*actions, *starts])
 
     def merge(self, group: Sequence[int]) -> Action:
         """Copy or combine what was received into the buffer; contributions are combined in rank order."""

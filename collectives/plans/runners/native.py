@@ -44,18 +44,14 @@ def check_call(call: Call, transport: Transport) -> None:
 
 
 class NativeRun(InstructionRun):
-    """The library's collective on a flat buffer, in place.
-
-    Raises:
-        ArgumentError: the buffer is on a device, for which the library was not built (on all ranks alike).
-    """
+    """The library's collective on a flat buffer, in place."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         call, transport, buffer = task.call, task.transport, task.buffer
         partition, comm = call.partition(transport.size), transport.native
         assert comm is not None, "check has seen it"
-        if not built_for(buffer, comm, taken=transport.takes(buffer)):
+        if not built_for(buffer, comm, taken=transport.takes(buffer)):  # on all ranks alike
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm {call.algorithm!r} needs an MPI built for GPUs, which {name} is not")
         name, arguments = mpi_call(
@@ -65,7 +61,7 @@ class NativeRun(InstructionRun):
         if call.collective == "reduce_scatter":  # MPI leaves the shard at the start of the buffer
             shard = buffer[partition.shard(transport.rank)]
             calls.append(partial(move, shard, buffer[: shard.size]))
-        super().__init__(transport.rank, [BoundInstruction((), (), AWAITED, tuple(calls))], ())
+        super().__init__(transport.rank, [BoundInstruction((), AWAITED, calls)], ())
 
     def on(self, buffer: Array) -> NativeRun:
         return NativeRun(self.task.on(buffer))

@@ -18,7 +18,7 @@ import numpy as np
 from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.collectives.lowering.phases import Move, Operand, phases
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, bind, straight
+from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, straight
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.calls import combiner, copier
@@ -63,10 +63,10 @@ class SharedRun(InstructionRun):
         actions: list[Action] = [self.bind(move, run) for move in moves[0]]
         for phase in moves[1:]:
             for theirs, pair in rounds:
-                yield bind(waits, names, [*actions, *(request.Start for request in pair)])
+                yield BoundInstruction(waits, names, [*actions, *(request.Start for request in pair)])
                 waits, names, actions = pair, theirs, []
             actions = [*actions, *(self.bind(move, run) for move in phase)]
-        yield bind(waits, names, actions)
+        yield BoundInstruction(waits, names, actions)
 
     def bind(self, move: Move, run: int) -> Action:
         """A call that carries a move out."""
