@@ -9,9 +9,9 @@ from typing import Any
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.paper_models import Module, shares_of
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.profiles.profile import Profile
-from dear_mpi.training.virtual_trainer import Costs
 
 VALUE_SIZE = DTYPES["fp32"].itemsize
 MOST_ELEMENTS = 10**13  # bytes then stay far below what an int64 counts

@@ -18,10 +18,10 @@ from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
 from dear_mpi.training.costs.wire_cost import whole_cost
+from dear_mpi.training.fabric.costs import Price
 from dear_mpi.training.fabric.foresight import portions_of
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.statistic import COUNT
-from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders, fused
 from dear_mpi.training.line.bucket import Bucket, Cut

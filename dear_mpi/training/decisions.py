@@ -16,6 +16,7 @@ import numpy as np
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.costs.wire_cost import whole_cost
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import USUAL, fused
@@ -27,7 +28,7 @@ from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import tuning_of
 from dear_mpi.training.tuning.tuned_fusion import TunedFusion
-from dear_mpi.training.virtual_trainer import Costs, best_order
+from dear_mpi.training.virtual_trainer import best_order
 
 TIMED = 2  # iterations, after the first one
 

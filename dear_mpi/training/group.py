@@ -5,8 +5,6 @@ transport -> engine -> fabric    the plans of collectives
 schedules -> trainers            one for each, on the same model and the same buckets
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -51,8 +49,6 @@ class WorkerGroup:
     Attributes:
         route, proof: what buckets go through, and what is known of it.
         layout, buckets: where parameters lie on the line, and where it is cut.
-        arena: the memory of the line.
-        fabric: carries buckets through their route.
         trainers: by the name of their schedule.
     """
 
@@ -80,9 +76,8 @@ class WorkerGroup:
                 wire=self.wire,
                 optimizer=options.optimizer,
                 learning_rate=options.learning_rate,
+                route=self.route,
                 ranks=Shards(world.rank, world.size),
-                sharded=self.route.update.shard,
-                further=self.route.errors,
                 slab=self.slab,
                 put=self.streams.put,
             )
@@ -91,7 +86,7 @@ class WorkerGroup:
     def open(self, world: World, engine: Engine, loss: Loss, trainer_kind: Callable[..., Trainer]) -> None:
         """Make the plans and the trainers; ``world`` may wait in another way than the one that was given at first."""
         options, self.world = self.options, world
-        self.fabric = LiveFabric(self.buckets, self.route, self.arena, world, engine, slab=self.slab, **options.plans)
+        self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.plans.callback(self.fabric.free)
         self.prices = WirePrices(self.fabric)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None

@@ -1,9 +1,8 @@
 """What an iteration of a group costs, as it was measured: for ``--fusion auto``, and the predictions of ``compare``."""
 
-from dear_mpi.training.fabric.virtual import Price
+from dear_mpi.training.fabric.costs import Costs, Price
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.profiles.profile import Profile
-from dear_mpi.training.virtual_trainer import Costs
 
 
 def measured_costs(group: WorkerGroup, profile: Profile, price: Price, loss_s: float) -> Costs:

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.training.fabric.virtual import Carried, VirtualFabric, last, of_rank
+from dear_mpi.training.fabric.order import SUMS, Key
+from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
 
@@ -80,14 +81,15 @@ class Tally:
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric, self.iterations, self.begin_s = fabric, 0, fabric.now()
         self.taken_s: dict[str, Any] = dict.fromkeys(("forward", "backward", "update"), 0.0)
-        self.waited_s: dict[Carried, Any] = defaultdict(float)
+        self.waited_s: dict[Key, Any] = defaultdict(float)
 
     def add(self) -> None:
         """An iteration is over."""
         self.iterations += 1
         for event in self.fabric.log.last.within:
-            if isinstance(event.what, Carried):
-                self.waited_s[event.what] = self.waited_s[event.what] + event.end - event.begin
+            if event.kind == "wait":
+                key = event.awaited, event.number
+                self.waited_s[key] = self.waited_s[key] + event.end - event.begin
             else:
                 self.taken_s[event.kind] = self.taken_s[event.kind] + event.end - event.begin
 
@@ -108,10 +110,16 @@ class Tally:
         near = (lacks_s >= -tie_s) & (lacks_s <= least_s + tie_s)
         return int(np.argmax(np.where(near, compute_s, -1.0)))
 
+    def exposed(self, key: Key, seconds: float) -> Exposed:
+        """What was waited for, by its name."""
+        if key in SUMS:
+            return Exposed(SUMS[key], None, seconds)
+        return Exposed(key[0], self.fabric.buckets[key[1]], seconds)
+
     def breakdown(self) -> Breakdown:
         """The means of what was added."""
         rank, share = self.rank(), 1 / self.iterations
-        waits = [Exposed(*what, share * of_rank(seconds, rank)) for what, seconds in self.waited_s.items()]
+        waits = [self.exposed(key, share * of_rank(seconds, rank)) for key, seconds in self.waited_s.items()]
         forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in self.taken_s.values())
         exposed_s, iteration_s = sum(wait.seconds for wait in waits), share * self.length_s
         return Breakdown(

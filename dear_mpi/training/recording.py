@@ -6,8 +6,6 @@ clocks. The median over the barriers counts, because a rank that has lost its co
 So clocks agree to some tens of microseconds on one host, and to about the latency of a message between hosts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, TypeAlias
@@ -17,8 +15,6 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.training.log.log import KEPT
 from dear_mpi.training.log.spans import COMPUTE, Run, Timeline, common, rank_of
 from dear_mpi.training.session import Session
-
-__all__ = ["Show", "recorded", "show_runs"]
 
 Show: TypeAlias = Callable[[Timeline], object]  # such as writing it into a file
 MEETINGS = 15

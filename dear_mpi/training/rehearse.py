@@ -8,13 +8,14 @@ from contextlib import suppress
 from numbers import Real
 
 from dear_mpi.collectives.plans.tuning import serves
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time
 from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
+from dear_mpi.training.virtual_trainer import VirtualTrainer
 
 FLUSHES = (0, 0, 2, 0, 1)  # how often after each iteration: not at all, twice (the second has nothing to do), once
 

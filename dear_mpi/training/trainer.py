@@ -140,7 +140,6 @@ class Trainer:
                 self.hook("after_backward", number)
 
     def did(self, kind: str, use: int, begin: Any) -> None:
-        """A layer has run, from this mark on."""
         self.fabric.log.did(kind, use, begin, self.fabric.now())
 
     def hook(self, name: str, *use: int) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import NoLoss
+from dear_mpi.training.fabric.costs import Costs, Price, alike, steady
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.virtual import Price, VirtualFabric
-from dear_mpi.training.fabric.virtual_use import Noise, VirtualMeter, VirtualUse, steady
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.fabric.virtual import VirtualFabric
+from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
+from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.log.log import KEPT, Times
 from dear_mpi.training.prediction import Prediction, Tally
 from dear_mpi.training.routes.route import Route
@@ -23,45 +22,6 @@ from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
 
 WARM = 3  # iterations before the pipeline is as full as it will be
-
-
-def alike(seconds: Any) -> Any:
-    """All ranks take what is nominal."""
-    return seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Costs:
-    """What an iteration takes, in seconds, and what its fabric is told of it.
-
-    Attributes:
-        forward_s, backward_s: of each use of a layer, in the order of the forward pass; of a part of a batch.
-        price: of a collective of a bucket.
-        parts: into how many a batch is split.
-        loss_s: of the sum of the loss.
-        verdict_s: of the verdict on all gradients.
-        update_s: of the optimiser, for each element.
-        rest_s: of an iteration between forward and backward, for what is no layer.
-        ranks: their number.
-        contention: see ``VirtualFabric``.
-        portions: see ``Nominal``.
-        compute: from nominal seconds to those on each rank, see ``VirtualFabric``.
-        noise: how many times as long as usual a layer takes, see ``VirtualUse``.
-    """
-
-    forward_s: Sequence[float]
-    backward_s: Sequence[float]
-    price: Price = lambda leg, bucket: 0.0
-    parts: int = 1
-    loss_s: float = 0.0
-    verdict_s: float = 0.0
-    update_s: float = 0.0
-    rest_s: float = 0.0
-    ranks: int = 1
-    contention: Callable[[float], tuple[float, float]] | None = None
-    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
-    compute: Callable[[Any], Any] = alike
-    noise: Noise = steady
 
 
 class VirtualTrainer(Trainer):
@@ -77,23 +37,12 @@ class VirtualTrainer(Trainer):
     def __init__(
         self, kind: type[Schedule], rules: Rules, costs: Costs, *, foreseen: bool = True, kept: int = 1
     ) -> None:
-        fabric = VirtualFabric(
-            rules,
-            price=costs.price,
-            loss_s=costs.loss_s,
-            verdict_s=costs.verdict_s,
-            update_s=lambda bucket: bucket.count * costs.update_s,
-            ranks=costs.ranks,
-            contention=costs.contention,
-            compute=costs.compute,
-            kept=kept,
-        )
-        schedule, times = kind(fabric), zip(costs.forward_s, costs.backward_s, strict=True)
+        fabric = VirtualFabric(rules, costs, kept=kept)
+        schedule = kind(fabric)
         if foreseen and kind.foresees:
             schedule.order = best_order(schedule, kind, rules, costs)
-        uses = [VirtualUse(fabric, number, *each, costs.noise) for number, each in enumerate(times)]
-        meter = VirtualMeter(fabric, costs.rest_s)
-        super().__init__(uses, NoLoss(), meter, schedule, rules, accumulate=costs.parts)
+        uses = [VirtualUse(fabric, number) for number in range(len(costs.forward_s))]
+        super().__init__(uses, NoLoss(), VirtualMeter(fabric), schedule, rules, accumulate=costs.parts)
         self.virtual = fabric
         self.first = False  # there are no gradients to inspect, and no flush after that
 

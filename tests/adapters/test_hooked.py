@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.adapters.hooked import HookedTrainer
 from dear_mpi.models.synthetic import NoLoss
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
@@ -55,7 +56,7 @@ def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
     for name in HOOKS:
         setattr(Spy, name, spy(name))
     rules = Rules("spy", BUCKETS, schedule)
-    fabric = VirtualFabric(rules)
+    fabric = VirtualFabric(rules, Costs(forward_s=[0.0] * USES, backward_s=[0.0] * USES))
     uses = [VirtualUse(fabric, number) for number in range(USES)]
     given_arguments = (uses, NoLoss(), VirtualMeter(fabric), Spy(fabric), rules)
     kind = Trainer if model is None else lambda *arguments, **options: HookedTrainer(model, *arguments, **options)
@@ -100,7 +101,7 @@ def test_gradients_are_handed_on_as_soon_as_their_predecessors_have_been():
 
     rules = Rules("listens", BUCKETS, Schedule)
     rules.end_backward = rules.before_layer = lambda *_: None  # it starts nothing
-    fabric = VirtualFabric(rules)
+    fabric = VirtualFabric(rules, Costs(forward_s=[0.0] * USES, backward_s=[0.0] * USES))
     uses = [VirtualUse(fabric, number) for number in range(USES)]
     trainer = HookedTrainer(Model([], ()), uses, NoLoss(), VirtualMeter(fabric), Listens(fabric), rules)
     trainer.first = False

@@ -20,6 +20,7 @@ from dear_mpi.simulate.network import PRESETS, read_network
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import exposed_parts
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.find import FULL
@@ -87,16 +88,16 @@ def test_an_update_takes_longer_only_while_there_are_messages():
     fabric.start("all_reduce", bucket)
     fabric.update(bucket)
     # 1 s of the update brings messages 1 s further in 1.5 s, of which it holds them up for 0.5 s: then they are over
-    assert (fabric.wire_free_s, fabric.now()) == (1.5, 4.5)
+    assert (fabric.engine_free_s, fabric.now()) == (1.5, 4.5)
     fabric.update(bucket)
-    assert (fabric.wire_free_s, fabric.now()) == (1.5, 8.5)
+    assert (fabric.engine_free_s, fabric.now()) == (1.5, 8.5)
 
 
 def test_messages_that_outlast_an_update_are_delayed_by_its_share():
     bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=100.0, update_s=4.0, beside=(2.0, 1.5))
     handle = fabric.start("all_reduce", bucket)
     fabric.update(bucket)
-    assert (handle.event.end, fabric.wire_free_s, fabric.now()) == (108.0, 108.0, 6.0)
+    assert (handle.event.end, fabric.engine_free_s, fabric.now()) == (108.0, 108.0, 6.0)
 
 
 def test_an_update_delays_all_that_is_in_the_queue():
@@ -118,8 +119,8 @@ def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own
 def virtual_fabric(*, price_s, update_s, beside, count=1, **options):
     rules = SimpleNamespace(buckets=range(count), route=FULL, judged=False, update=lambda _: None)
     rules.start = rules.started = lambda *_: None
-    options |= {"price": lambda *_: price_s, "update_s": lambda _: update_s, "contention": lambda _: beside}
-    return VirtualFabric(rules, **options)
+    costs = Costs(price=lambda *_: price_s, update_s=update_s / 4, contention=lambda _: beside, **options)
+    return VirtualFabric(rules, costs)
 
 
 def rows_beside(*delays):

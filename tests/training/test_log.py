@@ -88,7 +88,7 @@ def test_updates_and_collectives_of_a_virtual_run_are_each_there():
         for name, bucket in zip(reduced, buckets, strict=True):
             assert name.startswith(f"reduce_scatter of {str(bucket).partition(', ')[0]}, ")
             assert name.endswith(" MiB)")
-    assert {span.name for span in rank.spans if span.kind == "other"} == {"sum of the loss"}
+    assert {span.name for span in rank.spans if span.kind == "other"} == {"all_reduce of the loss"}
 
 
 def test_an_update_holds_up_what_queues_and_prolongs_what_is_on_the_wire():

@@ -16,6 +16,7 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.order import Order
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
@@ -26,7 +27,7 @@ from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
-from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
+from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests import training_checks
 
 USES = 5

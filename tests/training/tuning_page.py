@@ -16,6 +16,7 @@ from dear_mpi.see.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, poi
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.schedules import SCHEDULES
@@ -23,7 +24,7 @@ from dear_mpi.training.tuning.by_prediction import candidates, fewest_buckets
 from dear_mpi.training.tuning.by_trials import Asked
 from dear_mpi.training.tuning.search import METHODS, Search, Trial
 from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, size_text
-from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
+from dear_mpi.training.virtual_trainer import VirtualTrainer
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that

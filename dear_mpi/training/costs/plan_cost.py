@@ -20,8 +20,8 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.ranks.world import World
 from dear_mpi.training.costs.wire_cost import WireCost
+from dear_mpi.training.fabric.costs import Price
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.fabric.virtual import Price
 from dear_mpi.training.routes.legs import Collective
 
 RUNS, RUNS_OF_ALL = 5, 3  # of a plan, and of those of all buckets, of which the best counts
@@ -141,7 +141,7 @@ class WirePrices:
         for leg in dict.fromkeys(leg for name in names for leg in fabric.route.collectives(name)):
             if leg not in self.costs:
                 self.costs[leg] = self.cost(leg)
-        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket.count, fabric.route))
+        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket.count))
 
     def cost(self, leg: Collective) -> WireCost:
         """Collective: what one collective costs."""

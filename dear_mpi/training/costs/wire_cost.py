@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dear_mpi.training.fabric.virtual import Price
+from dear_mpi.training.fabric.costs import Price
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.routes.route import Route

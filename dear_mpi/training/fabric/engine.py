@@ -2,7 +2,7 @@
 
 MPI moves nothing while Python is busy elsewhere, so overlap needs a thread that sits inside MPI. It runs plans one
 after the other, in the order in which they were started or in one that was decided in advance (``order.py``): so the
-order on the wire is the same on all ranks by construction. While it waits the interpreter lock is free.
+order on the network is the same on all ranks by construction. While it waits the interpreter lock is free.
 
 On a GPU the engine has a stream of its own. A plan begins after what the main thread had launched on the compute stream
 when it was started, and the compute stream goes on after the plan: neither waits for anything else. The engine's thread
@@ -15,34 +15,21 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
-from typing import NamedTuple, TypeAlias
 
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
-from dear_mpi.training.fabric.order import Key, Order, Sequenced, Turn
+from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
 from dear_mpi.training.log.log import Log
 
 GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; after one on a single rank, they may not
 
 
-class Step(NamedTuple):
-    """What the engine does at a time: ``kind``, ``number`` and ``what`` as in the log."""
-
-    kind: str
-    number: int
-    what: object
-    call: Callable[[], object]
-
-
-Steps: TypeAlias = Callable[[Turn], Sequence[Step]]
-
-
-class PlanHandle:
+class PlanHandle(Handle):
     """A plan under way: the buffer is the plan's until ``wait`` has returned."""
 
-    def __init__(self, steps: Steps, key: Key, label: str, streams: Streams) -> None:
-        self.steps: Steps | None = steps
-        self.key, self.label, self.streams = key, label, streams
+    def __init__(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]], streams: Streams) -> None:
+        super().__init__(key, label, steps)
+        self.streams = streams
         self.ready, self.done = streams.compute.mark(), None  # after what wrote the buffer, and after the last step
         self.over = threading.Event()
         self.error: CollectiveError | None = None
@@ -58,9 +45,6 @@ class PlanHandle:
             raise CollectiveError(str(self.error)) from self.error
         self.streams.compute.wait(self.done)
 
-    def __str__(self) -> str:
-        return self.label
-
     def run(self, log: Log, turn: Turn) -> None:
         """Run the steps of a turn, and keep what went wrong for the main thread to raise where it waits."""
         communication, what = self.streams.communication, self.label
@@ -71,7 +55,7 @@ class PlanHandle:
             for step in self.steps(turn):
                 what = f"update of {step.what}" if step.kind == "update" else str(step.what)
                 begin = self.done
-                step.call()
+                step.act()
                 self.done = communication.mark()
                 log.carried(step.kind, step.number, begin, self.done, step.what)
         except BaseException as error:
@@ -92,11 +76,11 @@ class Engine:
 
     def start(self, plan: Callable[[], object], label: str, key: Key = ("plan", 0)) -> PlanHandle:
         """Run a plan when its turn has come, which ``key`` says; ``label`` names it in errors."""
-        return self.submit(lambda turn: [Step(*key, label, plan)], key, label)
+        return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
 
-    def submit(self, steps: Steps, key: Key, label: str) -> PlanHandle:
+    def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
         """The same with the steps of each turn."""
-        handle = PlanHandle(steps, key, label, self.streams)
+        handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):
             self.queue.put(item)
         return handle
@@ -110,7 +94,7 @@ class Engine:
         self.order = self.order.replaced(turns)
 
     def serve(self) -> None:
-        """Run what comes; after a failure nothing on the wire can be relied on, and nothing is run."""
+        """Run what comes; after a failure nothing on the network can be relied on, and nothing is run."""
         failure: str | None = None
         with ExitStack() as stack:
             try:
@@ -125,7 +109,7 @@ class Engine:
                 elif handle.error is None:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
                 if turn.ends or failure is not None:
-                    handle.steps = None  # no cycle: a book keeps handles, and steps know their fabric
+                    handle.steps = None
                     handle.over.set()
             if failure is None:  # plans are freed next: no kernel may still read their memory
                 communication = self.streams.communication

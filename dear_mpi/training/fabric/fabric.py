@@ -4,50 +4,39 @@
     start("all_gather")       the way back     engine: ... gather
     wait, update                               main thread: update, unpack
 
-Here is what both fabrics have in common: which legs are due, and on which thread. What carries legs out is in
-``live.py``, plans and an engine, and in ``virtual.py``, a clock and prices.
+Here is what both fabrics have in common: which legs are due, and on which thread.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-from dear_mpi.collectives.program.errors import CollectiveError
-from dear_mpi.training.fabric.order import Key, Sequenced, Turn, completed
+from dear_mpi.collectives.lowering.messages import WHOLE, Portion
+from dear_mpi.training.fabric.order import LOSS, SUMS, VERDICT, Handle, Key, Sequenced, Step, Turn
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
-from dear_mpi.training.routes.legs import Collective, Leg
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route, reduces
-
-
-class Handle(Protocol):
-    """Legs under way; schedules wait for them through their fabric, which takes the time."""
-
-    @property
-    def key(self) -> Key: ...
 
 
 class Fabric(ABC):
     """Starts and awaits what buckets go through, and updates their parameters.
 
     Args:
-        buckets: in the order of the line.
-        route: what they go through.
-        log: of what is done, and when.
         judged: whether all gradients are looked at before any of them is used; see ``verdict.py``.
 
     Attributes:
         iteration: how many have sent all their gradients.
     """
 
+    idle: ClassVar[Any]  # the act that does nothing, see ``Step``
+    look: Any  # the act that gives the verdict
     rules: Rules  # the book of the schedule that runs now
+    verdict: Any = None  # on the gradients, see ``verdict.py``; the virtual fabric has none
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
-        self.route, self.log, self.judged = route, log, judged
-        self.iteration = 0
+        self.route, self.log, self.judged, self.iteration = route, log, judged, 0
         self.enter(buckets)
 
     def enter(self, buckets: Cut) -> None:
@@ -60,15 +49,15 @@ class Fabric(ABC):
         self.verdict_handle: Handle | None = None
 
     @abstractmethod
-    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> Handle:
-        """Let the engine carry legs out, in their order, when it is their turn; ``back``: those of the way back."""
+    def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> Handle:
+        """Let the engine carry these steps out in each turn of a key."""
 
     @abstractmethod
-    def launch_verdict(self) -> Handle:
-        """Let the engine look at all gradients."""
+    def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
+        """What makes the engine carry a leg out, see ``Step``; ``back``: on the way back."""
 
     @abstractmethod
-    def do(self, leg: Leg, bucket: Bucket, factor: float) -> None:
+    def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
         """Carry a leg out on this thread."""
 
     @abstractmethod
@@ -76,8 +65,8 @@ class Fabric(ABC):
         """Let the engine's work go in this order; None for first in, first out."""
 
     @abstractmethod
-    def wait_for(self, handle: Any) -> None:
-        """Wait; the log has the time as exposed communication."""
+    def block(self, handle: Any) -> None:
+        """Do nothing until a handle is over."""
 
     @abstractmethod
     def now(self) -> Any:
@@ -98,31 +87,31 @@ class Fabric(ABC):
     @property
     def verdict_factor(self) -> float | None:
         """What the verdict has said: by what gradients are multiplied; None to skip the iteration."""
-        return 1.0
-
-    @property
-    def scale(self) -> float:
-        """What gradients are multiplied by before they travel."""
-        return 1.0
+        return 1.0 if self.verdict is None else self.verdict.factor
 
     @property
     def loss_scale(self) -> float:
-        """The same for the next backward pass: the verdict on the last one may change it."""
+        """What gradients are multiplied by before they travel: the verdict on the last ones may change it."""
         self.factor()
-        return self.scale
+        return 1.0 if self.verdict is None else self.verdict.scale
 
     def follow(self, order: Sequenced | None) -> None:
-        """Let the collectives of each iteration go onto the wire in this order, with all that comes without it."""
-        if order is not None and len(self.route.jobs("all_reduce")) > 1:
-            order = self.with_ways_back(order)
-        self.put_in_order(completed(order, judged=self.judged))
+        """Let the collectives of each iteration be carried out in this order, with what comes by itself."""
+        self.put_in_order(None if order is None else self.completed(order))
 
-    def with_ways_back(self, order: Sequenced) -> list[Key | Turn]:
-        """An order with the way back of each all_reduce: right after it, or at the end if there is a verdict."""
-        backs = {each: ("all_gather", each[1]) for each in order if each[0] == "all_reduce" and Turn(*each).ends}
+    def completed(self, order: Sequenced) -> list[Key | Turn]:
+        """The loss first; a way back that no schedule starts right after its all_reduce; the verdict after the last
+        reduction, and before all ways back."""
+        backs: dict[Key | Turn, Key] = {}
+        if len(self.route.jobs("all_reduce")) > 1:
+            backs = {each: ("all_gather", each[1]) for each in order if each[0] == "all_reduce" and Turn(*each).ends}
         if self.judged:
-            return [*order, *backs.values()]
-        return [one for each in order for one in ((each, backs[each]) if each in backs else (each,))]
+            last = max((number for number, (collective, *_) in enumerate(order) if reduces(collective)), default=-1)
+            return [LOSS, *order[: last + 1], VERDICT, *order[last + 1 :], *backs.values()]
+        found: list[Key | Turn] = [LOSS]
+        for each in order:
+            found += [each, backs[each]] if each in backs else [each]
+        return found
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a way of the route; ``all_reduce`` is both. On the way out, the gradients of the bucket must be there.
@@ -130,20 +119,26 @@ class Fabric(ABC):
         Where the engine updates between the two ways of an ``all_reduce``, the way back comes by itself.
         """
         self.rules.start(collective, bucket)
-        if reduces(collective):
+        reducing, jobs = reduces(collective), self.route.jobs(collective)
+        if reducing:
             self.sent_in[bucket] = self.iteration
         for way in WAYS[collective]:
-            for leg in self.due(self.route.first[way], bucket):
-                self.do(leg, bucket, 1.0)
-        jobs = self.route.jobs(collective)
-        legs, back = self.due(jobs[0], bucket), not reduces(collective)
-        handle = self.launch((collective, bucket.index), legs, bucket, back=back)
-        self.rules.started(collective, bucket, handle)
+            self.do(self.route.ways[way, MAIN], bucket)
+        handle = self.launch((collective, bucket.index), self.due(jobs[0], bucket), bucket, back=not reducing)
+        self.rules.started(handle)
         if len(jobs) > 1:
             self.returning.append(bucket)
-        if reduces(collective):
+        if reducing:
             self.count_out()
         return handle
+
+    def do(self, legs: Sequence[Leg], bucket: Bucket, factor: float = 1.0) -> None:
+        """Carry those of these legs out that are due."""
+        for leg in self.due(legs, bucket):
+            begin = self.now()
+            self.carry_out(leg, bucket, factor)
+            if isinstance(leg, Update):
+                self.log.did("update", bucket.index, begin, self.now(), bucket)
 
     def count_out(self) -> None:
         """One more bucket is on its way out. After the last comes the verdict, and what had to wait for it."""
@@ -151,21 +146,29 @@ class Fabric(ABC):
         if self.reduced == len(self.buckets):
             self.reduced, self.iteration = 0, self.iteration + 1
             if self.judged:
-                self.verdict_handle = self.launch_verdict()
+                self.verdict_handle = self.launch_sum(VERDICT, self.look)
         if not (self.judged and self.reduced):
             for each in self.returning:
-                legs = self.due(self.route.ways["back"], each)
+                legs = self.due(self.route.ways["back", ENGINE], each)
                 self.backs[each] = self.launch(("all_gather", each.index), legs, each, back=True)
             self.returning.clear()
 
-    def legs_of(self, turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-        """The legs of one turn. The first turn has those before the collective, the last one those after it."""
-        at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
-        return [
-            leg
-            for number, leg in enumerate(legs)
-            if number == at or (number < at and turn.begins) or (number > at and turn.ends)
-        ]
+    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> Handle:
+        """Let the engine carry legs out, in their order, when it is their turn; ``back``: those of the way back."""
+
+        def step(leg: Leg, portion: Portion) -> Step:
+            what = bucket if isinstance(leg, Update) else f"{leg.label} of {bucket}"
+            return Step(leg.label, bucket.index, what, self.act(leg, bucket, portion, back=back))
+
+        def steps(turn: Turn) -> list[Step]:
+            due = legs if turn.portion == WHOLE else legs_of(turn, legs)
+            return [step(leg, turn.portion) for leg in due] or [Step(*key, f"nothing of {bucket}", self.idle)]
+
+        return self.submit(key, f"{key[0]} of {bucket}", steps)
+
+    def launch_sum(self, key: Key, act: Any) -> Handle:
+        """Let the engine do what is of no bucket."""
+        return self.submit(key, SUMS[key], lambda turn: [Step(*key, SUMS[key], act)])
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> list[Leg]:
         """Those of the iteration in which the bucket's gradients were sent."""
@@ -176,11 +179,16 @@ class Fabric(ABC):
         self.rules.start_extra(extra, bucket)
         return self.launch((extra, bucket.index), [EXTRAS[extra]], bucket)
 
-    def wait(self, handle: Any) -> None:
+    def wait_for(self, handle: Handle) -> None:
+        """Wait; the log has the time as exposed communication."""
+        begin = self.now()
+        self.block(handle)
+        self.log.waited(*handle.key, begin, self.now(), handle.label)
+
+    def wait(self, handle: Handle) -> None:
         """Wait for what was started."""
         self.wait_for(handle)
-        collective, index = handle.key
-        self.rules.awaited(collective, self.buckets[index], handle)
+        self.rules.awaited(handle)
 
     def update(self, bucket: Bucket) -> None:
         """End the way back: make the parameters of a bucket new, unless the verdict is to skip the iteration."""
@@ -190,17 +198,20 @@ class Fabric(ABC):
             self.wait_for(back)
         factor = self.factor()
         if factor is not None:
-            for leg in self.due(self.route.last, bucket):
-                self.do(leg, bucket, factor)
+            self.do(self.route.last, bucket, factor)
 
     def factor(self) -> float | None:
         """What gradients are multiplied by; waits for the verdict on them."""
         if not self.judged:
             return 1.0
-        if self.reduced:
-            what = f"only {self.reduced} of {len(self.buckets)} buckets are being reduced"
-            raise CollectiveError(f"an update needs the verdict on all gradients, and {what}")
         if self.verdict_handle is not None:
             handle, self.verdict_handle = self.verdict_handle, None
             self.wait_for(handle)
         return self.verdict_factor
+
+
+def legs_of(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
+    """The legs of one turn. The first turn has those before the collective, the last one those after it."""
+    at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
+    before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
+    return [*before, *legs[at : at + 1], *after]

@@ -1,14 +1,13 @@
-"""What schedules may foresee: the times of layers and collectives, and the order on the wire that follows from them.
+"""What schedules may foresee: the times of layers and collectives, and the order that follows from them.
 
     backward   | 3 | 2 | 1 | 0 | forward: 0 needs bucket 0 first, then 1, ...
-    wire           | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
+    network        | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
 
-List scheduling: whenever the wire is free, the most urgent of what is ready goes next; it never idles while anything is
-ready. What it has begun it ends: a collective, or a portion of one, where collectives may be broken off. Source:
-Graham, Bounds on multiprocessing timing anomalies, 1969.
+List scheduling: whenever the network is free, the most urgent of what is ready goes next; it never idles while anything
+is ready. What it has begun it ends: a collective, or a portion of one, where collectives may be broken off.
+
+Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -38,10 +37,6 @@ class Nominal:
     judged: bool = False
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
 
-    def ready_s(self) -> list[float]:
-        """When each use has run backward, from the beginning of the backward pass."""
-        return list(accumulate(reversed(self.backward_s)))[::-1]
-
 
 @dataclass(frozen=True)
 class Chain:
@@ -70,7 +65,7 @@ def chains_of(
     Args:
         broken: whether each may be broken into its portions, which then stand one after the other.
     """
-    ready_s = nominal.ready_s()
+    ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each use has run backward
     found = []
     for bucket in buckets:
         counts = [nominal.portions(each, bucket) if broken else 1 for each in collectives]
@@ -82,10 +77,10 @@ def chains_of(
 
 
 def list_scheduled(chains: Iterable[Chain], *, committed: int = 1) -> list[Key]:
-    """The order in which one wire carries chains out.
+    """The order in which one network carries chains out.
 
     Args:
-        committed: how many collectives are handed to the wire ahead, and cannot be overtaken any more: 1 is the one
+        committed: how many collectives are handed over ahead, and cannot be overtaken any more: 1 is the one
             that runs.
 
     >>> late = Chain((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
@@ -97,7 +92,7 @@ def list_scheduled(chains: Iterable[Chain], *, committed: int = 1) -> list[Key]:
     heapify(coming)
     ready: list[tuple[int, int, Chain, int]] = []
     order: list[Key] = []
-    ends = [0.0]  # of what was handed to the wire
+    ends = [0.0]  # of what was handed over
     while coming or ready:
         now_s = ends[-committed] if len(ends) >= committed else 0.0  # when there is room for one more
         if not ready:

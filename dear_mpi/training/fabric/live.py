@@ -1,7 +1,5 @@
 """The live fabric: buckets bound to memory, the plans of their collectives, and the engine that runs these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -16,18 +14,17 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.ranks.world import World
-from dear_mpi.training.fabric.engine import Engine, PlanHandle, Step
-from dear_mpi.training.fabric.fabric import Fabric, Handle
+from dear_mpi.training.fabric.engine import Engine, PlanHandle
+from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.foresight import portions_of
-from dear_mpi.training.fabric.order import VERDICT, Key, Sequenced, Turn
+from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn
 from dear_mpi.training.fabric.statistic import Statistic
 from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.line.arena import Arena
-from dear_mpi.training.line.bound import BoundBucket, BoundShard
+from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import whole_state
-from dear_mpi.training.routes.legs import Collective, Leg, Update
-from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.legs import Collective, Leg
 
 
 class PlanKey(NamedTuple):
@@ -42,26 +39,25 @@ class LiveFabric(Fabric):
     """Lets buckets go through their route, in place in their memory.
 
     Args:
-        buckets: in the order of the line.
         options: of ``make_plan``.
     """
 
     verdict: Verdict | None = None
+    idle = staticmethod(lambda: None)
 
-    def __init__(self, buckets: Cut, route: Route, arena: Arena, world: World, engine: Engine, **options: Any) -> None:
+    def __init__(self, buckets: Cut, arena: Arena, world: World, engine: Engine, **options: Any) -> None:
         self.options = {"alike": True, **options}
         self.arena, self.world, self.engine = arena, world, engine
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[tuple[int, int], dict[str, Array]] = {}  # by interval, and line
-        super().__init__(buckets, route, engine.log)
+        super().__init__(buckets, arena.route, engine.log)
 
     def enter(self, buckets: Cut) -> None:
         super().enter(buckets)
         self.finite = array_module(self.arena.values).ones(len(buckets), bool)
-        flags = [self.finite[bucket.index : bucket.index + 1] for bucket in buckets]
-        kind = BoundShard if self.arena.sharded else BoundBucket
-        self.bound = {each: kind(each, self.arena, flag) for each, flag in zip(buckets, flags, strict=True)}
+        flags = {bucket: self.finite[bucket.index : bucket.index + 1] for bucket in buckets}
+        self.bound = {bucket: BoundBucket(bucket, self.arena, flag) for bucket, flag in flags.items()}
         for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
             bound.side = self.sides.setdefault(bucket.interval, {})
         self.calls: dict[tuple[Leg, int], Callable[[float], object]] = {}  # by leg and bucket
@@ -79,7 +75,7 @@ class LiveFabric(Fabric):
                 self.arena.shards.from_line(line, buckets, own)
         intervals = {bucket.interval for bucket in buckets}
         self.free_plans(lambda key: key.interval not in intervals or key.portion != WHOLE)
-        self.sides = {interval: side for interval, side in self.sides.items() if interval in intervals}
+        self.sides = {interval: self.sides[interval] for interval in intervals}
         self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
         if self.verdict is not None:
             self.verdict.shards = self.owned()
@@ -97,7 +93,7 @@ class LiveFabric(Fabric):
             bound.unpack()
 
     def owned(self) -> list[Array]:
-        """The parts of the wire that this rank owns."""
+        """The parts of the gradients, as they travel, that this rank owns."""
         return [self.arena.wire[self.arena.ranks.of(bucket)] for bucket in self.buckets]
 
     def prepare(self, names: Iterable[str]) -> None:
@@ -123,7 +119,7 @@ class LiveFabric(Fabric):
         """Collective: make a plan, if it is missing."""
         key = PlanKey(leg, bucket.interval, portion)
         if key not in self.plans:
-            array, options = self.bound[bucket].travels(leg.line, self.route, self.options["slab"]), self.options
+            array, options = self.bound[bucket].travels(leg.line, self.options["slab"]), self.options
             options = options | leg.options | {"portion": portion}
             if portion != WHOLE:  # as the whole was chosen
                 whole = self.plan(leg, bucket)
@@ -132,7 +128,6 @@ class LiveFabric(Fabric):
         self.plans[key].name = f"{leg.label} of {bucket}"
 
     def plan(self, leg: Collective, bucket: Bucket, portion: Portion = WHOLE) -> Plan:
-        """A plan that was prepared."""
         return self.plans[PlanKey(leg, bucket.interval, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
@@ -141,12 +136,12 @@ class LiveFabric(Fabric):
         if leg is None or others or leg.op != "sum":
             return 1
         plan = self.plans.get(PlanKey(leg, bucket.interval, WHOLE)) or self.plan(leg, self.buckets[0])
-        nbytes = self.arena.nbytes_of(leg.line, bucket.count, self.route)
-        whole = runner_of(plan.algorithm) != "messages"
-        return 1 if whole else portions_of(nbytes, self.world.size, plan.segment_bytes)
+        if runner_of(plan.algorithm) != "messages":
+            return 1
+        return portions_of(self.arena.nbytes_of(leg.line, bucket.count), self.world.size, plan.segment_bytes)
 
     def plans_of(self, name: str, bucket: Bucket) -> list[Plan]:
-        """The plans that carry out what a schedule calls by this name."""
+        """What carries out what a schedule calls by this name."""
         return [self.plan(leg, bucket) for leg in self.route.collectives(name)]
 
     def chosen(self, collectives: Sequence[str]) -> list[str]:
@@ -155,28 +150,18 @@ class LiveFabric(Fabric):
 
     def judge(self, statistics: Sequence[Statistic]) -> None:
         """Collective: from now on look at the gradients of each iteration before they are used."""
-        self.verdict = Verdict(statistics, self.owned(), self.world.transport, self.options["slab"])
+        self.look = self.verdict = Verdict(statistics, self.owned(), self.world.transport, self.options["slab"])
         self.judged = True
 
-    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> PlanHandle:
-        """Hand legs to the engine."""
+    def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
+        return self.engine.submit(key, label, steps)
 
-        def steps(turn: Turn) -> list[Step]:
-            due = legs if turn.portion == WHOLE else self.legs_of(turn, legs)
-            nothing = Step(key[0], bucket.index, f"nothing of {bucket}", lambda: None)
-            return [self.step(leg, bucket, turn.portion, back=back) for leg in due] or [nothing]
-
-        return self.engine.submit(steps, key, f"{key[0]} of {bucket}")
-
-    def step(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Step:
-        """A leg, as the engine carries it out."""
-        if isinstance(leg, Collective):
-            plan = self.plan(leg, bucket, portion)
-            late = back and self.route.updates_under_way
-            call = partial(self.unless_skipped, lambda factor: plan(), back=True) if late else plan
-            return Step(leg.label, bucket.index, plan.name, call)
-        what = bucket if leg.updates else f"{leg}, {bucket}"
-        return Step(leg.label, bucket.index, what, partial(self.unless_skipped, self.call(leg, bucket), back=back))
+    def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Callable[[], object]:
+        if not isinstance(leg, Collective):
+            return partial(self.unless_skipped, self.call(leg, bucket), back=back)
+        plan = self.plan(leg, bucket, portion)
+        late = back and self.route.updates_under_way
+        return partial(self.unless_skipped, lambda factor: plan(), back=True) if late else plan
 
     def unless_skipped(self, call: Callable[[float], object], *, back: bool) -> None:
         """On the engine's thread; the verdict, if there is one, has been there before the way back."""
@@ -192,32 +177,14 @@ class LiveFabric(Fabric):
             self.calls[key] = leg.bind(self.bound[bucket])
         return self.calls[key]
 
-    def do(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        begin = self.now()
+    def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
         self.call(leg, bucket)(factor)
-        if isinstance(leg, Update):
-            self.log.did("update", bucket.index, begin, self.now(), bucket)
-
-    def launch_verdict(self) -> Handle:
-        assert self.verdict is not None, "judge() has made it"
-        return self.engine.start(self.verdict, self.verdict.plan.name, VERDICT)
-
-    @property
-    def verdict_factor(self) -> float | None:
-        return 1.0 if self.verdict is None else self.verdict.factor
-
-    @property
-    def scale(self) -> float:
-        return 1.0 if self.verdict is None else self.verdict.scale
 
     def put_in_order(self, order: Sequenced | None) -> None:
         self.engine.follow(order)
 
-    def wait_for(self, handle: Any) -> None:
-        begin = self.now()
+    def block(self, handle: PlanHandle) -> None:
         handle.wait()
-        collective, index = handle.key
-        self.log.waited(collective, index, begin, self.now(), str(handle))
 
     def complaints(self) -> list[str]:
         fine = to_host(self.finite).tolist()
@@ -234,8 +201,6 @@ class LiveFabric(Fabric):
 
     def free(self) -> None:
         """Give all plans back."""
-        for plan in self.plans.values():
-            plan.free()
-        self.plans.clear()
+        self.free_plans(lambda key: True)
         if self.verdict is not None:
             self.verdict.free()

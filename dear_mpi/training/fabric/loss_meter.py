@@ -5,7 +5,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.fabric.order import LOSS
+from dear_mpi.training.fabric.order import LOSS, SUMS
 
 HALF = 1 << 20  # totals are compared in two halves: squares of small numbers are exact
 GIVE = "where ranks have unequal parts, give total="
@@ -20,7 +20,7 @@ class LossMeter:
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
         self.fabric, self.value = fabric, slab.zeros(6, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
-        self.plan.name = "all_reduce of the loss"
+        self.plan.name = SUMS[LOSS]
 
     def start(self, loss: Array | float, targets: int, total: int) -> None:
         self.value[0] = loss
@@ -28,7 +28,7 @@ class LossMeter:
         high, low = divmod(total, HALF)
         for place, number in enumerate((targets, high, high**2, low, low**2), start=1):
             self.value[place] = number
-        self.handle = self.fabric.engine.start(self.plan, self.plan.name, LOSS)
+        self.handle = self.fabric.launch_sum(LOSS, self.plan)
 
     def read(self) -> float:
         self.fabric.wait(self.handle)

@@ -1,7 +1,7 @@
-"""In which order the collectives of an iteration go onto the wire: as they are started, or as was decided in advance.
+"""What the engine has to do, and in which order: as it is started, or as was decided in advance.
 
-All ranks must put the same collectives onto the wire in the same order, or they wait for each other for ever. First
-in, first out is such an order as long as all ranks start alike, which schedules do. An order decided in advance lets
+All ranks must carry the same collectives out in the same order, or they wait for each other for ever. First in, first
+out is such an order as long as all ranks start alike, which schedules do. An order decided in advance lets
 what is needed soonest go first, though it is ready last. It may also break a collective off, and go on with it later:
 then the collective has several turns, of a portion each (``collectives/lowering/messages.py``).
 
@@ -14,21 +14,22 @@ later one. That depends on the schedule alone, not on time: the virtual fabric m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.training.routes.route import reduces
 
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started after the forward pass
 VERDICT: Key = ("verdict", 0)  # on the gradients, after the last reduction
+SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the norm"}  # what is of no bucket
 T = TypeVar("T")
 
 
 class Turn(NamedTuple):
-    """A collective of a bucket on the wire, or a portion of it."""
+    """A collective of a bucket, or a portion of it; its first turn begins the collective, its last one ends it."""
 
     collective: str
     bucket: int
@@ -40,16 +41,42 @@ class Turn(NamedTuple):
 
     @property
     def begins(self) -> bool:
-        """Whether it is the first turn of the collective."""
         return self.portion.first == 0
 
     @property
     def ends(self) -> bool:
-        """Whether it is the last one."""
         return self.portion.last == self.portion.of
 
 
 Sequenced: TypeAlias = Sequence[Key | Turn]  # an order; a key alone is the whole collective
+
+
+class Step(NamedTuple):
+    """What the engine does at a time.
+
+    Attributes:
+        kind, number, what: as in the log.
+        act: what does it; on the virtual fabric the seconds that it takes.
+    """
+
+    kind: str
+    number: int
+    what: object
+    act: Any
+
+
+@dataclass(eq=False)
+class Handle:
+    """What was started. Schedules wait for it through their fabric, which takes the time.
+
+    Attributes:
+        label: its name in logs and errors.
+        steps: of each of its turns; None when it is over, for a book keeps handles, and steps know their fabric.
+    """
+
+    key: Key
+    label: str
+    steps: Callable[[Turn], Sequence[Step]] | None
 
 
 def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
@@ -66,18 +93,6 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
         found.append(key if of[key] == count else Turn(*key, Portion(first, first + count, of[key])))
         done[key] += count
     return found
-
-
-def completed(order: Sequenced | None, *, judged: bool = False) -> list[Key | Turn] | None:
-    """The order of a schedule, and what comes without it: the loss first, a verdict after the last reduction.
-
-    >>> completed([("reduce_scatter", 0), ("all_gather", 0)], judged=True)
-    [('loss', 0), ('reduce_scatter', 0), ('verdict', 0), ('all_gather', 0)]
-    """
-    if order is None:
-        return None
-    last = max((number for number, (collective, *_) in enumerate(order) if reduces(collective)), default=-1)
-    return [LOSS, *order[: last + 1], *([VERDICT] if judged else []), *order[last + 1 :]]
 
 
 class Order(Generic[T]):
@@ -133,7 +148,7 @@ class Order(Generic[T]):
         Raises:
             ValueError: an iteration is not over.
         """
-        if turns == self.turns or (turns is not None and tuple(Turn(*turn) for turn in turns) == self.turns):
+        if self.turns == (None if turns is None else tuple(Turn(*turn) for turn in turns)):
             return self
         if self.waiting or self.position:
             raise ValueError(f"the order cannot be changed within an iteration: it is the turn of {self.next}")

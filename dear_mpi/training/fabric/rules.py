@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from dear_mpi.training.fabric.order import Key, Sequenced, Turn
+from dear_mpi.training.fabric.order import Handle, Key, Sequenced, Turn
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces
@@ -27,7 +27,7 @@ class Entry:
     """What has happened to a bucket since its gradients were written last."""
 
     missing: set[int] = field(default_factory=set)  # uses that have not run backward
-    started: dict[str, object] = field(default_factory=dict)  # collectives, in order, with their handles
+    started: dict[str, Handle] = field(default_factory=dict)  # collectives, in order, with their handles
     awaited: set[str] = field(default_factory=set)
     updated: bool = True
 
@@ -39,7 +39,6 @@ class Rules:
         name: of the schedule, for messages.
         schedule: its class, or any other thing that says which ``collectives`` and ``extras`` it starts.
         judged: whether all gradients are looked at before any of them is used.
-        route: what buckets go through.
     """
 
     def __init__(self, name: str, buckets: Cut, schedule: Any, *, judged: bool = False, route: Route = FULL) -> None:
@@ -53,11 +52,10 @@ class Rules:
         self.point: tuple[str, tuple[int, ...]] = ("", ())
 
     def another(self) -> Rules:
-        """A new book of the same."""
+        """A new book of the same schedule."""
         return Rules(self.name, self.buckets, self.schedule, judged=self.judged, route=self.route)
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise a ScheduleError."""
         raise ScheduleError(f"schedule {self.name!r} {what} (in {self.where} of iteration {self.iteration})")
 
     @property
@@ -66,7 +64,7 @@ class Rules:
         return f"{hook}({', '.join(map(str, use))})" if hook else "its order"
 
     def follow(self, order: Sequenced | None) -> None:
-        """The order of an iteration on the wire: the verdict on the gradients comes after the last reduction."""
+        """The order of an iteration: the verdict on the gradients comes after the last reduction."""
         given = None if order is None else tuple(order)
         if given == self.followed:  # it was looked at before the iteration before
             return
@@ -100,26 +98,26 @@ class Rules:
             entry.missing.discard(use)
 
     def start(self, collective: str, bucket: Bucket) -> None:
-        """A collective is to be started."""
-        entry = self.entries.get(bucket)
+        entry, reducing = self.entries.get(bucket), reduces(collective)
         if collective not in self.collectives:
             allowed = ", ".join(self.collectives) or "none"
             self.refuse(f"starts the {collective} of {bucket}, which is not among its collectives, {allowed}")
         if entry is None:
             self.refuse(f"starts the {collective} of {bucket}, which is none of the model's buckets")
-        if collective in entry.started or (reduces(collective) and entry.started):
+        if collective in entry.started or (reducing and entry.started):
             self.refuse(f"starts the {collective} of {bucket} after its {[*entry.started][-1]}, once too often")
-        if not reduces(collective) and [*entry.started] != ["reduce_scatter"]:
+        if not reducing and [*entry.started] != ["reduce_scatter"]:
             self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
-        if not reduces(collective) and self.route.updates_under_way and self.followed is None:
+        if not reducing and self.route.updates_under_way and self.followed is None:
             self.check_judged(f"starts the all_gather of {bucket}")
         if entry.updated or entry.missing:
             missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
             self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
-        self.reduced += reduces(collective)
+        self.reduced += reducing
 
-    def started(self, collective: str, bucket: Bucket, handle: object) -> None:
-        self.entries[bucket].started[collective] = handle
+    def started(self, handle: Handle) -> None:
+        collective, index = handle.key
+        self.entries[self.buckets[index]].started[collective] = handle
 
     def start_extra(self, extra: str, bucket: Bucket) -> None:
         """What is no way of the route is to be started: the schedule must name it, and values must be the new ones."""
@@ -130,9 +128,10 @@ class Rules:
         if EXTRAS[extra].line == "values" and (entry is None or not (entry.updated or entry.missing)):
             self.refuse(f"starts the {extra} of {bucket}, whose values are not the new ones")
 
-    def awaited(self, collective: str, bucket: Bucket, handle: object) -> None:
+    def awaited(self, handle: Handle) -> None:
         """A collective was waited for; a collective of an earlier iteration says nothing."""
-        entry = self.entries[bucket]
+        collective, index = handle.key
+        entry = self.entries[self.buckets[index]]
         if entry.started.get(collective) is handle:
             entry.awaited.add(collective)
 

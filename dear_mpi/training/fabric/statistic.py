@@ -3,7 +3,7 @@
 There is one, the norm, which clipping and loss scaling look at. Its sums of squares are exact, so that they do not
 depend on which rank adds up which part of the line:
 
-    squares of 128 bytes of the wire --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
+    squares of 128 bytes, as they travel --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
 
 Shards begin and end between atoms, wherever buckets are cut and however many ranks there are. Mantissas are cut into
 two halves of 27 and 26 bits. Sums of the halves of atoms of one exponent are whole numbers below 2^53, up to 2^26
@@ -11,8 +11,6 @@ atoms, so they are exact in any order, on the ranks and between them.
 
 Source: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013).
 """
-
-from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
@@ -37,10 +35,7 @@ class Statistic(ABC):
     The sums must not depend on how elements are shared out, or ranks and cuts would not give the same bits.
     """
 
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """How many sums there are."""
+    count: int  # how many sums there are
 
     @property
     def scale(self) -> float:
@@ -71,12 +66,10 @@ class Norm(Statistic):
         norm: of the last gradients.
     """
 
+    count = COUNT
+
     def __init__(self, clip: float | None = None, loss_scale: LossScale | None = None) -> None:
         self.clip, self.loss_scale, self.norm = clip, loss_scale, 0.0
-
-    @property
-    def count(self) -> int:
-        return COUNT
 
     @property
     def scale(self) -> float:

@@ -1,11 +1,9 @@
 """The verdict on the summed gradients of an iteration, before any of them is used: by a statistic.
 
 Each rank adds up a statistic of its own shards, and an all-reduce of a few kB adds up the ranks' sums. It comes after
-the last reduction of an iteration, and costs its time on the wire. DeAR waits for nothing more, because its all-gathers
+the last reduction of an iteration, and costs its time. DeAR waits for nothing more, because its all-gathers
 come after the last reduce-scatter anyway. A schedule that updates a bucket before all are on their way is refused.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import Slab
+from dear_mpi.training.fabric.order import SUMS, VERDICT
 from dear_mpi.training.fabric.statistic import Statistic
 
 
@@ -26,7 +25,7 @@ class Verdict:
 
     Args:
         statistics: at least one; their factors are multiplied, and one may say that gradients are not to be used.
-        shards: the parts of the wire that this rank owns.
+        shards: the parts of the gradients, as they travel, that this rank owns.
     """
 
     def __init__(
@@ -37,12 +36,11 @@ class Verdict:
         self.sums = slab.zeros(ends[-1], DTYPES["fp64"])
         self.each = [self.sums[end - statistic.count : end] for end, statistic in zip(ends, statistics, strict=True)]
         self.plan = make_plan("all_reduce", self.sums, transport, algorithm="auto", slab=slab)
-        self.plan.name = "all_reduce of the norm"
+        self.plan.name = SUMS[VERDICT]
         self.factor: float | None = 1.0
 
     @property
     def scale(self) -> float:
-        """What gradients are multiplied by before they travel."""
         return math.prod(statistic.scale for statistic in self.statistics)
 
     def __call__(self) -> None:

@@ -12,8 +12,6 @@ its gradient is packed into the line, and its value unpacked from it. Its owner 
 update the line takes it back.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -32,6 +30,7 @@ from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.parameters import line_dtype, trained
 from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
 
 Call = Callable[[], object]
@@ -94,9 +93,8 @@ class Arena:
         layout: where their parameters lie.
         wire: the type in which gradients travel.
         learning_rate: from the number of an update, counted from 0; the optimiser's rate if it is not given.
+        route: what buckets go through: whether a rank updates its shards alone, and which lines it has for itself.
         ranks: this rank among all.
-        sharded: whether it updates its shard of each bucket alone.
-        further: names of lines that each rank has for itself.
         slab: what is communicated is taken from it.
         put: brings an array to where the slab is.
     """
@@ -109,20 +107,19 @@ class Arena:
         wire: np.dtype[Any],
         optimizer: Optimizer,
         learning_rate: Rate | None = None,
+        route: Route = FULL,
         ranks: Shards = WHOLE,
-        sharded: bool = False,
-        further: Sequence[str] = (),
         slab: Slab,
         put: Callable[[Array], Array] = lambda array: array,
     ) -> None:
         dtype = line_dtype(uses)
         self.layout, self.optimizer, self.learning_rate = layout, optimizer, learning_rate
-        self.ranks, self.sharded = ranks, sharded
-        self.shards = ranks if sharded else WHOLE  # what this rank updates
+        self.route, self.ranks, self.sharded = route, ranks, route.update.shard
+        self.shards = ranks if self.sharded else WHOLE  # what this rank updates
         self.values, self.grads = slab.zeros(layout.count, dtype), slab.zeros(layout.count, dtype)
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
         self.state = optimizer.new_state(self.values[: layout.count // self.shards.ranks])
-        self.lines = {name: array_module(self.values).zeros(layout.count, dtype) for name in further}
+        self.lines = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.errors}
         self.updates = 0  # of every bucket, whenever buckets are cut
         self.over = False
         self.owners: dict[int, Parameter] = {}  # of tensors that stay where they are
@@ -142,10 +139,10 @@ class Arena:
         itemsizes = [dtype.itemsize, dtype.itemsize, *([wire.itemsize] if wire != dtype else [])]
         return sum(layout.count * itemsize + ALIGNMENT for itemsize in itemsizes)
 
-    def nbytes_of(self, line: str, count: int, route: Route) -> int:
+    def nbytes_of(self, line: str, count: int) -> int:
         """Bytes that a collective of a line has for so many elements."""
         wire, values = self.wire.itemsize, self.values.itemsize
-        return route.nbytes(line, count, wire=wire, values=values, ranks=self.ranks.ranks)
+        return self.route.nbytes(line, count, wire=wire, values=values, ranks=self.ranks.ranks)
 
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
         """Bind a parameter to its part of the line, if it has not been bound, and say where its gradient goes."""
@@ -189,7 +186,7 @@ class Arena:
         for places, tensors in zip(self.places, self.layout.uses, strict=True):
             for place, tensor in zip(places, tensors, strict=True):
                 found.setdefault(tensor, place.parameter.name)
-        return [found[tensor] for tensor in range(len(found))]
+        return list(found.values())
 
     def optimizer_at(self, update: int) -> Optimizer:
         """The optimiser for an update, counted from 0."""
@@ -204,11 +201,10 @@ class Arena:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """The calls that bring a bucket's gradients onto the wire; none where layers write them there."""
+        """The calls that bring a bucket's gradients into the form that travels; none where layers write that."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
-            tensors = [owner.grad.reshape(-1)[inside] for _, inside, owner in pieces]
-            steps.append(packer(tensors, [self.grads[span] for span, _, _ in pieces]))
+            steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))
         if self.wire is not self.grads:
             span = slice(bucket.start, bucket.stop)
             steps.append(copier(self.wire[span], self.grads[span]))
@@ -216,28 +212,26 @@ class Arena:
 
     def unpacking(self, bucket: Bucket) -> list[Call]:
         """The calls that bring updated values to the parameters that stay where they are."""
-        pairs = self.value_pairs(bucket)
-        return [unpacker([line for line, _ in pairs], [own for _, own in pairs])] if pairs else []
+        pieces = self.pieces(bucket)
+        values = [self.values[here] for here, _, _ in pieces]
+        return [unpacker(values, [own for _, own, _ in pieces])] if pieces else []
 
     def reading(self, span: Bucket | slice) -> list[Call]:
         """The calls that bring the values of parameters that stay where they are to the line, if they were changed."""
-        return [call for pair in self.value_pairs(span) for call in readers(*pair)]
-
-    def value_pairs(self, span: Bucket | slice) -> list[tuple[Array, Array]]:
-        """Of each parameter that stays where it is: its values in a span, on the line and in its own memory."""
-        return [(self.values[here], owner.value.reshape(-1)[inside]) for here, inside, owner in self.pieces(span)]
+        return [call for here, own, _ in self.pieces(span) for call in readers(self.values[here], own)]
 
     def read(self) -> None:
         """Make these calls for the whole line."""
         for call in self.reading(slice(0, self.layout.count)):
             call()
 
-    def pieces(self, span: Bucket | slice) -> list[tuple[slice, slice, Parameter]]:
-        """Of each parameter that stays where it is: its elements in a span, on the line and in its own memory."""
+    def pieces(self, span: Bucket | slice) -> list[tuple[slice, Array, Array]]:
+        """Of each parameter that stays where it is: its elements in a span of the line, its values and gradients."""
         found = []
         for tensor, owner in self.owners.items():
             offset = self.layout.offsets[tensor]
             start, stop = max(span.start, offset), min(span.stop, self.layout.ends[tensor])
             if start < stop:
-                found.append((slice(start, stop), slice(start - offset, stop - offset), owner))
+                values, grads = (own.reshape(-1)[start - offset : stop - offset] for own in (owner.value, owner.grad))
+                found.append((slice(start, stop), values, grads))
         return found

@@ -6,8 +6,6 @@ updates a shard, one rank alone meets it. That rank then puts a mark into the fi
 computation gives. All ranks look for the mark there when they have gathered the values.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,13 @@ from dear_mpi.kernels.calls import UpdateCall, updater
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.routes.route import Route
 
 READINESS = "readiness"  # a byte for each tensor, by which ranks see that all are ready everywhere
 WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; each is a NaN in all types of that size
 
 
 class BoundBucket:
-    """A bucket with its part of the wire, the values and the optimiser's state.
+    """A bucket with its part of the gradients, as they travel, the values and the optimiser's state.
 
     Args:
         finite: a boolean array of one element, which turns False when a summed gradient is not finite.
@@ -34,7 +31,7 @@ class BoundBucket:
         own_updates, updates: how often this rank's shard, and all of its parameters, have been updated.
     """
 
-    def __init__(self, bucket: Bucket, arena: Arena, finite: Array, *, own_finite: Array | None = None) -> None:
+    def __init__(self, bucket: Bucket, arena: Arena, finite: Array) -> None:
         self.bucket, self.arena, self.finite = bucket, arena, finite
         span, own = slice(bucket.start, bucket.stop), arena.shards.of(bucket)
         self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
@@ -43,7 +40,9 @@ class BoundBucket:
         self.side: dict[str, Array] = {}  # what travels beside the lines
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
-        self.own_finite = finite if own_finite is None else own_finite
+        self.own_finite = array_module(finite).ones_like(finite) if arena.sharded else finite
+        self.word = np.dtype(f"u{self.values.itemsize}").type(WORDS[self.values.itemsize])
+        self.words = self.values.view(self.word.dtype)[:: self.own.size]  # the first element of each rank's shard
         kept = [array[arena.shards.state(bucket)] for array in arena.state]
         self.updaters = [self.updater(arena.wire[own], self.own, *kept)]
         if arena.layout.whole:
@@ -63,18 +62,18 @@ class BoundBucket:
         """The codes of all ranks, a row of bytes for each."""
         return self.side[codes].reshape(self.ranks, -1)
 
-    def travels(self, line: str, route: Route, slab: Slab) -> Array:
+    def travels(self, line: str, slab: Slab) -> Array:
         """What a collective of a line sends; what has no part in the arena is taken from a slab."""
-        if line not in route.codes and line != READINESS:
+        if line not in self.arena.route.codes and line != READINESS:
             return self.line(line)
         if line not in self.side:
-            tensors = len(self.arena.layout.tensors(self.bucket.start, self.bucket.stop))
-            nbytes = tensors if line == READINESS else self.arena.nbytes_of(line, self.bucket.count, route)
+            tensors = len(self.arena.layout.tensors(*self.bucket.interval))
+            nbytes = tensors if line == READINESS else self.arena.nbytes_of(line, self.bucket.count)
             self.side[line] = slab.empty(nbytes, np.dtype("u1"))
         return self.side[line]
 
     def pack(self) -> None:
-        """Bring the gradients onto the wire; layers have written them there already, unless it has another type."""
+        """Bring the gradients into the form in which they travel, unless layers have written them so."""
         for call in self.packing:
             call()
 
@@ -89,9 +88,15 @@ class BoundBucket:
         self.own_updates += 1
         for apply in self.updaters:
             apply(optimizer, self.own_updates, factor)
+        if self.arena.sharded:  # perhaps on another thread than the one that looks at the result
+            xp: Any = array_module(self.own)
+            first = self.own.view(self.word.dtype)[:1]
+            first[...] = xp.where(self.own_finite, first, self.word)
 
     def updated(self) -> None:
         """All values are new: bring them to the parameters that stay where they are."""
+        if self.arena.sharded:
+            self.finite &= (self.words != self.word).all()
         self.updates += 1
         self.unpack()
 
@@ -106,23 +111,3 @@ class BoundBucket:
             advice = f"a type of a wider range may carry them (--wire bf16 or fp32), or {advice}"
         what = f"gradients, summed in {wire}, are infinite or not a number"
         return f"{self.bucket}: {what} in update {self.updates - 1}: {advice}"
-
-
-class BoundShard(BoundBucket):
-    """The same where this rank updates a shard, perhaps on another thread than the one that looks at the result."""
-
-    def __init__(self, bucket: Bucket, arena: Arena, finite: Array) -> None:
-        super().__init__(bucket, arena, finite, own_finite=array_module(finite).ones_like(finite))
-        size = self.values.itemsize
-        self.word = np.dtype(f"u{size}").type(WORDS[size])
-        self.words = self.values.view(self.word.dtype)[:: self.own.size]  # the first element of each rank's shard
-
-    def update_own(self, factor: float) -> None:
-        super().update_own(factor)
-        xp: Any = array_module(self.own)
-        first = self.own.view(self.word.dtype)[:1]
-        first[...] = xp.where(self.own_finite, first, self.word)
-
-    def updated(self) -> None:
-        self.finite &= (self.words != self.word).all()
-        super().updated()

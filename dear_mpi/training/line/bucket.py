@@ -7,13 +7,10 @@
 All gradients of a bucket are there when the first of its uses has run backward, since backward goes from the last use
 to the first; and that same use is the first to need it in the next forward pass. A border between two layers is rounded
 up to the grid, so a layer's first few elements may travel with the layer before it. That layer is ready later and
-needed earlier: a few bytes come later onto the wire, and no layer waits for another bucket first.
+needed earlier: a few bytes travel later, and no layer waits for another bucket first.
 """
 
-from __future__ import annotations
-
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -43,41 +40,43 @@ class Bucket:
 
     @property
     def count(self) -> int:
-        """Its elements."""
         return self.stop - self.start
 
     @property
     def interval(self) -> tuple[int, int]:
-        """Where it begins and ends."""
         return self.start, self.stop
 
-    def __str__(self) -> str:
+    @cached_property
+    def name(self) -> str:
+        """What logs and errors call it."""
         return f"bucket {self.index} (layers {self.uses[0]}..{self.uses[-1]}, {self.nbytes} bytes)"
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Cut(tuple[Bucket, ...]):
     """The buckets of a line, in its order."""
 
-    def needed_by(self, use: int) -> tuple[Bucket, ...]:
+    def needed_by(self, use: int) -> Sequence[Bucket]:
         """The buckets with parameters of a use."""
-        return self.tables[0].get(use, ())
+        return self.of_uses.get(use, ())
 
-    def completed_by(self, use: int) -> tuple[Bucket, ...]:
+    def completed_by(self, use: int) -> Sequence[Bucket]:
         """The buckets whose gradients are all there when a use has run backward; the last of the line comes first."""
-        return self.tables[1].get(use, ())
+        return self.begun_by.get(use, ())
 
     @cached_property
-    def tables(self) -> tuple[dict[int, tuple[Bucket, ...]], dict[int, tuple[Bucket, ...]]]:
-        needed = defaultdict[int, list[Bucket]](list)
-        completed = defaultdict[int, list[Bucket]](list)
+    def of_uses(self) -> dict[int, list[Bucket]]:
+        found: dict[int, list[Bucket]] = {}
         for bucket in self:
             for use in bucket.uses:
-                needed[use].append(bucket)
-        for bucket in reversed(self):
-            completed[bucket.uses[0]].append(bucket)
-        return {use: tuple(found) for use, found in needed.items()}, {
-            use: tuple(found) for use, found in completed.items()
-        }
+                found.setdefault(use, []).append(bucket)
+        return found
+
+    @cached_property
+    def begun_by(self) -> dict[int, list[Bucket]]:
+        return {use: [one for one in reversed(own) if one.uses[0] == use] for use, own in self.of_uses.items()}
 
 
 def cut(layout: Layout, borders: Iterable[int]) -> Cut:

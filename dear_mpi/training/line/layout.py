@@ -56,7 +56,6 @@ class Layout:
             uses: for each use the tensors that it touches: a key, equal for tensors that are one and the same, and a
                 shape.
             itemsize: bytes of an element of the gradients that travel.
-            ranks: the number of ranks.
             value_size: bytes of an element of a value, if it has others.
             whole: whether buckets have whole tensors alone, each of which then begins on the grid.
 
@@ -87,7 +86,6 @@ class Layout:
         return round_up(self.ends[-1], self.grid) if self.shapes else 0
 
     def size(self, tensor: int) -> int:
-        """Elements of a tensor."""
         return math.prod(self.shapes[tensor])
 
     @cached_property
@@ -106,20 +104,19 @@ class Layout:
 
     @cached_property
     def first_uses(self) -> tuple[int, ...]:
-        """The first use of each tensor."""
         return tuple(users[0] for users in self.users)
 
     @cached_property
-    def owned(self) -> tuple[int, ...]:
+    def owned(self) -> list[int]:
         """How many elements of the line each use owns: the elements of the tensors that it is the first to use."""
         counts = [0] * len(self.uses)
         for tensor, use in enumerate(self.first_uses):
             counts[use] += self.size(tensor)
-        return tuple(counts)
+        return counts
 
     @property
     def owned_bytes(self) -> list[int]:
-        """The same in bytes on the wire."""
+        """The same in bytes that travel."""
         return [owned * self.itemsize for owned in self.owned]
 
     def point(self, element: int) -> int:

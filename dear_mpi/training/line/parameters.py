@@ -1,7 +1,5 @@
 """From the parameters of layers to their layout: which are trained, of which type, and which are one and the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,11 +58,10 @@ def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: 
     return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=line_dtype(uses).itemsize, whole=whole)
 
 
-def key_of(parameter: Parameter) -> tuple[int, int, str]:
+def key_of(parameter: Parameter) -> tuple[Any, ...]:
     """Equal for parameters that are one and the same tensor; what has no memory is only the same as itself."""
     value = parameter.value
-    where = value.ctypes.data if isinstance(value, np.ndarray) else address(value)
-    return (where, value.nbytes, str(value.strides)) if value.size else (id(parameter), 0, "")
+    return (*bounds(value), value.nbytes, value.strides) if value.size else (id(parameter),)
 
 
 def check_overlaps(layers: Sequence[Layer]) -> None:
@@ -74,17 +71,17 @@ def check_overlaps(layers: Sequence[Layer]) -> None:
         ValueError: two share a part; the message names both.
     """
     spans = {
-        (*bounds(value), *key_of(parameter), parameter.trained): (value, f"{parameter.name} of layer {number} ({kind})")
+        (*key_of(each), each.trained): (each.value, f"{each.name} of layer {number} ({type(layer).__name__})")
         for number, layer in enumerate(layers)
-        for parameter in layer.parameters
-        for value, kind in ((parameter.value, type(layer).__name__),)
-        if value.size
+        for each in layer.parameters
+        if each.value.size
     }
     reaching: list[tuple[int, Array, str]] = []  # earlier ones, as far as they end after the start of this one
     for (start, end, *_), (other, name) in sorted(spans.items(), key=lambda item: item[0]):
         reaching = [each for each in reaching if each[0] > start]
         for _, array, owner in reaching:
-            if shares_memory(array, other):
+            # On the host views with gaps may lie side by side.
+            if not isinstance(array, np.ndarray) or np.shares_memory(array, other):
                 what = "tied parameters must share all of it, in the same shape, and be trained, both or neither"
                 raise ValueError(f"{owner} and {name} share a part of their memory: {what}")
         reaching.append((end, other, name))
@@ -96,8 +93,3 @@ def bounds(array: Array) -> tuple[int, int]:
     steps = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
     before, behind = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
     return start + before, start + behind + array.itemsize
-
-
-def shares_memory(first: Array, second: Array) -> bool:
-    """Whether two arrays whose bounds overlap have an element in common; views with gaps may lie side by side."""
-    return not isinstance(first, np.ndarray) or np.shares_memory(first, second)

@@ -14,8 +14,6 @@ To cut buckets anew, or to write a checkpoint, the state is gathered: then every
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1 (optimiser state partitioning).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +28,7 @@ from dear_mpi.training.line.bucket import Bucket, Cut
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of rank ``rank`` of ``ranks``; by default of the only one.
+    """The shards of a rank; by default of the only one.
 
     >>> bucket = Bucket(0, 12, 24, (0,), 48)
     >>> Shards().of(bucket), Shards(1, 3).of(bucket), Shards(1, 3).state(bucket)

@@ -1,15 +1,13 @@
 """One list of events, of the last iterations: what a rank did, from which mark to which.
 
     main thread   | forward 0 | forward 1 | backward 1 | backward 0 | wait for all_reduce 0 | update 0 |
-    wire                                  | all_reduce 1   | all_reduce 0             |
+    engine's thread                       | all_reduce 1   | all_reduce 0             |
 
 A mark is what a stream or the clock of the virtual fabric gives. On a GPU it is an event, and who asks for its time
 waits for it: so marks are kept as they are until an iteration is over.
 
 The main thread and the engine's thread append to lists of their own, so neither waits for the other.
 """
-
-from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
@@ -28,7 +26,7 @@ KEPT = 3  # iterations
 class Event:
     """Something that a rank did."""
 
-    kind: str  # ``forward``, ``backward``, ``wait`` or ``update``; on the wire, what is there (a key's first part)
+    kind: str  # ``forward``, ``backward``, ``wait`` or ``update``; of the engine what it does, see ``Step``
     number: int  # of the use of a layer, or of the bucket
     begin: Any  # marks
     end: Any
@@ -45,7 +43,7 @@ class Record:
     end: Any = None
     within: list[Event] = field(default_factory=list)  # what the main thread did in it
     after: list[Event] = field(default_factory=list)  # what the main thread did after it
-    wire: list[Event] = field(default_factory=list)  # what the engine did from its beginning on
+    engine: list[Event] = field(default_factory=list)  # what the engine did from its beginning on
 
 
 class Log:
@@ -86,9 +84,9 @@ class Log:
         self.main.append(Event("wait", number, begin, end, what, awaited))
 
     def carried(self, kind: str, number: int, begin: Any, end: Any, what: object) -> Event:
-        """Something was on the wire."""
+        """The engine has done something."""
         event = Event(kind, number, begin, end, what)
-        self.last.wire.append(event)
+        self.last.engine.append(event)
         return event
 
 

@@ -4,8 +4,6 @@ rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | up
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +11,6 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.training.log.log import Event, Log, Record
-
-__all__ = ["COMPUTE", "KINDS", "LANES", "WIRE", "Iteration", "Rank", "Run", "Span", "Timeline", "common", "shortened"]
 
 COMPUTE, WIRE = LANES = ("compute", "wire")  # the main thread, and the engine's
 Clock: TypeAlias = Callable[[str, Any], float]  # the seconds of a mark of a lane
@@ -35,7 +31,6 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
         return self.end_s - self.begin_s
 
 
@@ -125,7 +120,7 @@ def spans_of(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Sp
         for event, layer in zip(passed, places(kind, layers, len(passed)), strict=True):
             yield span(COMPUTE, kind, f"{kind} {layer}", event)
     others = (event for event in (*record.within, *record.after) if event.kind in ("wait", "update"))
-    for lane, events in ((COMPUTE, others), (WIRE, record.wire)):
+    for lane, events in ((COMPUTE, others), (WIRE, record.engine)):
         for event in events:
             kind = event.kind.rpartition(" ")[2]  # a second all_gather is one as well
             name = f"update of bucket {event.number}" if kind == "update" else str(event.what)

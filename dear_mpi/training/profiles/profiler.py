@@ -65,7 +65,7 @@ class Profiler:
         """Of the last two iterations, because updates of the last one may be still to come on the engine's thread."""
         group, (*_, before, last) = self.group, self.group.fabric.log.records
         if group.route.updates_under_way:
-            stream, events = group.streams.communication, [*before.wire, *last.wire]
+            stream, events = group.streams.communication, [*before.engine, *last.engine]
         else:
             stream, events = group.streams.compute, [*before.after, *last.within, *last.after]
         found = [event for event in events if isinstance(event.what, Bucket)]

@@ -1,7 +1,5 @@
 """Legs of codes: forms in which elements travel that do not add up. Each rank sends its own, and all decode all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -39,11 +37,11 @@ class Encode(Leg):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return ("gradients", *([self.error] if self.error else []))
+        return ("gradients", self.error) if self.error else ("gradients",)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        return (self.codes, *([self.error] if self.error else []))
+        return (self.codes, *self.reads[1:])
 
     def prove(self, memory: Memory) -> None:
         for rank in range(memory.size):
@@ -79,11 +77,11 @@ class Decode(Leg):
     wire: Wire
     codes: str
 
+    writes: ClassVar[tuple[str, ...]] = ("gradients",)
+
     @property
     def reads(self) -> tuple[str, ...]:
         return (self.codes,)
-
-    writes: ClassVar[tuple[str, ...]] = ("gradients",)
 
     def prove(self, memory: Memory) -> None:
         for rank in range(memory.size):

@@ -1,7 +1,5 @@
 """Our routes by name, and a user's from a file."""
 
-from __future__ import annotations
-
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.training.routes.legs import MAIN, Pack, Unpack, Update, all_gather, reduce_scatter
@@ -29,7 +27,7 @@ def route_name(update: str | None, route: str | None) -> str:
     """The name of a route, from what a user gave of both.
 
     Raises:
-        ValueError: both were given, or there is no such way to update.
+        ValueError: both were given, or there is no such ``update``.
     """
     if update is not None:
         lookup("update", update, dict.fromkeys(UPDATES))

@@ -9,8 +9,6 @@ carried out by plans instead.
     others          as a route declares them
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +45,6 @@ class Leg(ABC):
 
     on: str = ENGINE
     every: int = 1
-    updates: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -60,7 +57,7 @@ class Leg(ABC):
     @property
     def label(self) -> str:
         """What the log calls it."""
-        return "update" if self.updates else str(self)
+        return str(self)
 
     @abstractmethod
     def prove(self, memory: Memory) -> None:
@@ -69,6 +66,9 @@ class Leg(ABC):
     @abstractmethod
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         """What does it to a bucket's memory; it is called with the factor of the gradients."""
+
+    def __str__(self) -> str:
+        return type(self).__name__.lower()
 
     def is_due(self, iteration: int) -> bool:
         """Whether it is done in an iteration, counted from 0."""
@@ -90,9 +90,6 @@ class Pack(Leg):
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         return lambda factor: bucket.pack()
 
-    def __str__(self) -> str:
-        return "pack"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Unpack(Leg):
@@ -109,9 +106,6 @@ class Unpack(Leg):
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         return lambda factor: bucket.updated()
 
-    def __str__(self) -> str:
-        return "unpack"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Update(Leg):
@@ -124,9 +118,12 @@ class Update(Leg):
 
     shard: bool = False
     alone: bool = False
-    updates: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = ("gradients", "values", "state")
     writes: ClassVar[tuple[str, ...]] = ("values", "state")
+
+    @property
+    def label(self) -> str:
+        return "update"
 
     def prove(self, memory: Memory) -> None:
         scale = memory.size if self.alone else 1
@@ -170,9 +167,7 @@ class Collective(Leg):
     def reads(self) -> tuple[str, ...]:
         return (self.line,)
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.line,)
+    writes = reads
 
     @property
     def options(self) -> dict[str, Any]:

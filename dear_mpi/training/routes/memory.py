@@ -10,8 +10,6 @@ A symbol stands for how a value was computed. Symbols are equal exactly where va
     partial n                       a partial sum, or what was never written, in the n-th place that has none of these
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction

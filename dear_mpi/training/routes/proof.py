@@ -5,8 +5,6 @@ nothing that is partial or was never written. It must be so in each order in whi
 the main thread knows nothing of the engine's legs until the schedule has waited for the last of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -20,6 +18,7 @@ from dear_mpi.training.routes.route import WAYS, Route, said
 SIZE = 3  # ranks: with two, a neighbour is all others
 PERIODS = 2
 MOST_PERIOD = 64  # iterations
+BUCKET = "bucket 0"  # what messages call the one that is proved
 FIXED = ("layers", "gradients", "values", "state", "readiness")  # lines
 
 
@@ -37,23 +36,23 @@ class Proof:
     summed: bool  # whether each rank has the sum of its shard of the gradients after the way out, before any update
 
 
-def prove(route: Route, *, bucket: object = "bucket 0") -> Proof:
+def prove(route: Route) -> Proof:
     """See that a route trains.
 
     Raises:
         RouteError: it does not; the message names the leg, the line and the bucket.
     """
-    check_form(route, bucket)
+    check_form(route)
     if route.period > MOST_PERIOD:
         said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_PERIOD}"
         raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
-    found = [proof_of(route, legs, bucket) for legs in route.orders()]
+    found = [proof_of(route, legs) for legs in route.orders()]
     alike, exact = (all(each[place] for each in found) for place in range(2))
     states = {state for *_, state in found}
     return Proof(alike, exact, states.pop() if len(states) == 1 else "own", is_summed(route))
 
 
-def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> tuple[bool, bool, str]:
+def proof_of(route: Route, legs: Sequence[Leg]) -> tuple[bool, bool, str]:
     """For one order in which legs may be carried out: ``alike``, ``exact`` and ``state`` of its proof."""
     memory, alike = Memory(SIZE, route.errors), True
     for iteration in range(PERIODS * route.period):
@@ -61,50 +60,50 @@ def proof_of(route: Route, legs: Sequence[Leg], bucket: object) -> tuple[bool, b
         suspects = run_legs(legs, memory)
         alike &= kind_of(memory, "values") == "equal"
         if (iteration + 1) % route.period == 0:
-            check_values(route, legs, memory, suspects, bucket)
+            check_values(route, legs, memory, suspects)
     exact = all(memory.held["values", rank, shard] == synchronous(memory, shard) for rank, shard in memory.places)
     state = "shard" if route.update.shard else kind_of(memory, "state")
     return alike, exact, state
 
 
-def check_form(route: Route, bucket: object) -> None:
+def check_form(route: Route) -> None:
     """See that there is one update, and that threads are where they can be."""
     updates = [leg for leg in route.legs if isinstance(leg, Update)]
     if not updates:
-        raise RouteError(f"route {route.name!r}: no leg updates line 'values' of {bucket}")
+        raise RouteError(f"route {route.name!r}: no leg updates line 'values' of {BUCKET}")
     for again in updates[1:]:
-        refuse(route, again, "values", bucket, "updates a second time")
+        refuse(route, again, "values", "updates a second time")
     for leg in route.legs:
         if leg.on not in (MAIN, ENGINE):
-            refuse(route, leg, leg.reads[0], bucket, f"must be on {MAIN!r} or {ENGINE!r}, not {leg.on!r}")
+            refuse(route, leg, leg.reads[0], f"must be on {MAIN!r} or {ENGINE!r}, not {leg.on!r}")
         if type(leg.every) is not int or leg.every < 1:
-            refuse(route, leg, leg.reads[0], bucket, f"must have a whole number above 0 in every, not {leg.every!r}")
+            refuse(route, leg, leg.reads[0], f"must have a whole number above 0 in every, not {leg.every!r}")
         if isinstance(leg, Collective):
-            check_collective(route, leg, bucket)
+            check_collective(route, leg)
         if isinstance(leg, Encode | Decode) and leg.wire is not route.codes.get(leg.codes):
-            refuse(route, leg, leg.codes, bucket, "must have the wire that encodes this line, the same object")
+            refuse(route, leg, leg.codes, "must have the wire that encodes this line, the same object")
     for line in (*route.errors, *route.codes):
         if line in FIXED or (line in route.errors and line in route.codes):
-            raise RouteError(f"route {route.name!r}: line {line!r} of {bucket} must have a name of its own")
+            raise RouteError(f"route {route.name!r}: line {line!r} of {BUCKET} must have a name of its own")
 
 
-def check_collective(route: Route, leg: Collective, bucket: object) -> None:
+def check_collective(route: Route, leg: Collective) -> None:
     """See that there is what it sends, and that the engine carries it out."""
     if leg.name not in WAYS:
-        refuse(route, leg, leg.line, bucket, f"must be one of {', '.join(WAYS)}: others move no shards")
+        refuse(route, leg, leg.line, f"must be one of {', '.join(WAYS)}: others move no shards")
     allowed = ("gradients", "values", *route.codes, *route.errors)
     if leg.on == MAIN:
-        refuse(route, leg, leg.line, bucket, f"must be on {ENGINE!r}: the engine carries collectives out")
+        refuse(route, leg, leg.line, f"must be on {ENGINE!r}: the engine carries collectives out")
     if leg.line not in allowed:
-        refuse(route, leg, leg.line, bucket, f"must be of one of the lines {', '.join(allowed)}")
+        refuse(route, leg, leg.line, f"must be of one of the lines {', '.join(allowed)}")
     if leg.line in route.codes and leg.name != "all_gather":
-        refuse(route, leg, leg.line, bucket, "must be an all_gather: codes do not add up")
+        refuse(route, leg, leg.line, "must be an all_gather: codes do not add up")
 
 
-def refuse(route: Route, leg: Leg, line: str, bucket: object, what: str) -> NoReturn:
+def refuse(route: Route, leg: Leg, line: str, what: str) -> NoReturn:
     """Raise a RouteError."""
     number = [each is leg for each in route.legs].index(True)
-    raise RouteError(f"route {route.name!r}: leg {number} ({said(leg)}), at line {line!r} of {bucket}, {what}")
+    raise RouteError(f"route {route.name!r}: leg {number} ({said(leg)}), at line {line!r} of {BUCKET}, {what}")
 
 
 Suspect: TypeAlias = tuple[Leg, str, str]  # a leg, a line, and what went wrong there
@@ -122,9 +121,7 @@ def run_legs(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
     return suspects
 
 
-def check_values(
-    route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect], bucket: object
-) -> None:
+def check_values(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect]) -> None:
     """The end of a period. What is wrong is the fault of the first leg that read what is partial, or of the last that
     wrote."""
     due = {(iteration, rank): 1 for iteration in range(memory.iteration + 1) for rank in range(memory.size)}
@@ -135,17 +132,15 @@ def check_values(
         if not wrong and found == memory.held["values", 0, shard]:
             continue
         for leg, at, what in suspects:
-            refuse(route, leg, at, bucket, what)
+            refuse(route, leg, at, what)
         *_, leg = [leg for leg in legs if line in leg.writes] or legs
         if not wrong:
-            refuse(route, leg, line, bucket, f"leaves rank {rank} with other values than those of rank 0")
+            refuse(route, leg, line, f"leaves rank {rank} with other values than those of rank 0")
         iteration, of = min(wrong)
         if (iteration, of) == UNKNOWN:
-            refuse(
-                route, leg, line, bucket, "leaves values with a sum over some ranks alone, or what was never written"
-            )
+            refuse(route, leg, line, "leaves values with a sum over some ranks alone, or what was never written")
         times = f"{counts.get((iteration, of), 0)} times, instead of once"
-        refuse(route, leg, line, bucket, f"leaves values with the gradient of rank {of} {times}")
+        refuse(route, leg, line, f"leaves values with the gradient of rank {of} {times}")
 
 
 def synchronous(memory: Memory, shard: int) -> object:
@@ -166,7 +161,7 @@ def is_summed(route: Route) -> bool:
     due = {(0, rank): 1 for rank in range(SIZE)}
     found = [memory.held.get(("gradients", shard, shard)) for shard in range(SIZE)]
     summed = all(each is not None and memory.weighed[each] == due for each in found)
-    return summed and not any(leg.updates for leg in route.out)
+    return summed and route.update not in route.out
 
 
 def kind_of(memory: Memory, line: str) -> str:

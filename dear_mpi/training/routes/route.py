@@ -8,17 +8,15 @@ A schedule says when either way begins, and when it waits. The main thread carri
 those at the end of the way back when the schedule lets the fabric update. The engine carries out the others, in order.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, takewhile
+from itertools import combinations, pairwise, takewhile
 from math import lcm
 from typing import TypeVar
 
 from dear_mpi.training.routes.codes import Encode, Wire
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update, all_gather
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
 # What schedules start beside the ways of a route, by the names in their ``extras``.
@@ -44,7 +42,6 @@ class Route:
 
     @property
     def legs(self) -> tuple[Leg, ...]:
-        """All, in their order."""
         return self.out + self.back
 
     @property
@@ -58,38 +55,30 @@ class Route:
         return tuple(takewhile(lambda leg: leg.on == MAIN, reversed(self.back)))[::-1]
 
     @cached_property
-    def first(self) -> dict[str, tuple[Leg, ...]]:
-        """What the main thread does when the way ``out`` begins, or ``back``."""
-        back = self.back[: len(self.back) - len(self.last)]
-        return {way: tuple(leg for leg in legs if leg.on == MAIN) for way, legs in (("out", self.out), ("back", back))}
-
-    @cached_property
-    def ways(self) -> dict[str, tuple[Leg, ...]]:
-        """What the engine does on the way ``out``, and ``back``."""
-        return {
-            way: tuple(leg for leg in legs if leg.on != MAIN) for way, legs in (("out", self.out), ("back", self.back))
-        }
+    def ways(self) -> dict[tuple[str, str], tuple[Leg, ...]]:
+        """What a thread does from the beginning of the way ``out``, or ``back``, by way and thread."""
+        ways = {"out": self.out, "back": self.back[: len(self.back) - len(self.last)]}
+        return {(way, on): tuple(leg for leg in ways[way] if leg.on == on) for way in ways for on in (MAIN, ENGINE)}
 
     def orders(self) -> Iterator[tuple[Leg, ...]]:
         """All legs, in each order in which both threads may carry them out.
 
         The main thread may begin the way back before the engine has been through the way out, or meanwhile.
         """
-        own, engine = self.first["back"], self.ways["out"]
+        own, engine = self.ways["back", MAIN], self.ways["out", ENGINE]
         for places in reversed([*combinations(range(len(own) + len(engine)), len(own))]):  # the engine early, first
             mine, others = iter(own), iter(engine)
             between = [next(mine if at in places else others) for at in range(len(own) + len(engine))]
-            yield (*self.first["out"], *between, *self.ways["back"], *self.last)
+            yield (*self.ways["out", MAIN], *between, *self.ways["back", ENGINE], *self.last)
 
     @property
     def update(self) -> Update:
-        """The leg that updates."""
         return next(leg for leg in self.legs if isinstance(leg, Update))
 
     @property
     def updates_under_way(self) -> bool:
         """Whether the engine updates, before the schedule asks for it."""
-        return any(leg.updates for way in self.ways.values() for leg in way)
+        return self.update.on == ENGINE
 
     @cached_property
     def errors(self) -> tuple[str, ...]:
@@ -106,19 +95,19 @@ class Route:
 
         A ``reduce_scatter`` and an ``all_gather`` of one line, with nothing between them, are an ``all_reduce``.
         """
-        ways = tuple(self.ways[way] for way in WAYS[collective])
-        if len(ways) == 2 and not any(leg.updates for leg in ways[1]):
+        ways = tuple(self.ways[way, ENGINE] for way in WAYS[collective])
+        if len(ways) == 2 and self.update not in ways[1]:
             return (joined(ways[0] + ways[1]),)
         return ways
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
-        """What goes onto the wire where a schedule starts this, a collective or an extra."""
+        """What is communicated where a schedule starts this, a collective or an extra."""
         if name in EXTRAS:
             return (EXTRAS[name],)
         return tuple(leg for job in self.jobs(name) for leg in job if isinstance(leg, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-        """Seconds on the wire for what a schedule starts, from seconds of collectives; means over iterations."""
+        """Seconds of what a schedule starts, from seconds of collectives; means over iterations."""
         return lambda name, bucket: sum(price(leg, bucket) / leg.every for leg in self.collectives(name))
 
     def nbytes(self, line: str, count: int, *, wire: int, values: int, ranks: int) -> int:
@@ -139,21 +128,14 @@ def reduces(collective: str) -> bool:
     return "out" in WAYS.get(collective, ())
 
 
-def joined(legs: Sequence[Leg]) -> tuple[Leg, ...]:
+def joined(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
     """Legs, in which two halves of an all-reduce are one."""
-    found: list[Leg] = []
-    for leg in legs:
-        before = found[-1] if found else None
-        if (
-            isinstance(leg, Collective)
-            and isinstance(before, Collective)
-            and (before.name, leg.name) == ("reduce_scatter", "all_gather")
-            and (before.line, before.every) == (leg.line, leg.every)
-        ):
-            found[-1] = replace(before, name="all_reduce")
-        else:
-            found.append(leg)
-    return tuple(found)
+    for at, (one, other) in enumerate(pairwise(legs)):
+        if not isinstance(one, Collective) or one.name != "reduce_scatter":
+            continue
+        if other == all_gather(one.line, every=one.every):
+            return (*legs[:at], replace(one, name="all_reduce"), *joined(legs[at + 2 :]))
+    return legs
 
 
 def said(leg: Leg) -> str:

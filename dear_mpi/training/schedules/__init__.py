@@ -81,7 +81,7 @@ def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dic
         option, _, value = text.partition("=")
         if not schedule.options:
             raise ValueError(f"schedule {name!r}: {name.partition(':')[0]} has no options, so not {option!r} either")
-        read = lookup(f"schedule {name!r}: option", option, schedule.options).read
+        read = lookup(f"schedule {name!r}: option", option, schedule.options)
         if option in found:
             raise ValueError(f"schedule {name!r} has {option} twice")
         try:

@@ -3,7 +3,7 @@
     compute  | backward 3 2 1 0      | forward 0 1 2 3     | ...              max(t_ff + t_bp, t_ar)
     network  |   AR 3 | AR 3' | AR 1 | AR 0 | AR 2 | ...
 
-What the next forward pass needs first has priority; ``credit`` partitions are handed to the wire ahead, where nothing
+What the next forward pass needs first has priority; ``credit`` partitions are handed over ahead, where nothing
 overtakes them any more. A layer waits for its own partitions. Its bound is the same as for any synchronous schedule.
 Start-up latency keeps it above: each partition is a whole all-reduce, and the forward pass needs all of it.
 
@@ -14,26 +14,26 @@ Source: Peng et al., ByteScheduler, SOSP 2019; github.com/bytedance/byteps, bran
 1,000,000 elements, a credit of 4,000,000 (BYTESCHEDULER_PARTITION, BYTESCHEDULER_CREDIT).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from dear_mpi.training.fabric.foresight import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.schedules.schedule import Late, Option, whole
+from dear_mpi.training.schedules.schedule import Late, whole
 
 
 class ByteScheduler(Late):
     """All-reduces by priority, during the backward pass and the next forward pass.
 
     Attributes:
-        credit: how many partitions are handed to the wire ahead.
+        credit: how many partitions are handed over ahead.
     """
 
-    collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
-    fusion: ClassVar[str] = "cut:4MB"
-    foresees: ClassVar[bool] = True
-    options: ClassVar[Mapping[str, Option]] = {"credit": Option(whole, "partitions on their way at once")}
-    credit: ClassVar[int] = 4
+    collectives = ("all_reduce",)
+    fusion = "cut:4MB"
+    foresees = True
+    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"credit": whole}
+    credit = 4
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:

@@ -3,7 +3,7 @@
     compute  | forward | backward 3 2 1 0          | updates | forward ...           t_ff + max(t_bp, t_ar)
     network            |   all-reduce 3  2  1  0   |
 
-The first bucket is small, 1 MiB, so that the wire gets something to do early; the others are closed when they have
+The first bucket is small, 1 MiB, so that the network gets something to do early; the others are closed when they have
 reached 25 MiB. All are waited for before the first parameter is updated, whereas ``wfbp`` updates a bucket while others
 are still on their way.
 
@@ -11,15 +11,13 @@ Source: Li et al., PyTorch Distributed, VLDB 2020, section 3.2; torch/csrc/distr
 (kDefaultFirstBucketBytes) and torch.nn.parallel.DistributedDataParallel (bucket_cap_mb).
 """
 
-from typing import ClassVar
-
 from dear_mpi.training.schedules.wfbp import Wfbp
 
 
 class Ddp(Wfbp):
     """All-reduce during the backward pass, all updates after the last of them."""
 
-    fusion: ClassVar[str] = "ddp"
+    fusion = "ddp"
 
     def end_backward(self) -> None:
         for _, handle in self.reducing:

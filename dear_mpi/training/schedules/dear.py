@@ -14,24 +14,21 @@ Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.schedules.schedule import Late
+from dear_mpi.training.schedules.schedule import Halved, Late
 
 
-class Dear(Late):
+class Dear(Halved, Late):
     """Reduce-scatter during the backward pass, all-gather during the next forward pass."""
-
-    collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
         """All-gathers begin after the backward pass and all reduce-scatters, and end before the forward pass does.
 
         The paper has max(ff, ag) + max(bp, rs), which also says ff + rs. That does not hold where the first layers have
-        no trained parameters: these run forward while the wire reduces. Both are equal unless ff > ag and rs > bp.
+        no trained parameters: these run forward while the network reduces. Both are equal unless ff > ag and rs > bp.
         """
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(ff + bp, gathered + max(bp, reduced))
@@ -44,10 +41,6 @@ class Dear(Late):
         for bucket in self.fabric.buckets.needed_by(use):
             self.forward_order.setdefault(bucket)
         super().before_forward(use)
-
-    def after_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.completed_by(use):
-            self.fabric.start("reduce_scatter", bucket)
 
     def end_backward(self) -> None:
         for bucket in self.forward_order:

@@ -1,10 +1,10 @@
-"""dear-eager: the wire never idles while anything is ready, and what the next forward pass needs first goes first.
+"""dear-eager: the network never idles while anything is ready, and what the next forward pass needs first goes first.
 
     compute  | backward 5 4 3 2 1 0              | forward 0 1 2 3 4 5        |     max(t_ff + t_bp, t_rs + t_ag)
     network  | RS 5 | RS 4 | RS 3 | RS 1 | RS 0 | AG 0 | AG 1 | RS 2 | AG 2 | ...
                                     ^ bucket 2 gives way, and goes on under the forward pass
 
-DeAR gathers when the last reduce-scatter is over. Where communication takes longer than the backward pass, the wire
+DeAR gathers when the last reduce-scatter is over. Where communication takes longer than the backward pass, the network
 still reduces late layers then, which the forward pass needs last, while its first layers wait. Here both halves of the
 first buckets overtake them. The order is decided once, by list scheduling of the times that layers and collectives took
 in the first iterations (``fabric/foresight.py``), from the same figures on all ranks. Until then, and where clipping or
@@ -19,7 +19,6 @@ Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal, chains_of, list_scheduled
@@ -30,8 +29,8 @@ from dear_mpi.training.schedules.dear import Dear
 class DearEager(Dear):
     """Reduce-scatter and all-gather, in the order of need as soon as they can."""
 
-    fusion: ClassVar[str] = "cut:4MB"
-    foresees: ClassVar[bool] = True
+    fusion = "cut:4MB"
+    foresees = True
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
@@ -39,23 +38,16 @@ class DearEager(Dear):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        reductions = [("reduce_scatter", bucket.index) for bucket in reversed(fabric.buckets)]
-        self.order = [*reductions, *self.gathers()]  # DeAR's
+        self.gathers = [("all_gather", bucket.index) for bucket in fabric.buckets]  # in the order of need
+        self.order = [*(("reduce_scatter", index) for _, index in reversed(self.gathers)), *self.gathers]  # DeAR's
 
-    def gathers(self) -> list[Key]:
-        """All-gathers in the order of need, which is the order of the line."""
-        return [("all_gather", bucket.index) for bucket in self.fabric.buckets]
-
-    def ordered(self, nominal: Nominal) -> Sequence[Key]:
-        if nominal.judged:
-            return [*list_scheduled(chains_of(self.fabric.buckets, ["reduce_scatter"], nominal)), *self.gathers()]
-        return list_scheduled(chains_of(self.fabric.buckets, self.collectives, nominal))
+    def ordered(self, nominal: Nominal, *, broken: bool = False) -> Sequence[Key]:
+        first = ["reduce_scatter"] if nominal.judged else self.collectives
+        order = list_scheduled(chains_of(self.fabric.buckets, first, nominal, broken=broken))
+        return [*order, *self.gathers] if nominal.judged else order
 
     def orders(self, nominal: Nominal) -> Sequence[Sequenced]:
-        first = ["reduce_scatter"] if nominal.judged else self.collectives
-        chains = chains_of(self.fabric.buckets, first, nominal, broken=True)
-        broken = [*turns_of(list_scheduled(chains)), *(self.gathers() if nominal.judged else [])]
-        return [self.order or (), self.ordered(nominal), broken]
+        return [self.order or (), self.ordered(nominal), turns_of(self.ordered(nominal, broken=True))]
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):

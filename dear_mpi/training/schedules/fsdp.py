@@ -16,18 +16,16 @@ Source: Zhao et al., PyTorch FSDP, VLDB 2023, section 3; torch.distributed.fsdp.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.schedules.schedule import Halved
 
 
-class Fsdp(Schedule):
+class Fsdp(Halved):
     """All-gather during both passes, reduce-scatter during the backward pass."""
 
-    collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
-    extras: ClassVar[tuple[str, ...]] = ("second all_gather",)
+    extras = ("second all_gather",)
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
@@ -78,10 +76,6 @@ class Fsdp(Schedule):
             bucket = self.fabric.buckets[index]
             self.held.add(bucket)
             self.gathering_again[bucket] = self.fabric.start_extra("second all_gather", bucket)
-
-    def after_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.completed_by(use):
-            self.fabric.start("reduce_scatter", bucket)
 
     def end_backward(self) -> None:
         self.held.clear()

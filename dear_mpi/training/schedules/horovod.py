@@ -6,13 +6,11 @@
 A background thread wakes each millisecond. It combines a bit for each tensor over all ranks, and sends what all have in
 one buffer of up to 128 MiB. So a buffer holds what has become ready since the last one began: fusion ``horovod``
 (``training/fusion/by_time.py``) follows from measured times. The optimiser's step waits for all, and nothing overlaps
-with the next forward pass. Cycles in which nothing is ready cost nothing here, as the wire is idle then.
+with the next forward pass. Cycles in which nothing is ready cost nothing here, as the network is idle then.
 
 Source: Sergeev and Del Balso, Horovod, 2018; github.com/horovod/horovod, HOROVOD_CYCLE_TIME 1 ms and
 HOROVOD_FUSION_THRESHOLD 128 MiB since 0.21; response cache in horovod/common/response_cache.cc.
 """
-
-from typing import ClassVar
 
 from dear_mpi.training.schedules.ddp import Ddp
 
@@ -20,8 +18,8 @@ from dear_mpi.training.schedules.ddp import Ddp
 class Horovod(Ddp):
     """Negotiated all-reduces during the backward pass, all updates after the last of them."""
 
-    extras: ClassVar[tuple[str, ...]] = ("negotiation",)
-    fusion: ClassVar[str] = "horovod"
+    extras = ("negotiation",)
+    fusion = "horovod"
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):

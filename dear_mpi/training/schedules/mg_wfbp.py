@@ -6,12 +6,10 @@ the backward times of layers, and alpha and beta of the network: the first itera
 Source: Shi et al., MG-WFBP, INFOCOM 2019, algorithm 1; github.com/HKBU-HPML/MG-WFBP.
 """
 
-from typing import ClassVar
-
 from dear_mpi.training.schedules.wfbp import Wfbp
 
 
 class MgWfbp(Wfbp):
     """All-reduce of merged buckets during the backward pass."""
 
-    fusion: ClassVar[str] = "mgwfbp"
+    fusion = "mgwfbp"

@@ -11,7 +11,6 @@ ranks must start the same collectives in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dear_mpi.reporting.units import whole_number
@@ -22,19 +21,6 @@ from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.line.bucket import Bucket
 
 
-@dataclass(frozen=True)
-class Option:
-    """What may be chosen about a schedule, as ``bytescheduler:credit=8``; its default is the attribute of that name.
-
-    Attributes:
-        read: makes a value of a text; ValueError if it is not allowed.
-        help: what it is.
-    """
-
-    read: Callable[[str], Any]
-    help: str
-
-
 class Schedule:
     """Does nothing at any hook; each schedule overrides those where it acts.
 
@@ -43,8 +29,9 @@ class Schedule:
         extras: what else it starts: ``negotiation`` or ``second all_gather``.
         fusion: where its source cuts buckets, see ``borders`` in ``fusion/policies.py``: what ``--fusion own`` means.
         foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
-        options: what may be chosen about it, by name; the values are attributes of these names.
-        order: in which the collectives of an iteration go onto the wire, from the first of its backward pass to the
+        options: what may be chosen about it, as ``bytescheduler:credit=8``: what makes a value of a text, or raises
+            ValueError, by name. The values are attributes of these names.
+        order: in which the collectives of an iteration are carried out, from the first of its backward pass to the
             last before the next backward pass; None for the order in which they are started.
     """
 
@@ -52,7 +39,7 @@ class Schedule:
     extras: ClassVar[tuple[str, ...]] = ()
     fusion: ClassVar[str] = USUAL
     foresees: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, Option]] = {}
+    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
     order: Sequenced | None = None
 
     @classmethod
@@ -64,7 +51,7 @@ class Schedule:
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
         """The least time of an iteration, however these seconds are spread over layers and buckets.
 
-        It holds where iterations are alike, the wire carries one collective at a time, and each takes what it takes
+        It holds where iterations are alike, the network carries one collective at a time, and each takes what it takes
         alone; updates, the loss and packing come on top. Any layers may be without trained parameters: these wait for
         nothing.
 
@@ -115,6 +102,16 @@ class Schedule:
         """Finish what is under way: afterwards all parameters are up to date."""
 
 
+class Halved(Schedule):
+    """Starts the reduce-scatter of a bucket when its last gradient is ready; when it is gathered, each says itself."""
+
+    collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
+
+    def after_backward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.fabric.start("reduce_scatter", bucket)
+
+
 class Late(Schedule):
     """Waits for what it has under way right before a layer that needs it, and updates its parameters then.
 
@@ -143,11 +140,7 @@ class Late(Schedule):
 
 
 def whole(text: str) -> int:
-    """A whole number above zero.
-
-    >>> whole("8")
-    8
-    """
+    """A whole number above zero."""
     found = whole_number(text)
     if not found:
         raise ValueError(f"must be a whole number above zero, not {text!r}")
@@ -155,11 +148,6 @@ def whole(text: str) -> int:
 
 
 def yes_or_no(text: str) -> bool:
-    """``yes`` or ``no``.
-
-    >>> yes_or_no("no")
-    False
-    """
     if text not in ("yes", "no"):
         raise ValueError(f"must be yes or no, not {text!r}")
     return text == "yes"

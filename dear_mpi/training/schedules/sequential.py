@@ -4,7 +4,6 @@ forward | backward | all-reduce of every bucket | updates | forward ...         
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from dear_mpi.training.schedules.schedule import Schedule
 
@@ -12,7 +11,7 @@ from dear_mpi.training.schedules.schedule import Schedule
 class Sequential(Schedule):
     """Backward ends, then the buckets are all-reduced one after the other."""
 
-    collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
+    collectives = ("all_reduce",)
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:

@@ -9,7 +9,6 @@ Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1; with fused tensors
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
@@ -19,7 +18,7 @@ from dear_mpi.training.schedules.schedule import Schedule
 class Wfbp(Schedule):
     """All-reduce during the backward pass."""
 
-    collectives: ClassVar[tuple[str, ...]] = ("all_reduce",)
+    collectives = ("all_reduce",)
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:

@@ -16,28 +16,25 @@ parameters. Its fusion has these sizes for fp32 and at most 40 ranks.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.schedule import Option, Schedule, yes_or_no
+from dear_mpi.training.schedules.schedule import Halved, Schedule, yes_or_no
 
 
-class Zero(Schedule):
+class Zero(Halved):
     """Reduce-scatter during the backward pass, all-gather after it.
 
     Attributes:
-        overlap_param_gather: gather during the next forward pass, one bucket ahead.
+        overlap_param_gather: gather during the next forward pass, one bucket ahead, as Megatron-Core.
     """
 
-    collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
-    fusion: ClassVar[str] = "2000MB"
-    options: ClassVar[Mapping[str, Option]] = {
-        "overlap_param_gather": Option(yes_or_no, "gather during the forward pass, as Megatron-Core")
-    }
-    overlap_param_gather: ClassVar[bool] = False
+    fusion = "2000MB"
+    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"overlap_param_gather": yes_or_no}
+    overlap_param_gather = False
 
     @classmethod
     def specialised(cls, **options: Any) -> type[Schedule]:
@@ -57,10 +54,6 @@ class Zero(Schedule):
         self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)  # gathers under way
         self.missing = deque[Bucket]()  # in the order of need, which is the order of the line
         self.gathering = deque[tuple[Bucket, Handle]]()
-
-    def after_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.completed_by(use):
-            self.fabric.start("reduce_scatter", bucket)
 
     def end_backward(self) -> None:
         self.missing.extend(self.fabric.buckets)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.layout import Layout
@@ -20,7 +21,7 @@ from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.tuning.search import Trial
 from dear_mpi.training.tuning.sizes import START, distinct_sizes, readable, size_text
 from dear_mpi.training.tuning.tuned_fusion import TunedFusion, said_by_rank_0
-from dear_mpi.training.virtual_trainer import Costs, predict
+from dear_mpi.training.virtual_trainer import predict
 
 AUTO = "auto"
 TIMED = 3  # iterations

@@ -1,0 +1,58 @@
+"""What an iteration costs: what the virtual fabric is told of compute, updates and messages."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.routes.legs import Collective
+
+Price: TypeAlias = Callable[[Collective, Bucket], float]
+# How many times as long as usual a use of a layer takes, on all ranks or on each. Passes, forward and backward, count
+# from 0; the place in one is twice the number of the use forward, and one more backward.
+Noise: TypeAlias = Callable[[int, int], Any]
+
+
+def alike(seconds: Any) -> Any:
+    """All ranks take what is nominal."""
+    return seconds
+
+
+def steady(number: int, place: int) -> float:
+    """No noise."""
+    return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What an iteration takes, in seconds; without any costs nothing takes time.
+
+    Attributes:
+        forward_s, backward_s: of each use of a layer, in the order of the forward pass; of a part of a batch.
+        price: of a collective of a bucket.
+        parts: into how many a batch is split.
+        loss_s: of the sum of the loss.
+        verdict_s: of the verdict on all gradients.
+        update_s: of the optimiser, for each element.
+        rest_s: of an iteration between forward and backward, for what is no layer.
+        ranks: their number, who share an update where each updates its shard.
+        contention: from the seconds that an update takes alone to its stall, the seconds by which each of them delays
+            messages beside it, and its stretch, how many times as long it takes then; None: neither delays the other.
+        portions: into how many portions a collective of a bucket can be broken.
+        compute: from nominal seconds to those on each rank.
+        noise: how many times as long as usual a layer takes.
+    """
+
+    forward_s: Sequence[float] = ()
+    backward_s: Sequence[float] = ()
+    price: Price = lambda leg, bucket: 0.0
+    parts: int = 1
+    loss_s: float = 0.0
+    verdict_s: float = 0.0
+    update_s: float = 0.0
+    rest_s: float = 0.0
+    ranks: int = 1
+    contention: Callable[[float], tuple[float, float]] | None = None
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
+    compute: Callable[[Any], Any] = alike
+    noise: Noise = steady
