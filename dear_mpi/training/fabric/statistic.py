@@ -38,6 +38,11 @@ class Statistic(ABC):
     """
 
     @property
+    def called(self) -> str:
+        """What it is, in logs and errors."""
+        return type(self).__name__
+
+    @property
     @abstractmethod
     def count(self) -> int:
         """How many sums there are."""
@@ -70,6 +75,8 @@ class Norm(Statistic):
     Attributes:
         norm: of the last gradients.
     """
+
+    called = "the norm"
 
     def __init__(self, clip: float | None = None, loss_scale: LossScale | None = None) -> None:
         self.clip, self.loss_scale, self.norm = clip, loss_scale, 0.0

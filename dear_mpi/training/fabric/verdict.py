@@ -37,7 +37,7 @@ class Verdict:
         self.sums = slab.zeros(ends[-1], DTYPES["fp64"])
         self.each = [self.sums[end - statistic.count : end] for end, statistic in zip(ends, statistics, strict=True)]
         self.plan = make_plan("all_reduce", self.sums, transport, algorithm="auto", slab=slab)
-        self.plan.name = "all_reduce of the norm"
+        self.plan.name = f"all_reduce of {' and '.join(each.called for each in statistics)}"
         self.factor: float | None = 1.0
 
     @property

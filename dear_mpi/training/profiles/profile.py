@@ -162,5 +162,5 @@ def read_profile(path: Path) -> Profile:
         found = convert(content, Profile)
         found.check()
     except ValueError as error:
-        raise ValueError(f"profile {str(path)!r}: {error}") from None
+        raise ValueError(f"profile {str(path)!r}: {error}; dear-mpi train --profile FILE writes one") from None
     return found

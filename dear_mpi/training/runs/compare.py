@@ -104,7 +104,7 @@ def row_of(job: Job, contestant: Contestant, figures: Timing) -> dict[str, Any]:
         "chosen": contestant.chosen,
         "sent_messages": messages,
         "sent_bytes": nbytes,
-        "network_s": dict(contestant.network),
+        "network_s": contestant.network_s(),
         "exposed_s": contestant.exposed_s(),
         "rest_s": figures.rest_s,
         "predicted_s": contestant.predicted_s(figures),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -12,6 +12,8 @@ from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.log.log import Times, waits_s
 from dear_mpi.training.measured import measured_costs
 from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.routes.legs import Collective, Leg
+from dear_mpi.training.routes.route import WAYS
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
@@ -99,12 +101,24 @@ class Contestant:
         rules = group.rules(self.name, fused(self.policy, group.layout))
         return predict(self.schedule, rules, costs).iteration_s
 
+    def network_s(self) -> dict[str, float]:
+        """Seconds of each collective that goes onto the wire, in all."""
+        totals, route = Counter[str](), self.job.group.route
+        for name, seconds in self.network.items():
+            totals[said(route.collectives(name))] += seconds
+        return dict(totals)
+
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
-        totals = Counter[str]()
-        for waits in self.waits_s:
-            totals.update(waits)
+        totals, route = Counter[str](), self.job.group.route
+        for name, seconds in ((name, seconds) for waits in self.waits_s for name, seconds in waits.items()):
+            totals[said(route.jobs(name)[0]) if name in WAYS else name] += seconds
         own = {name: seconds / len(self.waits_s) for name, seconds in totals.items()}
         ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
+
+
+def said(legs: Sequence[Leg]) -> str:
+    """The collectives among some legs, as they are on the wire."""
+    return " + ".join(leg.label for leg in legs if isinstance(leg, Collective))
