@@ -101,8 +101,8 @@ class Decisions:
         check_file(policy)
         return Start(USUAL, by_time=policy) if is_by_time(policy) else Start(policy)
 
-    def cut(self, fusion: str) -> None:
-        """Go on with other buckets.
+    def cut(self, fusion: str, *, tuned: bool = False) -> None:
+        """Go on with other buckets; what is not ``tuned`` is tuned no more.
 
         Raises:
             ArgumentError: the policy is not allowed.
@@ -117,6 +117,8 @@ class Decisions:
 
         agree(group.world.transport, self.name, plan)
         self.fusion = fusion
+        if not tuned:
+            self.tuning.over = True
         ((start, buckets),) = found
         group.cut(buckets)
         self.begin(start, buckets)
@@ -147,7 +149,11 @@ class Decisions:
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
             said = f"the first {1 + TIMED} decide an order or a fusion, and {what}"
             raise ValueError(f"iterations must be more than {1 + TIMED}, not {iterations}: {said}")
-        return self.tuning.check_room(iterations)
+        needs = self.tuning.needs
+        if needs and iterations <= needs:
+            said = f"tuning takes {needs} iterations, and at least one has to follow"
+            raise ValueError(f"iterations must be more than {needs}, not {iterations}: {said}")
+        return {}
 
     def look(self, name: str) -> None:
         """An iteration of a schedule is over."""
@@ -157,9 +163,11 @@ class Decisions:
             if len(self.waiting[name]) > TIMED:
                 self.decide(name, np.mean(self.waiting.pop(name)[1:], axis=0))
             return
-        fusion = self.tuning.note(name, self.fusion)
+        tuning = self.tuning
+        tuning.schedule = tuning.schedule or name
+        fusion = tuning.look(name) if name == tuning.schedule and not tuning.over else None
         if fusion is not None:
-            self.cut(fusion)
+            self.cut(fusion, tuned=True)
 
     @property
     def settled(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -103,14 +103,16 @@ class Contestant:
 
     def network_s(self) -> dict[str, float]:
         """Seconds of each collective that goes onto the wire, in all."""
-        totals, route = Counter[str](), self.job.group.route
+        totals: dict[str, float] = defaultdict(float)
+        route = self.job.group.route
         for name, seconds in self.network.items():
             totals[said(route.collectives(name))] += seconds
         return dict(totals)
 
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
-        totals, route = Counter[str](), self.job.group.route
+        totals: dict[str, float] = defaultdict(float)
+        route = self.job.group.route
         for name, seconds in ((name, seconds) for waits in self.waits_s for name, seconds in waits.items()):
             totals[said(route.jobs(name)[0]) if name in WAYS else name] += seconds
         own = {name: seconds / len(self.waits_s) for name, seconds in totals.items()}

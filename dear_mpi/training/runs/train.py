@@ -98,9 +98,8 @@ def train(
         if fusion != config.fusion:
             network = communication(job.group.fabric, schedule.collectives)
         figures = timing(world.transport, schedule, [done.times], network, fill=done.fill, parts=config.accumulate)
-        report = describe(job, config.schedule, figures) | tuning.report(config.fusion)
-        if not tuning.trials:
-            report["fusion"] = fusion
+        report = describe(job, config.schedule, figures) | {"fusion": fusion}
+        report |= {"tuner": config.fusion if tuning.trials else None, "tuned": list(map(asdict, tuning.trials))}
         report |= {"uncounted": min(done.fill, len(done.times) - 1), "loss": losses} | job.outcome()
         if timeline is not None:
             show_runs(job, runs, [report], timeline)

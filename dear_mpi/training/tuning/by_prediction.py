@@ -20,7 +20,7 @@ from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.tuning.search import Trial
 from dear_mpi.training.tuning.sizes import START, distinct_sizes, readable, size_text
 from dear_mpi.training.tuning.tuned_fusion import TunedFusion, said_by_rank_0
-from dear_mpi.training.virtual_trainer import Costs, predict
+from dear_mpi.training.virtual_trainer import predict
 
 AUTO = "auto"
 TIMED = 3  # iterations
@@ -41,13 +41,15 @@ class ByPrediction(TunedFusion):
         ValueError: the policy is more than ``auto``.
     """
 
+    over = False
+    profiler: Profiler | None = None
+
     def __init__(self, group: WorkerGroup, policy: str, *, before: int) -> None:
         if policy != AUTO:
             raise ValueError(f"fusion {policy!r}: auto takes nothing after a colon")
-        super().__init__(size_text(START))
-        self.group, self.cut_as, self.over = group, AUTO, False
-        self.needs = 1 + WARM + TIMED + 2 * before  # an order for the first buckets, and one for the last
-        self.profiler: Profiler | None = None
+        # an order for the first buckets, and one for the last
+        super().__init__(size_text(START), 1 + WARM + TIMED + 2 * before)
+        self.group = group
 
     def look(self, name: str) -> str | None:
         if self.profiler is None:
@@ -60,24 +62,18 @@ class ByPrediction(TunedFusion):
         """What rank 0 predicts to be best."""
         group, name, layout = self.group, profiler.schedule, self.group.layout
         group.flush()
-        costs = self.costs(profiler)
+        profile, schedule = profiler.profile("auto"), group.schedules[name]
+        prices = WirePrices(group.fabric, timed=True)  # with what hosts add to a link
+        price = prices.of((*schedule.collectives, *schedule.extras))
+        costs = measured_costs(group, profile, price, plan_s(group.fabric, group.meter.plan, timed=True))
 
         def predicted(fusion: str) -> Trial:
             rules = group.rules(name, fused(fusion, layout))
-            return Trial(fusion, predict(group.schedules[name], rules, costs).iteration_s)
+            return Trial(fusion, predict(schedule, rules, costs).iteration_s)
 
         self.trials = said_by_rank_0(group.world.transport, lambda: list(map(predicted, candidates(layout))))
         self.over = True
         return fewest_buckets(self.trials, layout)
-
-    def costs(self, profiler: Profiler) -> Costs:
-        """Collective: what was measured."""
-        group, profile = self.group, profiler.profile("auto")
-        schedule = group.schedules[profiler.schedule]
-        prices = WirePrices(group.fabric, timed=True)  # with what hosts add to a link
-        price = prices.of((*schedule.collectives, *schedule.extras))
-        loss_s = plan_s(group.fabric, group.meter.plan, timed=True)
-        return measured_costs(group, profile, price, loss_s)
 
 
 def fewest_buckets(trials: Sequence[Trial], layout: Layout) -> str:
@@ -97,7 +93,7 @@ def candidates(layout: Layout) -> list[str]:
     """
     whole = layout.count * layout.itemsize
     low, high = readable(max(1, min(LOW, whole // MANY))), max(START, min(HIGH, whole))
-    sizes = distinct_sizes(layout, low, high, start=START, per_octave=PER_OCTAVE)
+    sizes = distinct_sizes(layout, low, high, per_octave=PER_OCTAVE)
     octaves = (MOST_CUT // LEAST_CUT).bit_length() - 1
     cuts = [readable(round(LEAST_CUT * 2 ** (step / CUTS_PER_OCTAVE))) for step in range(octaves * CUTS_PER_OCTAVE + 1)]
     texts = [size_text(START), *(size_text(size) for size in sizes if size != START)]
