@@ -36,9 +36,10 @@ TIMED = 2  # iterations, after the first one
 class Start:
     """What a fusion starts with."""
 
-    fusion: str  # the policy by which buckets are cut until more is known
-    by_time: str | None = None  # the policy that decides once layers have been timed
-    tuning: TunedFusion | None = None  # what tries other buckets from then on
+    fusion: str  # that was asked for
+    buckets: Cut  # until more is known
+    by_time: str | None  # the policy that decides once layers have been timed
+    tuning: TunedFusion | None  # what tries other buckets from then on
 
 
 class Decisions:
@@ -61,22 +62,29 @@ class Decisions:
 
     def first_cut(self, fusion: str) -> Cut:
         """The first buckets; not collective. Raises ValueError as ``planned``."""
-        start, buckets = self.planned(fusion)
-        self.fusion = fusion
-        self.begin(start, buckets)
-        return buckets
+        start = self.planned(fusion)
+        self.begin(start)
+        return start.buckets
 
-    def planned(self, fusion: str) -> tuple[Start, Cut]:
-        """What a fusion starts with, and its buckets, with which all schedules were rehearsed; not collective.
+    def planned(self, fusion: str) -> Start:
+        """What a fusion starts with: all schedules were rehearsed with its buckets. Not collective.
 
         Raises:
-            ValueError: the policy is not allowed, or a schedule breaks a rule.
+            ValueError: the policy is not allowed, what is to be tuned cannot be, each of several schedules would have
+                buckets of its own, or a schedule breaks a rule.
         """
-        group, start = self.group, self.start_of(fusion)
-        buckets = fused(start.fusion, group.layout)
-        for name in group.schedules:
+        group, schedules = self.group, self.group.schedules
+        if fusion == "own" and len(schedules) > 1:
+            raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(schedules)}")
+        foresees = any(schedule.foresees for schedule in schedules.values())
+        tuning = tuning_of(group, fusion, before=(1 + TIMED) * foresees)
+        policy = own_fusion(fusion, next(iter(schedules.values()))) if tuning is None else tuning.fusion
+        check_file(policy)
+        late = is_by_time(policy)
+        buckets = fused(USUAL if late else policy, group.layout)
+        for name in schedules:
             self.rehearse(name, buckets)
-        return start, buckets
+        return Start(fusion, buckets, policy if late else None, tuning)
 
     def rehearse(self, name: str, buckets: Cut, *, order: Sequenced | None = None) -> None:
         """Let a schedule rehearse with these buckets, and with an order if one was decided."""
@@ -84,52 +92,32 @@ class Decisions:
         uses, parts = len(group.layout.uses), group.options.accumulate
         rehearse(group.schedules[name], group.rules(name, buckets), uses, accumulate=parts, order=order)
 
-    def start_of(self, fusion: str) -> Start:
-        """What a fusion starts with; not collective.
-
-        Raises:
-            ValueError: each of several schedules would have its own, or what is to be tuned cannot be.
-        """
-        schedules = self.group.schedules
-        foresees = any(schedule.foresees for schedule in schedules.values())
-        tuning = tuning_of(self.group, fusion, before=(1 + TIMED) * foresees)
-        if tuning is not None:
-            return Start(tuning.fusion, tuning=tuning)
-        if fusion == "own" and len(schedules) > 1:
-            raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(schedules)}")
-        policy = own_fusion(fusion, next(iter(schedules.values())))
-        check_file(policy)
-        return Start(USUAL, by_time=policy) if is_by_time(policy) else Start(policy)
-
     def cut(self, fusion: str, *, tuned: bool = False) -> None:
         """Go on with other buckets; what is not ``tuned`` is tuned no more.
 
         Raises:
             ArgumentError: the policy is not allowed.
         """
-        group = self.group
-        group.flush()
-        found: list[tuple[Start, Cut]] = []
+        self.group.flush()
+        found: list[Start] = []
 
         def plan() -> dict[str, Any]:
             found.append(self.planned(fusion))
             return {"fusion": fusion}
 
-        agree(group.world.transport, self.name, plan)
-        self.fusion = fusion
+        agree(self.group.world.transport, self.name, plan)
         if not tuned:
             self.tuning.over = True
-        ((start, buckets),) = found
-        group.cut(buckets)
-        self.begin(start, buckets)
+        self.group.cut(found[0].buckets)
+        self.begin(found[0])
 
-    def begin(self, start: Start, buckets: Cut) -> None:
+    def begin(self, start: Start) -> None:
         """Buckets have been cut as a fusion starts."""
-        self.tuning, self.by_time = start.tuning or self.tuning, start.by_time
+        self.fusion, self.tuning, self.by_time = start.fusion, start.tuning or self.tuning, start.by_time
         self.waiting: dict[str, list[Array]] = {}
         for name, schedule in self.group.schedules.items():
-            if self.by_time is None and (name, buckets) in self.orders:
-                self.group.trainers[name].schedule.order = self.orders[name, buckets]
+            if self.by_time is None and (name, start.buckets) in self.orders:
+                self.group.trainers[name].schedule.order = self.orders[name, start.buckets]
                 self.prepare_turns()
             elif schedule.foresees or self.by_time is not None:
                 self.waiting[name] = []
