@@ -87,27 +87,6 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     return about.notes
 
 
-def save(group: WorkerGroup, parameters: Sequence[Parameter], path: Path, notes: Any = None) -> None:
-    """Collective: write a snapshot to a file of rank 0.
-
-    Raises:
-        ArgumentError: it cannot be written.
-    """
-    state = snapshot(group, parameters, notes, keep=group.world.rank == 0)
-    by_rank_0(group.world.transport, "save", lambda: write(path, state.packed()))
-
-
-def resume(group: WorkerGroup, parameters: Sequence[Parameter], path: Path) -> Any:
-    """Collective: go on from a file of rank 0; returns the notes in it.
-
-    Raises:
-        ArgumentError: there is none, it is damaged, or it belongs to another model or optimiser.
-    """
-    arrays: dict[str, Array] = {}
-    by_rank_0(group.world.transport, "resume", lambda: arrays.update(read(path)))
-    return restore(group, parameters, arrays)
-
-
 def own_names(group: WorkerGroup) -> list[str]:
     """The arrays that each rank has for itself."""
     states = [f"state.{number}" for number in range(len(group.arena.state))]

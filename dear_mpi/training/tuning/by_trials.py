@@ -8,7 +8,6 @@ After a cut nothing is under way. So the first iteration waits for less than oth
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from statistics import median
 
 from dear_mpi.kernels.lookup import lookup
@@ -44,9 +43,8 @@ class ByTrials(TunedFusion):
             said = f"{size_text(low)} to {size_text(high)} cut this model into the same {alike}"
             whole = size_text(readable(layout.count * layout.itemsize))
             raise ValueError(f"fusion {policy!r}: all sizes from {said}; its parameters have {whole}")
-        if method == "bayesian" and group.world.rank == 0 and find_spec("bayes_opt") is None:
-            what = "Bayesian tuning needs bayesian-optimization: pip install bayesian-optimization (our extra 'tune')"
-            raise ValueError(f"{what}, or take bo:random or bo:grid")
+        if method == "bayesian" and group.world.rank == 0:
+            check_package()
         self.group, self.search = group, Search(sizes, start=start, method=method)
         super().__init__(self.search.ask(), self.search.most * (FILL + TIMED + before))
         self.tried, self.trials = self.fusion, self.search.trials
@@ -88,3 +86,12 @@ def asked(policy: str) -> tuple[str, int, int]:
     except ValueError as error:
         raise ValueError(f"fusion {policy!r}: {error}; write it like bo, bo:grid or bo:1MB..64MB") from None
     return method, low, high
+
+
+def check_package() -> None:
+    """See that the Bayesian method can work; ValueError if its package is not installed."""
+    try:
+        import bayes_opt  # noqa: F401
+    except ImportError:
+        what = "Bayesian tuning needs bayesian-optimization: pip install bayesian-optimization (our extra 'tune')"
+        raise ValueError(f"{what}, or take bo:random or bo:grid") from None
