@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from dear_mpi.training.costs.plan_cost import communication, plan_s, traffic
+from dear_mpi.training.costs.plan_cost import communication, traffic
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.log.log import Times, waits_s
 from dear_mpi.training.measured import measured_costs
@@ -27,9 +27,7 @@ class Contestant:
 
     Attributes:
         policy: where its buckets are cut; where a policy by time or trials decides that, what it decided.
-        loss_s: seconds of the sum of the loss.
         network: seconds of each collective that it starts, for all of its buckets.
-        price: of its collectives.
         chosen: the algorithm of each of its buckets.
         traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
         figures: of all turns, when they are over.
@@ -56,8 +54,6 @@ class Contestant:
         self.network: Mapping[str, float] = communication(fabric, started)
         self.chosen = fabric.chosen(self.schedule.collectives)
         self.traffic = traffic(fabric, started)
-        self.loss_s = plan_s(fabric, self.job.group.meter.plan)
-        self.price = self.job.group.prices.of(started)
 
     def enter(self) -> None:
         """Cut the buckets as this one needs them."""
@@ -97,7 +93,7 @@ class Contestant:
         collective they hold it up, and then it makes no difference where they are.
         """
         group = self.job.group
-        costs = measured_costs(group, self.profiler.profile(self.job.config.model), self.price, self.loss_s)
+        costs = measured_costs(group, self.profiler.profile(self.job.config.model))
         if not group.route.updates_under_way:
             costs = replace(costs, update_s=0.0, rest_s=self.figures.rest_s)
         rules = group.rules(self.name, fused(self.policy, group.layout))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.layout import Layout
@@ -32,14 +31,7 @@ MOST_TRIED = 10_000  # more buckets take rank 0 too long to look at
 
 
 class ByPrediction(TunedFusion):
-    """Cuts once, as the prediction says.
-
-    Args:
-        before: as for ``tuning_of``.
-
-    Raises:
-        ValueError: the policy is more than ``auto``.
-    """
+    """Cuts once, as the prediction says; for its parameters and errors see ``tuning_of``."""
 
     over = False
     profiler: Profiler | None = None
@@ -62,14 +54,11 @@ class ByPrediction(TunedFusion):
         """What rank 0 predicts to be best."""
         group, name, layout = self.group, profiler.schedule, self.group.layout
         group.flush()
-        profile, schedule = profiler.profile("auto"), group.schedules[name]
-        prices = WirePrices(group.fabric, timed=True)  # with what hosts add to a link
-        price = prices.of((*schedule.collectives, *schedule.extras))
-        costs = measured_costs(group, profile, price, plan_s(group.fabric, group.meter.plan, timed=True))
+        costs = measured_costs(group, profiler.profile(AUTO), timed=True)
 
         def predicted(fusion: str) -> Trial:
             rules = group.rules(name, fused(fusion, layout))
-            return Trial(fusion, predict(schedule, rules, costs).iteration_s)
+            return Trial(fusion, predict(group.schedules[name], rules, costs).iteration_s)
 
         self.trials = said_by_rank_0(group.world.transport, lambda: list(map(predicted, candidates(layout))))
         self.over = True
