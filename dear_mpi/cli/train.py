@@ -59,11 +59,7 @@ def train(flags: Flags) -> None:
 
 
 def saving_of(flags: Flags) -> Saving | None:
-    """What the flags say about checkpoints.
-
-    Raises:
-        ValueError: one of them has no file.
-    """
+    """What the flags say about checkpoints; ValueError if one of them has no file."""
     if "save" in flags:
         return Saving(flags["save"], flags.get("every"), flags.get("resume", False))
     for name in ("every", "resume"):

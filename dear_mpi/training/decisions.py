@@ -93,11 +93,7 @@ class Decisions:
         rehearse(group.schedules[name], group.rules(name, buckets), uses, accumulate=parts, order=order)
 
     def cut(self, fusion: str, *, tuned: bool = False) -> None:
-        """Go on with other buckets; what is not ``tuned`` is tuned no more.
-
-        Raises:
-            ArgumentError: the policy is not allowed.
-        """
+        """Go on with other buckets, and tune no more, unless ``tuned``; ArgumentError if the policy is not allowed."""
         self.group.flush()
         found: list[Start] = []
 
@@ -128,11 +124,7 @@ class Decisions:
         self.group.fabric.prepare_turns([order for order in orders if order])
 
     def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
-        """See that so many iterations are enough for what is to be decided, and that one is left after that.
-
-        Raises:
-            ValueError: they are not.
-        """
+        """See that so many iterations decide what is to be decided, and that one more is left; else ValueError."""
         if self.waiting and (profiled or self.by_time) and iterations <= 1 + TIMED:
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
             said = f"the first {1 + TIMED} decide an order or a fusion, and {what}"

@@ -136,11 +136,7 @@ def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *
 
 
 def write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write a snapshot; the file that was there becomes FILE.old.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
+    """Write a snapshot; the file that was there becomes FILE.old. Raises ValueError if it cannot be written."""
     with replacing("checkpoint", path) as partial:
         tidy(path)
         with partial.open("wb") as file:

@@ -44,11 +44,7 @@ def is_by_time(policy: str) -> bool:
 
 
 def check_file(policy: str) -> None:
-    """See that a user's function can be loaded, if the policy is one.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """See that a user's function can be loaded, if the policy is one; else ValueError."""
     if is_in_file(policy):
         load(source_of(policy, "fusion", "cut"))
 

@@ -70,11 +70,7 @@ def ddp_borders(layout: Layout) -> list[int]:
 
 
 def elements(policy: str, argument: str, layout: Layout) -> list[int]:
-    """Borders that are given.
-
-    Raises:
-        ValueError: they are no elements of the line.
-    """
+    """Borders that are given; ValueError if they are no elements of the line."""
     last, found = max(1, layout.count) - 1, list[int]()
     for text in argument.split(","):
         number = whole_number(text)
@@ -110,11 +106,7 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
 
 
 def size_of(policy: str, size: str) -> int:
-    """The bytes that a policy names.
-
-    Raises:
-        ValueError: they cannot be read, or are zero.
-    """
+    """The bytes that a policy names; ValueError if they cannot be read, or are zero."""
     name, colon, _ = policy.partition(":")
     if colon and name in NAMED:
         raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")

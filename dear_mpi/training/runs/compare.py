@@ -115,11 +115,7 @@ def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
 
 
 def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> dict[str, Any]:
-    """See that settings have a meaning for one model that several schedules train in turn.
-
-    Raises:
-        ValueError: one has none.
-    """
+    """See that settings have a meaning for one model that several schedules train in turn; else ValueError."""
     for name in ("decay", "warmup"):
         if getattr(config, name) != getattr(Config, name):
             raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")

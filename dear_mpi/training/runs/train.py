@@ -121,11 +121,7 @@ def train(
 
 
 def check_rounds(route: Route, config: Config, saving: Saving | None) -> dict[str, Any]:
-    """See that a run, and all of its checkpoints, end where all ranks have the same values.
-
-    Raises:
-        ValueError: one does not.
-    """
+    """See that a run, and all of its checkpoints, end where all ranks have the same values; else ValueError."""
     for what, count in (("iterations", config.iterations), ("every", saving and saving.every)):
         if count and count % route.period:
             said = f"must be divisible by {route.period}, the iterations of a round of the route {route.name!r}"

@@ -23,11 +23,7 @@ FILL, TIMED = 2, 3  # iterations of each trial
 
 
 class ByTrials(TunedFusion):
-    """Tries sizes that cut the line differently, and ends with the best one.
-
-    Args:
-        policy: see ``asked``.
-        before: as for ``tuning_of``.
+    """Tries sizes that cut the line differently, and ends with the best one; for its parameters see ``tuning_of``.
 
     Raises:
         ValueError: the policy cannot be read, its sizes all cut this model alike, or (on rank 0) a package is missing.
