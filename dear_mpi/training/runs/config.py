@@ -38,18 +38,10 @@ OF_OTHERS = {
 }
 
 
-def of_optimizers(setting: str) -> str:
-    """The defaults of the optimisers that have this setting.
-
-    >>> of_optimizers("momentum")
-    '0.0 for sgd'
-    """
-    return ", ".join(f"{vars(kind)[setting]} for {name}" for name, kind in OPTIMIZERS.items() if setting in vars(kind))
-
-
-def setting(name: str, help: str, **said: Any) -> Any:
-    """An option of optimisers, whose own default holds where it is not given."""
-    return option(help, None, shown=of_optimizers(name), **said)
+def setting(name: str, help: str) -> Any:
+    """An option of optimisers: where it is not given, each optimiser that has it takes its own default."""
+    defaults = [f"{vars(kind)[name]} for {optimizer}" for optimizer, kind in OPTIMIZERS.items() if name in vars(kind)]
+    return option(help, None, shown=", ".join(defaults))
 
 
 @dataclass(frozen=True, kw_only=True)
