@@ -147,11 +147,7 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """A snapshot from a file, or from FILE.old where a run was ended before the new file was in place.
-
-    Raises:
-        ValueError: there is no file, or it is damaged.
-    """
+    """A snapshot from a file, or from FILE.old where a run was ended before the new one was there; else ValueError."""
     found = path if path.exists() else older(path)
     if not found.exists():
         raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")
