@@ -119,6 +119,8 @@ class Adam(Optimizer):
         super().__post_init__()
         if max(self.beta1, self.beta2) >= 1:
             raise ValueError(f"beta1 and beta2 must be below 1, not {self.beta1} and {self.beta2}")
+        if not self.epsilon:
+            raise ValueError("epsilon must be above zero, not 0: an element without a gradient would become 0 / 0")
 
     def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
         if self.weight_decay:

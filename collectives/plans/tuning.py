@@ -148,7 +148,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     try:
         rules = convert(read_json("rules", path), Table).rules
     except ValidationError as error:
-        raise ValueError(f"rules {str(path)!r}: {error}") from None
+        raise ValueError(f"rules {str(path)!r}: {error}; dear-mpi bench --tune FILE writes such a file") from None
     for number, rule in enumerate(rules):
         if rule.algorithm not in NAMES:  # a file of data runs no code, and does not refer to others
             said = f"must be one of {', '.join(NAMES)}, not {rule.algorithm!r}"

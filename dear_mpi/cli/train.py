@@ -50,29 +50,16 @@ def train(flags: Flags) -> None:
         written = [(flag, flags.get(name)) for flag, name in own] + [(FLAG, path) for path in files]
         check_files(files_of(Config, flags), written)
         saving = saving_of(flags)
-        check_plot(flags)
+        if "plot" in flags:
+            if str(flags.get("fusion")).partition(":")[0] not in TUNINGS:
+                raise ValueError(f"--plot draws the trials of a tuned fusion: it needs --fusion {' or '.join(TUNINGS)}")
+            check_ending("--plot", flags["plot"])
     how: dict[str, Any] = {"timeline": files, "plot": flags.get("plot")}
     run_job(lambda world, config: train_and_show(world, config, saving, flags.get("profile"), **how), flags)
 
 
-def check_plot(flags: Flags) -> None:
-    """See that there are trials to draw, in a format that there is.
-
-    Raises:
-        ValueError: there are none, or no format.
-    """
-    if "plot" in flags:
-        if str(flags.get("fusion")).partition(":")[0] not in TUNINGS:
-            raise ValueError(f"--plot draws the trials of a tuned fusion: it needs --fusion {' or '.join(TUNINGS)}")
-        check_ending("--plot", flags["plot"])
-
-
 def saving_of(flags: Flags) -> Saving | None:
-    """What the flags say about checkpoints.
-
-    Raises:
-        ValueError: one of them has no file.
-    """
+    """What the flags say about checkpoints; ValueError if one of them has no file."""
     if "save" in flags:
         return Saving(flags["save"], flags.get("every"), flags.get("resume", False))
     for name in ("every", "resume"):

@@ -37,9 +37,10 @@ TIMED = 2  # iterations, after the first one
 class Start:
     """What a fusion starts with."""
 
-    fusion: str  # the policy by which buckets are cut until more is known
-    by_time: str | None = None  # the policy that decides once layers have been timed
-    tuning: TunedFusion | None = None  # what tries other buckets from then on
+    fusion: str  # that was asked for
+    buckets: Cut  # until more is known
+    by_time: str | None  # the policy that decides once layers have been timed
+    tuning: TunedFusion | None  # what tries other buckets from then on
 
 
 class Decisions:
@@ -62,22 +63,29 @@ class Decisions:
 
     def first_cut(self, fusion: str) -> Cut:
         """The first buckets; not collective. Raises ValueError as ``planned``."""
-        start, buckets = self.planned(fusion)
-        self.fusion = fusion
-        self.begin(start, buckets)
-        return buckets
+        start = self.planned(fusion)
+        self.begin(start)
+        return start.buckets
 
-    def planned(self, fusion: str) -> tuple[Start, Cut]:
-        """What a fusion starts with, and its buckets, with which all schedules were rehearsed; not collective.
+    def planned(self, fusion: str) -> Start:
+        """What a fusion starts with: all schedules were rehearsed with its buckets. Not collective.
 
         Raises:
-            ValueError: the policy is not allowed, or a schedule breaks a rule.
+            ValueError: the policy is not allowed, what is to be tuned cannot be, each of several schedules would have
+                buckets of its own, or a schedule breaks a rule.
         """
-        group, start = self.group, self.start_of(fusion)
-        buckets = fused(start.fusion, group.layout)
-        for name in group.schedules:
+        group, schedules = self.group, self.group.schedules
+        if fusion == "own" and len(schedules) > 1:
+            raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(schedules)}")
+        foresees = any(schedule.foresees for schedule in schedules.values())
+        tuning = tuning_of(group, fusion, before=(1 + TIMED) * foresees)
+        policy = own_fusion(fusion, next(iter(schedules.values()))) if tuning is None else tuning.fusion
+        check_file(policy)
+        late = is_by_time(policy)
+        buckets = fused(USUAL if late else policy, group.layout)
+        for name in schedules:
             self.rehearse(name, buckets)
-        return start, buckets
+        return Start(fusion, buckets, policy if late else None, tuning)
 
     def rehearse(self, name: str, buckets: Cut, *, order: Sequenced | None = None) -> None:
         """Let a schedule rehearse with these buckets, and with an order if one was decided."""
@@ -85,50 +93,28 @@ class Decisions:
         uses, parts = len(group.layout.uses), group.options.accumulate
         rehearse(group.schedules[name], group.rules(name, buckets), uses, accumulate=parts, order=order)
 
-    def start_of(self, fusion: str) -> Start:
-        """What a fusion starts with; not collective.
-
-        Raises:
-            ValueError: each of several schedules would have its own, or what is to be tuned cannot be.
-        """
-        schedules = self.group.schedules
-        foresees = any(schedule.foresees for schedule in schedules.values())
-        tuning = tuning_of(self.group, fusion, before=(1 + TIMED) * foresees)
-        if tuning is not None:
-            return Start(tuning.fusion, tuning=tuning)
-        if fusion == "own" and len(schedules) > 1:
-            raise ValueError(f"fusion 'own' needs one schedule, not {', '.join(schedules)}")
-        policy = own_fusion(fusion, next(iter(schedules.values())))
-        check_file(policy)
-        return Start(USUAL, by_time=policy) if is_by_time(policy) else Start(policy)
-
-    def cut(self, fusion: str) -> None:
-        """Go on with other buckets.
-
-        Raises:
-            ArgumentError: the policy is not allowed.
-        """
-        group = self.group
-        group.flush()
-        found: list[tuple[Start, Cut]] = []
+    def cut(self, fusion: str, *, tuned: bool = False) -> None:
+        """Go on with other buckets, and tune no more, unless ``tuned``; ArgumentError if the policy is not allowed."""
+        self.group.flush()
+        found: list[Start] = []
 
         def plan() -> dict[str, Any]:
             found.append(self.planned(fusion))
             return {"fusion": fusion}
 
-        agree(group.world.transport, self.name, plan)
-        self.fusion = fusion
-        ((start, buckets),) = found
-        group.cut(buckets)
-        self.begin(start, buckets)
+        agree(self.group.world.transport, self.name, plan)
+        if not tuned:
+            self.tuning.over = True
+        self.group.cut(found[0].buckets)
+        self.begin(found[0])
 
-    def begin(self, start: Start, buckets: Cut) -> None:
+    def begin(self, start: Start) -> None:
         """Buckets have been cut as a fusion starts."""
-        self.tuning, self.by_time = start.tuning or self.tuning, start.by_time
+        self.fusion, self.tuning, self.by_time = start.fusion, start.tuning or self.tuning, start.by_time
         self.waiting: dict[str, list[Array]] = {}
         for name, schedule in self.group.schedules.items():
-            if self.by_time is None and (name, buckets) in self.orders:
-                self.group.trainers[name].schedule.order = self.orders[name, buckets]
+            if self.by_time is None and (name, start.buckets) in self.orders:
+                self.group.trainers[name].schedule.order = self.orders[name, start.buckets]
                 self.prepare_turns()
             elif schedule.foresees or self.by_time is not None:
                 self.waiting[name] = []
@@ -139,16 +125,16 @@ class Decisions:
         self.group.fabric.prepare_turns([order for order in orders if order])
 
     def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
-        """See that so many iterations are enough for what is to be decided, and that one is left after that.
-
-        Raises:
-            ValueError: they are not.
-        """
+        """See that so many iterations decide what is to be decided, and that one more is left; else ValueError."""
         if self.waiting and (profiled or self.by_time) and iterations <= 1 + TIMED:
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
             said = f"the first {1 + TIMED} decide an order or a fusion, and {what}"
             raise ValueError(f"iterations must be more than {1 + TIMED}, not {iterations}: {said}")
-        return self.tuning.check_room(iterations)
+        needs = self.tuning.needs
+        if needs and iterations <= needs:
+            said = f"tuning takes {needs} iterations, and at least one has to follow"
+            raise ValueError(f"iterations must be more than {needs}, not {iterations}: {said}")
+        return {}
 
     def look(self, name: str) -> None:
         """An iteration of a schedule is over."""
@@ -158,9 +144,11 @@ class Decisions:
             if len(self.waiting[name]) > TIMED:
                 self.decide(name, np.mean(self.waiting.pop(name)[1:], axis=0))
             return
-        fusion = self.tuning.note(name, self.fusion)
+        tuning = self.tuning
+        tuning.schedule = tuning.schedule or name
+        fusion = tuning.look(name) if name == tuning.schedule and not tuning.over else None
         if fusion is not None:
-            self.cut(fusion)
+            self.cut(fusion, tuned=True)
 
     @property
     def settled(self) -> bool:

@@ -19,12 +19,12 @@ from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError, MismatchError
 from dear_mpi.collectives.program.user_file import source_text
-from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.collectives.transports.patience import THREADS, patient
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.world import World
-from dear_mpi.training.checkpoints.checkpoint import restore, resume, save, snapshot
+from dear_mpi.training.checkpoints.checkpoint import read, restore, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.facts import checksum, model_of, sha256
@@ -173,11 +173,14 @@ class Session:
     def save(self, path: str | Path, notes: Any = None) -> None:
         """Write the state to a file of rank 0, which replaces an older one; ArgumentError if it cannot be written."""
         self.check_alike()
-        save(self.group, self.parameters, Path(path), notes)
+        state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
+        by_rank_0(self.world.transport, "save", lambda: write(Path(path), state.packed()))
 
     def resume(self, path: str | Path) -> Any:
         """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
-        return resume(self.group, self.parameters, Path(path))
+        arrays: dict[str, Array] = {}
+        by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
+        return self.load(arrays)
 
     def check_alike(self) -> None:
         """Flush, and see that all ranks have the same parameters; MismatchError with the name of one that differs."""

@@ -114,7 +114,8 @@ def test_bad_files(tmp_path, content, message):
 def test_bad_entries(tmp_path, name, value, allowed):
     entry = asdict(RULES[0]) | {name: value}
     (tmp_path / "bad.json").write_text(json.dumps({"rules": [asdict(RULES[1]), entry]}))
-    with pytest.raises(ValueError, match=rf"bad.json': {allowed} - at `\$.rules\[1\].{name}`"):
+    said = rf"bad.json': {allowed} - at `\$.rules\[1\].{name}`; dear-mpi bench --tune FILE writes such a file"
+    with pytest.raises(ValueError, match=said):
         read_rules(tmp_path / "bad.json")
 
 

@@ -94,11 +94,13 @@ def test_what_was_decided_is_known_when_buckets_are_cut_like_that_again():
     assert (first[1], second[1], again[1], once_more[1]) == (3, 3, 1, 1)
 
 
-@pytest.mark.parametrize("fusion", ["at:", "at:1,x", "at:-1", "at:100000000"])
-def test_borders_are_elements_of_the_model(fusion):
+@pytest.mark.parametrize(("given", "wrong"), [("", ""), ("1,x", "x"), ("-4", "-4"), ("1,100000000", "100000000")])
+def test_borders_are_elements_of_the_model(given, wrong):
+    said = rf"fusion 'at:{given}': buckets must begin at elements of this model, from 0 to \d+, not at '{wrong}'"
+
     def body(transport):
-        with pytest.raises(AgreedError, match=r"must have numbers below .*, the elements of this model"):
-            trained(transport, schedule="wfbp", fusion=fusion)
+        with pytest.raises(AgreedError, match=said):
+            trained(transport, schedule="wfbp", fusion=f"at:{given}")
 
     run_loopback(2, body)
 
@@ -202,6 +204,18 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
     wfbp, *_, eager = rows
     assert wfbp["sent_bytes"] > 0
     assert eager["network_s"].keys() == {"reduce_scatter", "all_gather"}
+
+
+def test_a_comparison_names_what_is_on_the_wire():
+    """On the route ``sharded`` the two halves of an all_reduce travel apart, with an update between them."""
+
+    def body(world, update):
+        return compare(Config.of(settings(iterations=2, update=update)), world, ["wfbp"], fusions=["none"])
+
+    for update, sent in (("full", "all_reduce"), ("sharded", "reduce_scatter + all_gather")):
+        (row,) = run_world(lambda world, update=update: body(world, update), threads=2)
+        assert row["network_s"].keys() == {sent}
+        assert row["exposed_s"].keys() <= {*sent.split(" + "), "loss"}
 
 
 @pytest.mark.parametrize("fusions", [["none", "none"], ["25MB", "25mib"]])

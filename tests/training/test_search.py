@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.tuning.by_trials import Asked
 from dear_mpi.training.tuning.search import METHODS, TRIALS, Search
-from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, readable, size_text
+from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, first_size, readable, size_text
 from tests.training.tuning_page import PROBLEMS, Problem
 
 SIZES = [1 << power for power in range(18, 30)]
@@ -78,14 +77,14 @@ def test_equal_times_are_no_problem(method):
 )
 def test_no_two_sizes_cut_alike_and_none_is_left_out(layers, low, octaves, ranks):
     layout = Layout.of([[(number, (count,))] for number, count in enumerate(layers)], itemsize=4, ranks=ranks)
-    asked = Asked(low=low, high=low << octaves)
-    sizes = distinct_sizes(layout, asked.low, asked.high, start=asked.start)
+    high = low << octaves
+    sizes = distinct_sizes(layout, low, high)
     cuts = [cut_by(layout, size) for size in sizes]
     assert len(set(cuts)) == len(cuts)
     assert sizes == sorted(sizes)
-    assert asked.start in sizes
-    assert asked.low <= sizes[0] <= sizes[-1] <= asked.high
-    assert {cut_by(layout, size) for size in (asked.low, asked.high)} <= set(cuts)
+    assert first_size(low, high) in sizes
+    assert low <= sizes[0] <= sizes[-1] <= high
+    assert {cut_by(layout, size) for size in (low, high)} <= set(cuts)
 
 
 @given(nbytes=st.integers(1, 1 << 34))

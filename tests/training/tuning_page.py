@@ -21,16 +21,15 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.tuning.by_prediction import candidates, fewest_buckets
-from dear_mpi.training.tuning.by_trials import Asked
+from dear_mpi.training.tuning.by_trials import HIGH, LOW
 from dear_mpi.training.tuning.search import METHODS, Search, Trial
-from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, size_text
+from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, size_text
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
 NETWORKS = ("10gbit,50us", "25gbit,200us")
 RANKS = 16
-ASKED = Asked()
 GREY = "0.6"
 FINER = 64  # sizes between each power of two and the next, of which the best is what searches are held against
 SEEDS = range(5)
@@ -71,7 +70,7 @@ class Problem:
         return VirtualTrainer(schedule, rules, self.costs).mean_s()
 
     def sizes(self, **how):
-        return distinct_sizes(self.layout, ASKED.low, ASKED.high, start=ASKED.start, **how)
+        return distinct_sizes(self.layout, LOW, HIGH, **how)
 
     @cached_property
     def known(self):
@@ -91,7 +90,7 @@ class Problem:
 
     def search(self, method, seed=0, noise=None):
         """A search after its trials; ``noise`` is a function that gives factors."""
-        search = Search(self.sizes(), start=ASKED.start, method=method, seed=seed)
+        search = Search(self.sizes(), start=START, method=method, seed=seed)
         while not search.over:
             fusion = search.ask()
             search.tell(fusion, self.seconds(fusion) * (1.0 if noise is None else noise()))
@@ -113,7 +112,7 @@ def main():
         cells = [f"{median(each).value:.1%} ({max(each):.1%})" for each in missed.values()]
         trials = [Trial(fusion, problem.predicted_s(fusion)) for fusion in candidates(problem.layout)]
         auto = fewest_buckets(trials, problem.layout)
-        first = f"{problem.seconds(size_text(ASKED.start)) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
+        first = f"{problem.seconds(size_text(START)) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
         last = f"{problem.predicted_s(auto) / problem.best_s - 1:.1%}: {auto}"
         print(f"| {problem.model}, {problem.network} | {first} | {' | '.join(cells)} | {last} |")
     draw(PROBLEMS[: len(MODELS)], DOCS / "tuning.png")

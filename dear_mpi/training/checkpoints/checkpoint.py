@@ -87,27 +87,6 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     return about.notes
 
 
-def save(group: WorkerGroup, parameters: Sequence[Parameter], path: Path, notes: Any = None) -> None:
-    """Collective: write a snapshot to a file of rank 0.
-
-    Raises:
-        ArgumentError: it cannot be written.
-    """
-    state = snapshot(group, parameters, notes, keep=group.world.rank == 0)
-    by_rank_0(group.world.transport, "save", lambda: write(path, state.packed()))
-
-
-def resume(group: WorkerGroup, parameters: Sequence[Parameter], path: Path) -> Any:
-    """Collective: go on from a file of rank 0; returns the notes in it.
-
-    Raises:
-        ArgumentError: there is none, it is damaged, or it belongs to another model or optimiser.
-    """
-    arrays: dict[str, Array] = {}
-    by_rank_0(group.world.transport, "resume", lambda: arrays.update(read(path)))
-    return restore(group, parameters, arrays)
-
-
 def own_names(group: WorkerGroup) -> list[str]:
     """The arrays that each rank has for itself."""
     states = [f"state.{number}" for number in range(len(group.arena.state))]
@@ -157,11 +136,7 @@ def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *
 
 
 def write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write a snapshot; the file that was there becomes FILE.old.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
+    """Write a snapshot; the file that was there becomes FILE.old. Raises ValueError if it cannot be written."""
     with replacing("checkpoint", path) as partial:
         tidy(path)
         with partial.open("wb") as file:
@@ -172,11 +147,7 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """A snapshot from a file, or from FILE.old where a run was ended before the new file was in place.
-
-    Raises:
-        ValueError: there is no file, or it is damaged.
-    """
+    """A snapshot from a file, or from FILE.old where a run was ended before the new one was there; else ValueError."""
     found = path if path.exists() else older(path)
     if not found.exists():
         raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")

@@ -60,11 +60,7 @@ class TrainingState:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> TrainingState:
-        """The state that was packed.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """The state that was packed; ValueError if it is none."""
         if not isinstance(arrays, Mapping):
             raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")
         about = msgspec.json.decode(bytes(arrays["about"])) if "about" in arrays else {}
@@ -76,11 +72,7 @@ class TrainingState:
             raise ValueError(f"what it says of itself is no good: {error}") from None
 
     def check(self, arena: Arena, parameters: Iterable[Parameter]) -> None:
-        """See that it is of the model that is trained here.
-
-        Raises:
-            ValueError: it is not; the message names what differs.
-        """
+        """See that it is of the model that is trained here; else a ValueError names what differs."""
         about, optimizer = self.about, arena.optimizer
         for what, found, due in (
             ("dtype", about.dtype, arena.values.dtype.name),

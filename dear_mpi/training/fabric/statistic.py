@@ -38,6 +38,11 @@ class Statistic(ABC):
     count: int  # how many sums there are
 
     @property
+    def called(self) -> str:
+        """What it is, in logs and errors."""
+        return type(self).__name__
+
+    @property
     def scale(self) -> float:
         """What gradients are multiplied by before they travel."""
         return 1.0
@@ -67,6 +72,7 @@ class Norm(Statistic):
     """
 
     count = COUNT
+    called = "the norm"
 
     def __init__(self, clip: float | None = None, loss_scale: LossScale | None = None) -> None:
         self.clip, self.loss_scale, self.norm = clip, loss_scale, 0.0

@@ -14,7 +14,6 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.training.fabric.order import SUMS, VERDICT
 from dear_mpi.training.fabric.statistic import Statistic
 
 
@@ -36,7 +35,7 @@ class Verdict:
         self.sums = slab.zeros(ends[-1], DTYPES["fp64"])
         self.each = [self.sums[end - statistic.count : end] for end, statistic in zip(ends, statistics, strict=True)]
         self.plan = make_plan("all_reduce", self.sums, transport, algorithm="auto", slab=slab)
-        self.plan.name = SUMS[VERDICT]
+        self.plan.name = f"all_reduce of {' and '.join(each.called for each in statistics)}"
         self.factor: float | None = 1.0
 
     @property

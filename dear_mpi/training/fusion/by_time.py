@@ -44,11 +44,7 @@ def is_by_time(policy: str) -> bool:
 
 
 def check_file(policy: str) -> None:
-    """See that a user's function can be loaded, if the policy is one.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """See that a user's function can be loaded, if the policy is one; else ValueError."""
     if is_in_file(policy):
         load(source_of(policy, "fusion", "cut"))
 
@@ -61,29 +57,19 @@ def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
         ValueError: a user's function fails, or returns no elements of the line.
     """
     if is_in_file(policy):
-        begins = begins_of(policy, layout, times, cost)
+        call = load(source_of(policy, "fusion", "cut"))
+        with telling(f"fusion {policy!r} fails"):
+            begins = [index(each) for each in list(call(layout, times, cost))]
+        wrong = [each for each in begins if not 0 <= each < max(1, layout.count)]
+        if wrong:
+            allowed = f"elements of the line, from 0 to {layout.count - 1}"
+            raise ValueError(f"fusion {policy!r} must return a list of {allowed}, not {wrong[0]}")
+        begins = sorted({0, *begins})
     else:
         ready_s = list(accumulate(reversed(times.backward_s)))[::-1]
         groups = BY_TIME[policy](layout.owned_bytes, ready_s, cost)
         begins = [layout.begin(group[0]) for group in groups]
     return "at:" + ",".join(map(str, begins))
-
-
-def begins_of(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> list[int]:
-    """Where a user's function lets buckets begin, besides at the beginning of the line.
-
-    Raises:
-        ValueError: it fails, or returns something else.
-    """
-    call = load(source_of(policy, "fusion", "cut"))
-    with telling(f"fusion {policy!r} fails"):
-        found = list(call(layout, times, cost))
-        begins = [index(each) for each in found]
-    wrong = [each for each in begins if not 0 <= each < max(1, layout.count)]
-    if wrong:
-        allowed = f"elements of the line, from 0 to {layout.count - 1}"
-        raise ValueError(f"fusion {policy!r} must return a list of {allowed}, not {wrong[0]}")
-    return sorted({0, *begins})
 
 
 def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:

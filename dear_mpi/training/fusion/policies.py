@@ -70,16 +70,15 @@ def ddp_borders(layout: Layout) -> list[int]:
 
 
 def elements(policy: str, argument: str, layout: Layout) -> list[int]:
-    """Borders that are given.
-
-    Raises:
-        ValueError: they are no elements of the line.
-    """
-    texts = argument.split(",")
-    numbers = [number for number in map(whole_number, texts) if number is not None and number < max(1, layout.count)]
-    if len(numbers) < len(texts):
-        raise ValueError(f"fusion {policy!r:.80} must have numbers below {layout.count}, the elements of this model")
-    return numbers
+    """Borders that are given; ValueError if they are no elements of the line."""
+    last, found = max(1, layout.count) - 1, list[int]()
+    for text in argument.split(","):
+        number = whole_number(text)
+        if number is None or number > last:
+            allowed = f"elements of this model, from 0 to {last}"
+            raise ValueError(f"fusion {policy!r:.80}: buckets must begin at {allowed}, not at {text!r:.80}")
+        found.append(number)
+    return found
 
 
 def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
@@ -107,11 +106,7 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
 
 
 def size_of(policy: str, size: str) -> int:
-    """The bytes that a policy names.
-
-    Raises:
-        ValueError: they cannot be read, or are zero.
-    """
+    """The bytes that a policy names; ValueError if they cannot be read, or are zero."""
     name, colon, _ = policy.partition(":")
     if colon and name in NAMED:
         raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")

@@ -118,20 +118,12 @@ class Profile:
         return f"profile of {self.model} on {self.device}, {plural(self.ranks, 'rank')}{batch}, {self.schedule}"
 
     def write(self, path: Path) -> None:
-        """Write it to a file.
-
-        Raises:
-            ValueError: it cannot be written.
-        """
+        """Write it to a file; ValueError if it cannot be written."""
         with replacing("--profile", path) as file:
             file.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 
     def check(self) -> None:
-        """See that what was read has a meaning, beyond the types of its values.
-
-        Raises:
-            ValueError: it has none.
-        """
+        """See that what was read has a meaning, beyond the types of its values; else ValueError."""
         for text in (self.model, self.schedule, *(use.name for use in self.uses)):
             if not text.isprintable():
                 raise ValueError(f"names must be printable, not {text!r:.200}")
@@ -152,15 +144,11 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a file; other keys in it are ignored.
-
-    Raises:
-        ValueError: there is none, or something in it is missing or has no meaning.
-    """
+    """The profile in a file; other keys in it are ignored. ValueError if something is missing or has no meaning."""
     content = read_json("profile", path)
     try:
         found = convert(content, Profile)
         found.check()
     except ValueError as error:
-        raise ValueError(f"profile {str(path)!r}: {error}") from None
+        raise ValueError(f"profile {str(path)!r}: {error}; dear-mpi train --profile FILE writes one") from None
     return found

@@ -33,7 +33,7 @@ def route_name(update: str | None, route: str | None) -> str:
         lookup("update", update, dict.fromkeys(UPDATES))
         if route is not None:
             raise ValueError(f"update and route both say what buckets go through: give {update!r} or {route!r}")
-    return route or update or FULL.name
+    return (update or FULL.name) if route is None else route
 
 
 def find_route(name: str, *, halves: bool = False) -> Route:

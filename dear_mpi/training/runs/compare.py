@@ -19,7 +19,7 @@ from dear_mpi.training.recording import Show, recorded, show_runs
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
-from dear_mpi.training.runs.report import Timing, describe
+from dear_mpi.training.runs.report import describe
 from dear_mpi.training.schedules import find_schedules, own_fusion
 
 BLOCK = 3  # counted iterations of one schedule before the next one's turn
@@ -75,65 +75,47 @@ def compare(
                     runs.append(recorded(job, name, kept=count))
                 if progress is not None:
                     progress(each.name)
-        figures = {case: each.timing() for case, each in contestants.items()}
+        for each in contestants.values():
+            each.timing()
         end = job.outcome()
-        rows = [
-            row_of(job, each, figures[case])
-            | end
-            | compared(figures[case].steady_s, figures[case[0], schedules[0]].steady_s)
-            | ideal(each, contestants[case[0], schedules[0]], figures[case[0], schedules[0]])
-            for case, each in contestants.items()
-        ]
+        rows = [row_of(each, contestants[fusion, schedules[0]]) | end for (fusion, _), each in contestants.items()]
         if timeline is not None:
             show_runs(job, runs, rows, timeline)
         return rows
 
 
-def row_of(job: Job, contestant: Contestant, figures: Timing) -> dict[str, Any]:
-    """Collective: what is reported of one contestant, without the others."""
-    network_s = sum(contestant.network.values())
-    hideable_s = min(network_s, (figures.forward_s + figures.backward_s) / job.options.accumulate)
-    messages, nbytes = contestant.traffic or (None, None)
-    return describe(job, contestant.name, figures) | {
+def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
+    """Collective: what is reported of one contestant, beside the first one with the same fusion."""
+    figures, base, parts = own.figures, first.figures, own.job.options.accumulate
+    messages, nbytes = own.traffic or (None, None)
+    network_s = sum(own.network.values())
+    hideable_s = min(network_s, (figures.forward_s + figures.backward_s) / parts)
+    hidden_s = min(max(0.0, network_s - figures.exposed_comm_s), hideable_s)  # updates may have hidden more
+    first_s, own_s = (
+        each.schedule.least(base.forward_s, base.backward_s, each.network, parts) for each in (first, own)
+    )
+    return describe(own.job, own.name, figures) | {
         "iterations": len(figures.steady_s),
         "iteration_s": figures.steady_s,
-        "loss": contestant.losses,
-        "fusion": contestant.policy,
-        "asked_fusion": contestant.fusion,
-        "buckets": len(contestant.chosen),
-        "chosen": contestant.chosen,
+        "loss": own.losses,
+        "fusion": own.policy,
+        "asked_fusion": own.fusion,
+        "buckets": len(own.chosen),
+        "chosen": own.chosen,
         "sent_messages": messages,
         "sent_bytes": nbytes,
-        "network_s": dict(contestant.network),
-        "exposed_s": contestant.exposed_s(),
+        "network_s": own.network_s(),
+        "exposed_s": own.exposed_s(),
         "rest_s": figures.rest_s,
-        "predicted_s": contestant.predicted_s(figures),
-        "hidden": hidden(network_s - figures.exposed_comm_s, hideable_s),
+        "predicted_s": own.predicted_s(),
+        "hidden": hidden_s / hideable_s if hideable_s else None,
+        "ideal_speedup": first_s / own_s if own_s else 1.0,
+        **compared(figures.steady_s, base.steady_s),
     }
 
 
-def hidden(seconds: float, hideable_s: float) -> float | None:
-    """The share that was hidden of what compute could hide, None if that is nothing; 1 if updates have hidden more.
-
-    >>> hidden(0.5, 2.0), hidden(2.5, 2.0), hidden(-0.1, 2.0), hidden(0.0, 0.0)
-    (0.25, 1.0, 0.0, None)
-    """
-    return min(1.0, max(0.0, seconds) / hideable_s) if hideable_s else None
-
-
-def ideal(own: Contestant, first: Contestant, baseline: Timing) -> dict[str, float]:
-    """How many times a schedule's bound is better than the first one's, for equal compute."""
-    compute_s, parts = (baseline.forward_s, baseline.backward_s), own.job.options.accumulate
-    first_s, own_s = (each.schedule.least(*compute_s, each.network, parts) for each in (first, own))
-    return {"ideal_speedup": first_s / own_s if own_s else 1.0}
-
-
 def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> dict[str, Any]:
-    """See that settings have a meaning for one model that several schedules train in turn.
-
-    Raises:
-        ValueError: one has none.
-    """
+    """See that settings have a meaning for one model that several schedules train in turn; else ValueError."""
     for name in ("decay", "warmup"):
         if getattr(config, name) != getattr(Config, name):
             raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
@@ -40,18 +38,10 @@ OF_OTHERS = {
 }
 
 
-def of_optimizers(setting: str) -> str:
-    """The defaults of the optimisers that have this setting.
-
-    >>> of_optimizers("momentum")
-    '0.0 for sgd'
-    """
-    return ", ".join(f"{vars(kind)[setting]} for {name}" for name, kind in OPTIMIZERS.items() if setting in vars(kind))
-
-
-def setting(name: str, help: str, **said: Any) -> Any:
-    """An option of optimisers, whose own default holds where it is not given."""
-    return option(help, None, shown=of_optimizers(name), **said)
+def setting(name: str, help: str) -> Any:
+    """An option of optimisers: where it is not given, each optimiser that has it takes its own default."""
+    defaults = [f"{vars(kind)[name]} for {optimizer}" for optimizer, kind in OPTIMIZERS.items() if name in vars(kind)]
+    return option(help, None, shown=", ".join(defaults))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,21 +136,8 @@ class Config(Training):
         """The type in which gradients travel: what was chosen, the route's, or the parameters'."""
         return self.wire or self.find_route().wire or self.dtype
 
-    @property
-    def wire_type(self) -> np.dtype[Any]:
-        """The type in which gradients travel.
-
-        Raises:
-            ValueError: it is unknown.
-        """
-        return lookup("wire", self.wire_name, DTYPES)
-
     def new_optimizer(self) -> Optimizer:
-        """The optimiser, with what was chosen for it.
-
-        Raises:
-            ValueError: it has no such setting, or none of this value.
-        """
+        """The optimiser, with what was chosen for it; ValueError if it has no such setting, or none of this value."""
         kind = lookup("optimizer", self.optimizer, OPTIMIZERS)
         known = {field.name for other in OPTIMIZERS.values() for field in fields(other)} & vars(self).keys()
         settings = [field.name for field in fields(kind) if field.name in known]

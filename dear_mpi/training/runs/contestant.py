@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from dear_mpi.training.costs.plan_cost import communication, plan_s, traffic
+from dear_mpi.training.costs.plan_cost import communication, traffic
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.log.log import Times, waits_s
 from dear_mpi.training.measured import measured_costs
 from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.routes.legs import Collective, Leg
+from dear_mpi.training.routes.route import WAYS
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
@@ -26,11 +27,10 @@ class Contestant:
 
     Attributes:
         policy: where its buckets are cut; where a policy by time or trials decides that, what it decided.
-        loss_s: seconds of the sum of the loss.
         network: seconds of each collective that it starts, for all of its buckets.
-        price: of its collectives.
         chosen: the algorithm of each of its buckets.
         traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
+        figures: of all turns, when they are over.
     """
 
     def __init__(self, job: Job, name: str, fusion: str) -> None:
@@ -39,7 +39,7 @@ class Contestant:
         self.policy = own_fusion(fusion, self.schedule)
         self.losses: list[float] = []
         self.blocks: list[list[Times]] = []
-        self.waits_s: list[Mapping[str, float]] = []
+        self.waited_s: dict[str, float] = {}
         self.profiler = Profiler(job.group, name)
 
     def settle(self) -> None:
@@ -54,8 +54,6 @@ class Contestant:
         self.network: Mapping[str, float] = communication(fabric, started)
         self.chosen = fabric.chosen(self.schedule.collectives)
         self.traffic = traffic(fabric, started)
-        self.loss_s = plan_s(fabric, self.job.group.meter.plan)
-        self.price = self.job.group.prices.of(started)
 
     def enter(self) -> None:
         """Cut the buckets as this one needs them."""
@@ -69,7 +67,8 @@ class Contestant:
         for _ in range(count):
             found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
             if counted:
-                self.waits_s.append(waits_s(fabric.log.last, fabric.seconds))
+                for collective, seconds in waits_s(fabric.log.last, fabric.seconds).items():
+                    add(self.waited_s, collective, seconds)
                 self.profiler.note()
         return found
 
@@ -84,27 +83,43 @@ class Contestant:
     def timing(self) -> Timing:
         """The figures of all turns."""
         parts = self.job.options.accumulate
-        return timing(self.job.world.transport, self.schedule, self.blocks, self.network, parts=parts)
+        self.figures = timing(self.job.world.transport, self.schedule, self.blocks, self.network, parts=parts)
+        return self.figures
 
-    def predicted_s(self, figures: Timing) -> float:
+    def predicted_s(self) -> float:
         """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
 
         Updates of the main thread come between the passes, with all that is neither compute nor waiting: beside a
         collective they hold it up, and then it makes no difference where they are.
         """
         group = self.job.group
-        costs = measured_costs(group, self.profiler.profile(self.job.config.model), self.price, self.loss_s)
+        costs = measured_costs(group, self.profiler.profile(self.job.config.model))
         if not group.route.updates_under_way:
-            costs = replace(costs, update_s=0.0, rest_s=figures.rest_s)
+            costs = replace(costs, update_s=0.0, rest_s=self.figures.rest_s)
         rules = group.rules(self.name, fused(self.policy, group.layout))
         return predict(self.schedule, rules, costs).iteration_s
 
+    def network_s(self) -> dict[str, float]:
+        """Seconds of each collective that goes onto the wire, in all."""
+        route, found = self.job.group.route, dict[str, float]()
+        for name, seconds in self.network.items():
+            add(found, said(route.collectives(name)), seconds)
+        return found
+
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
-        totals = Counter[str]()
-        for waits in self.waits_s:
-            totals.update(waits)
-        own = {name: seconds / len(self.waits_s) for name, seconds in totals.items()}
+        route, own = self.job.group.route, dict[str, float]()
+        for name, seconds in self.waited_s.items():
+            add(own, said(route.jobs(name)[0]) if name in WAYS else name, seconds / len(self.losses))
         ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
+
+
+def add(totals: dict[str, float], name: str, seconds: float) -> None:
+    totals[name] = totals.get(name, 0.0) + seconds
+
+
+def said(legs: Sequence[Leg]) -> str:
+    """The collectives among some legs, as they are on the wire."""
+    return " + ".join(leg.label for leg in legs if isinstance(leg, Collective))

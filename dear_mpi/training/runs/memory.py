@@ -37,11 +37,8 @@ def check_model(elements: int, config: Config, world: World) -> None:
     """See that the values, the buckets, the optimiser's state and what codes need of so many elements find room.
 
     Side buffers of plans are not counted: between hosts they may take as much as the gradients once more.
-
-    Raises:
-        ValueError: they do not.
     """
-    dtype, wire = lookup("dtype", config.dtype, DTYPES), config.wire_type
+    dtype, wire = lookup("dtype", config.dtype, DTYPES), lookup("wire", config.wire_name, DTYPES)
     packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
     packed += dtype.itemsize * (config.accumulate > 1)
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
@@ -55,11 +52,7 @@ def check_model(elements: int, config: Config, world: World) -> None:
 
 
 def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:
-    """See that the inputs of a batch, and all layers' outputs for a part of it, find room: judged by one example.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """See that the inputs of a batch, and all layers' outputs for a part of it, find room: judged by one example."""
     x, _ = examples.take(np.zeros(1, np.intp))
     rows = -(-config.batch // world.size)
     nbytes, part = x.nbytes * rows, -(-rows // config.accumulate)
@@ -70,7 +63,7 @@ def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, wor
 
 
 def check(what: str, nbytes: int, config: Config, world: World) -> None:
-    """Compare what each rank needs with what its host has; a GPU's memory is not looked at."""
+    """A ValueError if each rank needs more than its host has; a GPU's memory is not looked at."""
     hosts = world.transport.hosts
     ranks, available = hosts.count(hosts[world.rank]), available_bytes()
     if config.device == "cpu" and ranks * nbytes > available:

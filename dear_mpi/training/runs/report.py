@@ -55,7 +55,10 @@ def timing(
         parts: into how many a batch is split.
         network: see ``communication`` in ``costs/plan_cost.py``.
     """
-    slowest = [slowest_of(ranks) for ranks in zip(*transport.gather_values(blocks), strict=True)]
+    slowest = []
+    for ranks in zip(*transport.gather_values(blocks), strict=True):
+        times = np.array(ranks)  # of ranks and iterations; those of an iteration are of one rank, so that they add up
+        slowest.append(times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])])
     steady = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest])
     _, forward_s, backward_s, exposed_s = middle(steady).tolist()
     return Timing(
@@ -66,13 +69,6 @@ def timing(
         bound_s=schedule.least(forward_s, backward_s, network, parts),
         steady_s=steady[:, 0].tolist(),
     )
-
-
-def slowest_of(ranks: Sequence[Sequence[Times]]) -> Array:
-    """For each iteration of a block the times of its slowest rank: of one rank, so that they add up."""
-    times = np.array(ranks)
-    slowest: Array = times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])]
-    return slowest
 
 
 def middle(times: Array) -> Array:

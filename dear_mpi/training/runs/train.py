@@ -1,7 +1,7 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dear_mpi.training.runs.report import describe, timing
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.trainer import TrainingError
 
+ORDER = ("seed", "batch", "data")  # settings that decide which examples each iteration has
 FILL = 2  # iterations that do not count at the beginning, and when buckets were cut: the very first ends with a flush
 
 
@@ -74,45 +75,53 @@ def train(
     if profile is not None:
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
     with Job(config, world, [config.schedule]) as job:
-        schedule, tuning = job.schedules[config.schedule], job.decisions.tuning
-        network = communication(job.group.fabric, schedule.collectives)
+        name, decisions, group = config.schedule, job.decisions, job.group
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         room = config.iterations - len(losses)
-        agree(world.transport, "train", lambda: job.decisions.check_room(room, profiled=profile is not None))
-        agree(world.transport, "train", lambda: check_rounds(job.group.route, config, saving))
-
-        def behind(iterations: int) -> None:
+        agree(world.transport, "train", lambda: decisions.check_room(room, profiled=profile is not None))
+        agree(world.transport, "train", lambda: check_rounds(group.route, config, saving))
+        times: list[Times] = []
+        fill, profiler = FILL, None
+        for iteration in range(len(losses), config.iterations):
+            settled = decisions.settled
+            if profile is not None and settled and profiler is None:
+                profiler = Profiler(group)
+            loss, spent = job.iterate(name, *job.batch(iteration))
+            losses.append(loss)
+            times.append(spent)
+            if not settled:
+                fill = len(times) + FILL
+            if profiler is not None:
+                profiler.note()
             if progress is not None:
-                progress(iterations, losses[-1])
-            if saving is not None and saving.is_due(iterations, config.iterations):
-                job.save(saving.path, {"loss": losses, **order_of(config), **settings_of(job)})
-
-        done = iterated(job, losses, behind, profiled=profile is not None)
-        job.group.trainers[config.schedule].flush()
-        runs = [] if timeline is None else [recorded(job, config.schedule)]
-        if profile is not None and done.profiler is not None:
-            write_profile(job, done.profiler, profile)
-        fusion = own_fusion(job.decisions.fusion, schedule)
-        if fusion != config.fusion:
-            network = communication(job.group.fabric, schedule.collectives)
-        figures = timing(world.transport, schedule, [done.times], network, fill=done.fill, parts=config.accumulate)
-        report = describe(job, config.schedule, figures) | tuning.report(config.fusion)
-        if not tuning.trials:
-            report["fusion"] = fusion
-        report |= {"uncounted": min(done.fill, len(done.times) - 1), "loss": losses} | job.outcome()
+                progress(iteration + 1, loss)
+            if saving is not None and saving.is_due(iteration + 1, config.iterations):
+                job.save(saving.path, {"loss": losses, **said_of(job)})
+        job.flush()
+        runs = [] if timeline is None else [recorded(job, name)]
+        if profile is not None and profiler is not None:
+            measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
+            by_rank_0(world.transport, "profile", lambda: measured.write(profile))
+        schedule, trials = job.schedules[name], decisions.tuning.trials
+        network = communication(group.fabric, schedule.collectives)
+        figures = timing(world.transport, schedule, [times], network, fill=fill, parts=config.accumulate)
+        report = describe(job, name, figures) | {
+            "fusion": own_fusion(decisions.fusion, schedule),
+            "tuner": config.fusion if trials else None,
+            "tuned": [asdict(trial) for trial in trials],
+            "uncounted": min(fill, len(times) - 1),
+            "loss": losses,
+            **job.outcome(),
+        }
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report
 
 
 def check_rounds(route: Route, config: Config, saving: Saving | None) -> dict[str, Any]:
-    """See that a run, and all of its checkpoints, end where all ranks have the same values.
-
-    Raises:
-        ValueError: one does not.
-    """
+    """See that a run, and all of its checkpoints, end where all ranks have the same values; else ValueError."""
     for what, count in (("iterations", config.iterations), ("every", saving and saving.every)):
         if count and count % route.period:
             said = f"must be divisible by {route.period}, the iterations of a round of the route {route.name!r}"
@@ -120,42 +129,9 @@ def check_rounds(route: Route, config: Config, saving: Saving | None) -> dict[st
     return {}
 
 
-@dataclass
-class Iterated:
-    """What iterations took, how many of them do not count, and the profiler, if there is one."""
-
-    times: list[Times] = field(default_factory=list)
-    fill: int = FILL
-    profiler: Profiler | None = None
-
-
-def iterated(job: Job, losses: list[float], behind: Callable[[int], None], *, profiled: bool) -> Iterated:
-    """Collective: the iterations that are left; each adds its loss to ``losses``, and ``behind`` is told their number.
-
-    A profile begins when nothing is to be decided any more.
-    """
-    name, decisions, done = job.config.schedule, job.decisions, Iterated()
-    for iteration in range(len(losses), job.config.iterations):
-        settled = decisions.settled
-        if profiled and settled and done.profiler is None:
-            done.profiler = Profiler(job.group)
-        loss, spent = job.iterate(name, *job.batch(iteration))
-        losses.append(loss)
-        done.times.append(spent)
-        done.fill = done.fill if settled else len(done.times) + FILL
-        if done.profiler is not None:
-            done.profiler.note()
-        behind(iteration + 1)
-    return done
-
-
-def order_of(config: Config) -> dict[str, Any]:
-    """The settings that decide which examples each iteration has."""
-    return {"seed": config.seed, "batch": config.batch, "data": config.data}
-
-
-def settings_of(job: Job) -> dict[str, Any]:
-    """The data, and what else must stay the same, so that a resumed run comes to the bits of one without a break.
+def said_of(job: Job) -> dict[str, Any]:
+    """What a checkpoint says of its run: which examples each iteration has, and the ``settings`` that must stay the
+    same, too, so that a resumed run comes to the bits of one without a break.
 
     So must the number of ranks, but the checkpoint does not know it.
     """
@@ -164,7 +140,7 @@ def settings_of(job: Job) -> dict[str, Any]:
     settings |= {name: getattr(config, name) for name, said in options_of(Config).items() if said.decides}
     if config.decay != "none":
         settings["iterations"] = config.iterations
-    return {"examples": job.examples_sha256, "settings": settings}
+    return {name: getattr(config, name) for name in ORDER} | {"examples": job.examples_sha256, "settings": settings}
 
 
 def gone_on(job: Job, path: Path) -> list[float]:
@@ -173,41 +149,31 @@ def gone_on(job: Job, path: Path) -> list[float]:
     Raises:
         TrainingError: it is of a run that had other examples, or had them in another order, or of a script's session.
     """
-    notes, order, settings = job.resume(path), order_of(job.config), settings_of(job)
-    if not isinstance(notes, dict) or not {"loss", *order} <= notes.keys():
+    notes, now = job.resume(path), said_of(job)
+    if not isinstance(notes, dict) or not {"loss", *ORDER} <= notes.keys():
         raise TrainingError(
-            f"the checkpoint is of a script: it must say what a run has, its {', '.join(order)} and loss"
+            f"the checkpoint is of a script: it must say what a run has, its {', '.join(ORDER)} and loss"
         )
-    if "examples" in notes:
-        del order["data"]  # its name may change
-        if notes["examples"] != settings["examples"]:
-            what = f"data {notes['data']!r} had the SHA-256 {notes['examples']}, and {job.config.data!r} here has"
-            advice = "give --data the file of before, or begin a new run with another --save"
-            raise TrainingError(f"the checkpoint is of a run on other data: {what} {settings['examples']}; {advice}")
-    for name, value in order.items():
-        if notes[name] != value:
-            raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {value}")
+    if notes.get("examples", now["examples"]) != now["examples"]:
+        what = f"data {notes['data']!r} had the SHA-256 {notes['examples']}, and {now['data']!r} here has"
+        advice = "give --data the file of before, or begin a new run with another --save"
+        raise TrainingError(f"the checkpoint is of a run on other data: {what} {now['examples']}; {advice}")
+    for name in ORDER:
+        if notes[name] != now[name] and not (name == "data" and "examples" in notes):  # whose name may change
+            raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {now[name]}")
     done = job.group.trainers[job.config.schedule].done
     if not isinstance(notes["loss"], list) or len(notes["loss"]) != done:
         raise TrainingError(f"the checkpoint must have the losses of its {done} iterations, not {notes['loss']!r:.99}")
-    tell_changes(job.world, notes, settings["settings"])
+    said = changes(notes.get("settings"), now["settings"])
+    if said:
+        told = console(job.world, stderr=True)
+        told.print(f"note: the run goes on, but {said}", markup=False, soft_wrap=True)
     return notes["loss"]
 
 
-def tell_changes(world: World, notes: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Let rank 0 say, in one line, which settings differ from the checkpoint's."""
-    before = notes.get("settings")
+def changes(before: object, settings: dict[str, Any]) -> str:
+    """Which settings differ from the checkpoint's."""
     if not isinstance(before, dict):
-        said = ["the checkpoint does not say what data and settings its run had"]
-    else:
-        both = [name for name in settings if name in before and before[name] != settings[name]]
-        said = [f"{name} is {settings[name]}, and was {before[name]}" for name in both]
-    if said:
-        console(world, stderr=True).print(f"note: the run goes on, but {'; '.join(said)}", markup=False, soft_wrap=True)
-
-
-def write_profile(job: Job, profiler: Profiler, path: Path) -> None:
-    """Collective: write what was measured."""
-    config = job.config
-    found = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
-    by_rank_0(job.world.transport, "profile", lambda: found.write(path))
+        return "the checkpoint does not say what data and settings its run had"
+    both = [name for name in settings if name in before and before[name] != settings[name]]
+    return "; ".join(f"{name} is {settings[name]}, and was {before[name]}" for name in both)

@@ -1,8 +1,6 @@
 """What is trained: a model with its loss and its data, from a ``Config``."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,49 +39,32 @@ def make_workload(config: Config, world: World) -> Workload:
     Raises:
         ValueError: a name is unknown, a file is no good, model and data do not fit, or there is no memory for them.
     """
-    makers = {"synthetic": synthetic_workload, IN_FILE: user_workload}
-    return makers.get(kind_of(config.model), our_workload)(config, world)
-
-
-def our_workload(config: Config, world: World) -> Workload:
-    """A model of ours, on data."""
-    build, (dtype, dataset) = lookup("model", config.model, MODELS), data_of(config)
-    text = dataset.train.take(np.zeros(1, np.intp))[0].dtype.kind in "iu"
-    if text != (config.model == "gpt"):
-        raise ValueError(
-            f"model {config.model!r} cannot be trained on data {config.data!r}: gpt takes text alone (--data FILE.txt)"
-        )
-    layers = build(dataset.shape, dataset.classes, np.random.default_rng(config.seed), dtype)
-    check_room(layers, dataset, config, world)
-    return Workload(config.model, layers, SoftmaxCrossEntropy(), dataset)
-
-
-def user_workload(config: Config, world: World) -> Workload:
-    """A model of a user, on data: whether they fit is seen by an example."""
-    dtype, dataset = data_of(config)
-    layers, loss, text = build_model(config.model, dataset, np.random.default_rng(config.seed), dtype)
-    check_room(layers, dataset, config, world)
-    return Workload(text, layers, loss, dataset)
-
-
-def data_of(config: Config) -> tuple[np.dtype[Any], Dataset]:
-    """The type of the parameters and of inputs that are no text, and the data."""
+    kind, rng = kind_of(config.model), np.random.default_rng(config.seed)
+    if kind == "synthetic":
+        return synthetic_workload(config, world, rng)
     dtype = lookup("dtype", config.dtype, {name: DTYPES[name] for name in ("fp64", "fp32")})
-    return dtype, load_data(config.data, dtype, config.context)
-
-
-def check_room(layers: Sequence[Layer], dataset: Dataset, config: Config, world: World) -> None:
-    """See that the model and a batch find room in memory."""
+    dataset = load_data(config.data, dtype, config.context)
+    if kind == IN_FILE:
+        layers, loss, said = build_model(config.model, dataset, rng, dtype)
+        found = Workload(said, layers, loss, dataset)
+    else:
+        build, text = lookup("model", config.model, MODELS), dataset.train.take(np.zeros(1, np.intp))[0]
+        if (text.dtype.kind in "iu") != (config.model == "gpt"):
+            what = f"model {config.model!r} cannot be trained on data {config.data!r}"
+            raise ValueError(f"{what}: gpt takes text alone (--data FILE.txt)")
+        layers = build(dataset.shape, dataset.classes, rng, dtype)
+        found = Workload(config.model, layers, SoftmaxCrossEntropy(), dataset)
     sizes = {key_of(parameter): parameter.value.size for layer in layers for parameter in trained(layer)}  # tied: once
     check_model(sum(sizes.values()), config, world)
     check_batch(layers, dataset.train, config, world)
+    return found
 
 
-def synthetic_workload(config: Config, world: World) -> Workload:
+def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -> Workload:
     """A synthetic model, without data."""
     modules = load_modules(config.model.partition(":")[2])
     forward_s, backward_s = both_passes(config.forward_time, config.backward_time, measured_seconds(modules))
-    dtype, rng = lookup("dtype", config.dtype, DTYPES), np.random.default_rng(config.seed)
+    dtype = lookup("dtype", config.dtype, DTYPES)
     check_model(sum(count for module in modules for count in module.counts), config, world)
     layers = synthetic_layers(
         modules, forward_s=forward_s, backward_s=backward_s, dtype=dtype, rng=rng, compute=config.compute

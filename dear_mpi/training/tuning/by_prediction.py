@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
-from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.layout import Layout
@@ -33,22 +31,17 @@ MOST_TRIED = 10_000  # more buckets take rank 0 too long to look at
 
 
 class ByPrediction(TunedFusion):
-    """Cuts once, as the prediction says.
+    """Cuts once, as the prediction says; for its parameters and errors see ``tuning_of``."""
 
-    Args:
-        before: as for ``tuning_of``.
-
-    Raises:
-        ValueError: the policy is more than ``auto``.
-    """
+    over = False
+    profiler: Profiler | None = None
 
     def __init__(self, group: WorkerGroup, policy: str, *, before: int) -> None:
         if policy != AUTO:
             raise ValueError(f"fusion {policy!r}: auto takes nothing after a colon")
-        super().__init__(size_text(START))
-        self.group, self.cut_as, self.over = group, AUTO, False
-        self.needs = 1 + WARM + TIMED + 2 * before  # an order for the first buckets, and one for the last
-        self.profiler: Profiler | None = None
+        # an order for the first buckets, and one for the last
+        super().__init__(size_text(START), 1 + WARM + TIMED + 2 * before)
+        self.group = group
 
     def look(self, name: str) -> str | None:
         if self.profiler is None:
@@ -61,7 +54,7 @@ class ByPrediction(TunedFusion):
         """What rank 0 predicts to be best."""
         group, name, layout = self.group, profiler.schedule, self.group.layout
         group.flush()
-        costs = self.costs(profiler)
+        costs = measured_costs(group, profiler.profile(AUTO), timed=True)
 
         def predicted(fusion: str) -> Trial:
             rules = group.rules(name, fused(fusion, layout))
@@ -70,15 +63,6 @@ class ByPrediction(TunedFusion):
         self.trials = said_by_rank_0(group.world.transport, lambda: list(map(predicted, candidates(layout))))
         self.over = True
         return fewest_buckets(self.trials, layout)
-
-    def costs(self, profiler: Profiler) -> Costs:
-        """Collective: what was measured."""
-        group, profile = self.group, profiler.profile("auto")
-        schedule = group.schedules[profiler.schedule]
-        prices = WirePrices(group.fabric, timed=True)  # with what hosts add to a link
-        price = prices.of((*schedule.collectives, *schedule.extras))
-        loss_s = plan_s(group.fabric, group.meter.plan, timed=True)
-        return measured_costs(group, profile, price, loss_s)
 
 
 def fewest_buckets(trials: Sequence[Trial], layout: Layout) -> str:
@@ -98,7 +82,7 @@ def candidates(layout: Layout) -> list[str]:
     """
     whole = layout.count * layout.itemsize
     low, high = readable(max(1, min(LOW, whole // MANY))), max(START, min(HIGH, whole))
-    sizes = distinct_sizes(layout, low, high, start=START, per_octave=PER_OCTAVE)
+    sizes = distinct_sizes(layout, low, high, per_octave=PER_OCTAVE)
     octaves = (MOST_CUT // LEAST_CUT).bit_length() - 1
     cuts = [readable(round(LEAST_CUT * 2 ** (step / CUTS_PER_OCTAVE))) for step in range(octaves * CUTS_PER_OCTAVE + 1)]
     texts = [size_text(START), *(size_text(size) for size in sizes if size != START)]

@@ -150,17 +150,3 @@ def nearest(octaves: Mapping[str, float], wanted: float) -> str:
 
 
 METHODS: Mapping[str, Callable[[Search], str]] = {"bayesian": bayesian, "random": random, "grid": grid}
-
-
-def check_package(method: str) -> None:
-    """See that what a method needs is installed.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if METHODS[method] is bayesian:
-        try:
-            import bayes_opt  # noqa: F401
-        except ImportError:
-            what = "Bayesian tuning needs bayesian-optimization: pip install bayesian-optimization (our extra 'tune')"
-            raise ValueError(f"{what}, or take bo:random or bo:grid") from None

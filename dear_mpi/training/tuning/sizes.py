@@ -21,17 +21,24 @@ UNITS = {"GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
 DIGITS = 3
 
 
-def distinct_sizes(layout: Layout, low: int, high: int, *, start: int, per_octave: int = PER_OCTAVE) -> list[int]:
+def first_size(low: int, high: int) -> int:
+    """The size to begin with: 25 MB, or the middle of a range that does not have it."""
+    return START if low <= START <= high else min(max(readable(round((low * high) ** 0.5)), low), high)
+
+
+def distinct_sizes(layout: Layout, low: int, high: int, *, per_octave: int = PER_OCTAVE) -> list[int]:
     """Sizes in bytes from low to high, ascending, of which no two cut the line the same.
 
+    The first to be tried stands for those that cut as it does; for other sizes that cut alike, the middle one does.
+
     Args:
-        start: stands for the sizes that cut as it does; for other sizes that cut alike, the middle one does.
         per_octave: how many sizes are looked at from each power of two to the next.
 
     >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
-    >>> distinct_sizes(layout, 200, 1000, start=600)
-    [314, 600, 879]
+    >>> distinct_sizes(layout, 200, 1000), first_size(200, 1000)
+    ([447, 624, 879], 447)
     """
+    start = first_size(low, high)
     steps = max(1, math.ceil(per_octave * math.log2(high / low)))
     spread = {readable(round(low * (high / low) ** (step / steps))) for step in range(steps + 1)}
     sizes = sorted({low, start, high} | {size for size in spread if low < size < high})
