@@ -14,8 +14,8 @@ from dear_mpi.simulate.contention import Contention, parse_stall
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.uneven import parse_jitter
 from dear_mpi.training.declared import BETWEEN_FUSIONS, again, listed, option, parsed, several
-from dear_mpi.training.exchange import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.fusion.policies import in_bytes
+from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.profiles.profile import Profile, read_profile
 from dear_mpi.training.rehearse import serve_halves
 from dear_mpi.training.routes.route import Route
