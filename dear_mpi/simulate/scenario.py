@@ -9,8 +9,7 @@ from typing import Any
 
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.reporting.units import check_seconds
-from dear_mpi.simulate.compute import Compute
+from dear_mpi.simulate.compute import compute_text, model_of, origin_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.machine import Machine
 from dear_mpi.simulate.model import Model
@@ -43,11 +42,9 @@ class Scenario:
 
     settings: Settings
     algorithm: str
-    compute: Compute
     model: Model
     machine: Machine
     prices: Prices
-    straggling: Callable[[Any], Any]
 
     @classmethod
     def of(cls, settings: Settings, algorithm: str, name: str, machine: Machine, ranks: int) -> Scenario:
@@ -55,14 +52,11 @@ class Scenario:
         Raises:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
         """
-        compute = settings.compute
-        wire = settings.wire or settings.chosen_route.wire
-        model = compute.model(name, ranks=ranks, wire=wire, parts=settings.accumulate)
+        model = model_of(settings, name, ranks)
         if settings.update_s is not None:
-            model = replace(model, update_s=check_seconds("update_s", settings.update_s))
-        hosts = machine.network.hosts or tuple(range(ranks))
-        prices = Prices(machine.network, ranks, default_segment(hosts), model.layout.itemsize)
-        return cls(settings, algorithm, compute, model, machine, prices, straggling(settings.straggler, ranks))
+            model = replace(model, costs=replace(model.costs, update_s=settings.update_s))
+        segment = default_segment(machine.network.hosts or range(ranks))
+        return cls(settings, algorithm, model, machine, Prices(machine.network, ranks, segment, model.layout.itemsize))
 
     @property
     def contention(self) -> Contention:
@@ -82,7 +76,7 @@ class Scenario:
         if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout)
         if name not in SCHEDULES or settings.judged or settings.chosen_route.updates_under_way:
-            parts = min(self.model.parts, REHEARSED_PARTS)
+            parts = min(self.model.costs.parts, REHEARSED_PARTS)
             rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), accumulate=parts)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
@@ -91,16 +85,18 @@ class Scenario:
         Raises:
             ValueError: a figure is not finite.
         """
-        rules, settings = self.rules(name, schedule, fusion), self.settings
-        costs = self.model.costs(
+        rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
+        places, spread = 2 * len(self.model.names), parse_jitter(settings.jitter)
+        costs = replace(
+            self.model.costs,
             price=self.priced(schedule, rules.buckets),
             loss_s=self.few_s(),
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
-            ranks=self.prices.ranks,
+            ranks=ranks,
             contention=None if self.contention.is_free else self.contention,
             portions=self.portions,
-            compute=self.straggling,
-            noise=self.noise,
+            compute=straggling(settings.straggler, ranks),
+            noise=Jitter(ranks, places, spread=spread, seed=settings.seed),
         )
         found = predict(schedule, rules, costs, iterations=settings.counted, traced=traced)
         check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
@@ -112,16 +108,10 @@ class Scenario:
         buckets = buckets_of(self.model, schedule, route, fusion, lambda buckets: self.priced(schedule, buckets))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
-    @property
-    def noise(self) -> Jitter:
-        """How many times as long as usual layers take."""
-        settings, ranks, places = self.settings, self.prices.ranks, 2 * len(self.model.names)
-        return Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed)
-
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
         """The least time that a schedule allows, with the passes and the buckets of a prediction."""
         sent_s = network_s(schedule, self.settings.chosen_route, found.buckets, self.priced(schedule, found.buckets))
-        return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.parts)
+        return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
 
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once."""
@@ -177,17 +167,17 @@ class Scenario:
             "fusion": fusion,
             "buckets": len(prediction.buckets),
             "wire": self.model.wire,
-            "accumulate": self.model.parts,
+            "accumulate": self.model.costs.parts,
             "route": settings.chosen_route.name,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
             **self.machine.row(),
-            "compute": str(self.compute),
-            "compute_origin": self.compute.origin,
-            "update_s_per_element": self.model.update_s,
+            "compute": compute_text(settings),
+            "compute_origin": origin_of(settings),
+            "update_s_per_element": self.model.costs.update_s,
             "contention": self.contention.rows(),
             "contention_origin": self.contention.origin,
-            "update_origin": self.compute.origin if settings.update_s is None and settings.profile else "given",
+            "update_origin": origin_of(settings) if settings.update_s is None and settings.profile else "given",
             "straggler": settings.straggler,
             "jitter": parse_jitter(settings.jitter),
             "iterations": settings.counted,
@@ -227,7 +217,7 @@ def buckets_of(
     layout, policy = model.layout, own_fusion(fusion, schedule)
     if is_by_time(policy):
         cost = whole_cost(schedule.collectives, route, layout, prices)
-        policy = by_time(policy, layout, PassTimes(model.forward_s, model.backward_s), cost)
+        policy = by_time(policy, layout, PassTimes(model.costs.forward_s, model.costs.backward_s), cost)
     return fused(policy, layout)
 
 

@@ -17,15 +17,15 @@ from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.prediction import Tally
 from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.virtual_trainer import Costs
 from tests.simulate.predicted import predicted
 
 ONE_LAYER = Model(
     name="one layer",
     layout=Layout.of([[("weight", (64,))]], itemsize=4, ranks=2),
-    forward_s=(1.0,),
-    backward_s=(2.0,),
-    wire="fp32",
     names=("dense",),
+    wire="fp32",
+    costs=Costs(forward_s=(1.0,), backward_s=(2.0,)),
 )
 QUICK = {"models": ("synthetic:resnet50",), "ranks": (8,), "network": "10gbit,50us", "forward_s": 0.05}
 

@@ -1,5 +1,6 @@
 """What is simulated is what trains: routes, sharded updates, clipping and parts of a batch have their times."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -33,7 +34,7 @@ def simulated(**choices):
 def one_layer(name, route, *, judged=False, ranks=RANKS):
     """A model of one layer and one bucket: 1 s forward, 2 s back; 3 s each half of an all-reduce, 8 s an update."""
     model = synthetic_model("a", [Module("a", (1024,), 1.0)], ranks=ranks, forward_s=1.0, backward_s=2.0)
-    model = type(model)(**vars(model) | {"update_s": 8.0 / model.layout.count})
+    model = replace(model, costs=replace(model.costs, update_s=8.0 / model.layout.count))
     seconds = {"all_reduce": 6.0, "reduce_scatter": 3.0, "all_gather": 3.0}
     how = {"route": route, "judged": judged, "ranks": ranks, "verdict_s": 0.5}
     prices = lambda _: lambda leg, _: seconds[leg.name]  # noqa: E731

@@ -28,6 +28,7 @@ from dear_mpi.models.paper_models import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
 from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.virtual_trainer import Costs
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -111,6 +112,17 @@ class Profile:
             uses=tuple(
                 replace(use, forward_s=ahead * use.forward_s, backward_s=back * use.backward_s) for use in self.uses
             ),
+        )
+
+    def costs(self, parts: int | None = None) -> Costs:
+        """Layers, updates and the rest; a batch is split into so many parts, or as it was."""
+        parts = parts or self.accumulate
+        return Costs(
+            forward_s=[use.forward_s / parts for use in self.uses],
+            backward_s=[use.backward_s / parts for use in self.uses],
+            parts=parts,
+            update_s=self.update_s_per_element,
+            rest_s=self.rest_s,
         )
 
     def __str__(self) -> str:
