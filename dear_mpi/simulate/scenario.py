@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.simulate.compute import compute_text, model_of, origin_of
@@ -55,8 +56,11 @@ class Scenario:
         model = model_of(settings, name, ranks)
         if settings.update_s is not None:
             model = replace(model, costs=replace(model.costs, update_s=settings.update_s))
-        segment = default_segment(machine.network.hosts or range(ranks))
-        return cls(settings, algorithm, model, machine, Prices(machine.network, ranks, segment, model.layout.itemsize))
+        network, itemsize, segment_bytes = machine.network, model.layout.itemsize, settings.segment_bytes
+        if segment_bytes is None:
+            segment_bytes = default_segment(network.hosts or range(ranks))
+        check_segment(segment_bytes, itemsize)
+        return cls(settings, algorithm, model, machine, Prices(network, ranks, segment_bytes, itemsize))
 
     @property
     def contention(self) -> Contention:
@@ -171,6 +175,7 @@ class Scenario:
             "route": settings.chosen_route.name,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
+            "segment_bytes": self.prices.segment_bytes,
             **self.machine.row(),
             "compute": compute_text(settings),
             "compute_origin": origin_of(settings),

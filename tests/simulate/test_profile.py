@@ -234,7 +234,7 @@ def changed(*where, to):
     ("content", "said"),
     [
         ("{", "is no readable JSON file: Expecting property name"),
-        ([], "Expected `object`, got `array`"),
+        ([], "must be a file of dear-mpi train --profile: Expected `object`, got `array`"),
         (changed("rest_s", to=None), "Object missing required field `rest_s`"),
         (changed("uses", 1, "forward_s", to=None), "missing required field `forward_s` - at `$.uses[1]`"),
         (changed("uses", to=[]), "uses must be a list in which some use has tensors"),

@@ -12,6 +12,7 @@ from dear_mpi.models.paper_models import Module
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
+from dear_mpi.simulate.table import heading
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training.log.spans import WIRE
 from dear_mpi.training.routes.find import FULL, SHARDED
@@ -111,6 +112,28 @@ def test_local_steps_communicate_in_each_fourth_iteration():
     compute_s = each.row["compute_s"]
     assert local.row["iteration_s"] - compute_s == pytest.approx((each.row["iteration_s"] - compute_s) / 4, rel=0.05)
     assert local.row["bound_s"] == pytest.approx(compute_s + (each.row["bound_s"] - compute_s) / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({}, ["compute: "]),
+        ({"wire": "fp32", "update": "full"}, ["compute: "]),
+        ({"update": "sharded", "wire": "fp16", "clip": 1.5}, ["route sharded, wire fp16, clip 1.5", "compute: "]),
+        ({"loss_scale": "dynamic", "segment_bytes": 65536}, ["loss scale dynamic, segment 64 KiB", "compute: "]),
+        ({"route": USERS["half"]}, ["route half, wire fp16", "compute: "]),
+    ],
+)
+def test_the_title_names_what_is_not_usual(chosen, said):
+    _, *lines = heading(simulated(**chosen)).splitlines()
+    assert [line[: len(each)] for line, each in zip(lines, said, strict=True)] == said
+
+
+def test_pieces_are_of_a_segment():
+    """So a tree hands on in turn what is else one message."""
+    chosen = {"schedules": ("wfbp",), "algorithms": ("double_tree",)}
+    (pieces,), (whole,) = (simulated(**chosen, segment_bytes=nbytes) for nbytes in (1 << 16, 1 << 28))
+    assert pieces.row["iteration_s"] < whole.row["iteration_s"]
 
 
 @pytest.mark.parametrize("route", USERS)

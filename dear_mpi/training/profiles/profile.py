@@ -174,5 +174,5 @@ def read_profile(path: Path) -> Profile:
         found = convert(content, Profile)
         found.check()
     except ValueError as error:
-        raise ValueError(f"profile {str(path)!r}: {error}") from None
+        raise ValueError(f"profile {str(path)!r} must be a file of dear-mpi train --profile: {error}") from None
     return found
