@@ -88,7 +88,7 @@ def rehearse(
 def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int, order: Sequenced | None) -> None:
     """The iterations; then the schedule's bound."""
     free = Costs(forward_s=[0.0] * uses, backward_s=[0.0] * uses, parts=accumulate)
-    trainer = VirtualTrainer(schedule, rules, free, foreseen=False)
+    trainer = VirtualTrainer(schedule, rules, free)
     if order is not None:
         trainer.schedule.order = order
     for flushes in FLUSHES:

@@ -70,13 +70,10 @@ class VirtualTrainer(Trainer):
     Args:
         kind: of the schedule.
         rules: its book, with the buckets and the route.
-        foreseen: whether the schedule orders its iteration by what it costs.
         kept: see ``VirtualFabric``.
     """
 
-    def __init__(
-        self, kind: type[Schedule], rules: Rules, costs: Costs, *, foreseen: bool = True, kept: int = 1
-    ) -> None:
+    def __init__(self, kind: type[Schedule], rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         fabric = VirtualFabric(
             rules,
             price=costs.price,
@@ -88,21 +85,12 @@ class VirtualTrainer(Trainer):
             compute=costs.compute,
             kept=kept,
         )
-        schedule, times = kind(fabric), zip(costs.forward_s, costs.backward_s, strict=True)
-        if foreseen and kind.foresees:
-            schedule.order = best_order(schedule, kind, rules, costs)
-        uses = [VirtualUse(fabric, number, *each, costs.noise) for number, each in enumerate(times)]
+        times = enumerate(zip(costs.forward_s, costs.backward_s, strict=True))
+        uses = [VirtualUse(fabric, number, *each, costs.noise) for number, each in times]
         meter = VirtualMeter(fabric, costs.rest_s)
-        super().__init__(uses, NoLoss(), meter, schedule, rules, accumulate=costs.parts)
+        super().__init__(uses, NoLoss(), meter, kind(fabric), rules, accumulate=costs.parts)
         self.virtual = fabric
         self.first = False  # there are no gradients to inspect, and no flush after that
-
-    @classmethod
-    def following(cls, order: Sequenced | None, kind: type[Schedule], rules: Rules, costs: Costs) -> VirtualTrainer:
-        """One whose schedule has an order, and a book of its own."""
-        trainer = cls(kind, rules.another(), costs, foreseen=False)
-        trainer.schedule.order = order
-        return trainer
 
     def warm_up(self) -> None:
         """Fill the pipeline."""
@@ -135,6 +123,8 @@ def predict(
         ScheduleError: the schedule breaks a rule (``rehearse`` sees that before, and whether it ends).
     """
     trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
+    if kind.foresees:
+        trainer.schedule.order = best_order(trainer.schedule, kind, rules, costs)
     trainer.warm_up()
     tally = Tally(trainer.virtual)
     for _ in range(round_up(iterations, rules.route.period)):
@@ -169,6 +159,8 @@ def best_order(schedule: Schedule, kind: type[Schedule], rules: Rules, costs: Co
 
     def seconds(order: Sequenced | None) -> float:
         rules.iteration += 1  # who watches this book sees that a try is over
-        return VirtualTrainer.following(order, kind, rules, costs).mean_s()
+        trainer = VirtualTrainer(kind, rules.another(), costs)
+        trainer.schedule.order = order
+        return trainer.mean_s()
 
     return orders[0] if len(orders) == 1 else min(orders, key=seconds)
