@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.simulate.compute import compute_text, model_of, origin_of
 from dear_mpi.simulate.contention import Contention
@@ -84,11 +86,7 @@ class Scenario:
             rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), accumulate=parts)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
-        """An iteration under one schedule.
-
-        Raises:
-            ValueError: a figure is not finite.
-        """
+        """An iteration under one schedule."""
         rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
         places, spread = 2 * len(self.model.names), parse_jitter(settings.jitter)
         costs = replace(
@@ -118,24 +116,19 @@ class Scenario:
         return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
 
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
-        """The prices of these buckets, all at once."""
-        route, table = self.settings.chosen_route, dict[Collective, dict[int, float]]()
-        names, counts = (*schedule.collectives, *schedule.extras), sorted({bucket.count for bucket in buckets})
-        for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
+        """The prices of these buckets, all at once; that of a portion of one when it is asked for."""
+        names = (*schedule.collectives, *schedule.extras)
+        for leg in dict.fromkeys(leg for name in names for leg in self.settings.chosen_route.collectives(name)):
+            if not leg.few:
+                self.prices.seconds(self.algorithm, leg.name, [self.nbytes(leg, bucket.count) for bucket in buckets])
+
+        @cache
+        def seconds(leg: Collective, count: int) -> float:
             if leg.few:
-                table[leg] = dict.fromkeys(counts, self.few_s())
-            else:
-                sizes = [self.nbytes(leg, count) for count in counts]
-                seconds = self.prices.seconds(self.algorithm, leg.name, sizes)
-                table[leg] = dict(zip(counts, map(float, seconds), strict=True))
+                return self.few_s()
+            return self.prices.one_s(self.algorithm, leg.name, self.nbytes(leg, count))
 
-        def price(leg: Collective, bucket: Bucket) -> float:
-            if bucket.count not in table[leg]:  # a portion of a bucket
-                sizes = [self.nbytes(leg, bucket.count)]
-                table[leg][bucket.count] = float(self.prices.seconds(self.algorithm, leg.name, sizes)[0])
-            return table[leg][bucket.count]
-
-        return price
+        return lambda leg, bucket: seconds(leg, bucket.count)
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken."""
@@ -153,14 +146,10 @@ class Scenario:
     def few_s(self, nbytes: int = 1) -> float:
         """Of an all-reduce of a few bytes: the sum of the loss, or whatever else has a few."""
         size = round_up(nbytes, self.prices.ranks * self.model.layout.itemsize)
-        return float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [size])[0])
+        return self.prices.one_s(LOSS_ALGORITHM, "all_reduce", size)
 
     def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
-        """What ``--json`` has of a prediction.
-
-        Raises:
-            ValueError: a figure is not finite.
-        """
+        """What ``--json`` has of a prediction."""
         settings, seconds = self.settings, prediction.iteration_s
         row = {
             "model": self.model.name,
@@ -200,11 +189,13 @@ class Scenario:
 
     def rewired(self, **factors: float) -> Scenario:
         """The same with costs of the network times a factor."""
-        network = self.machine.network
-        for name, factor in factors.items():
-            between = network.between
-            between = None if between is None else replace(between, **{name: factor * getattr(between, name)})
-            network = replace(network, **{name: factor * getattr(network, name)}, between=between)
+
+        def times(network: Network) -> Network:
+            return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
+
+        network = times(self.machine.network)
+        if network.between is not None:
+            network = replace(network, between=times(network.between))
         return replace(self, prices=replace(self.prices, network=network, found={}))
 
 
@@ -215,9 +206,6 @@ def buckets_of(
 
     Args:
         prices: gives the price of the collectives of these buckets, for a policy by time.
-
-    Raises:
-        ValueError: the policy cannot be read.
     """
     layout, policy = model.layout, own_fusion(fusion, schedule)
     if is_by_time(policy):
@@ -227,11 +215,7 @@ def buckets_of(
 
 
 def check_finite(what: str, figures: Mapping[str, object]) -> None:
-    """See that all figures are finite.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Raise a ValueError if some figure is not finite."""
     numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
     wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if wrong:

@@ -10,5 +10,5 @@ from dear_mpi.training.virtual_trainer import Costs
 
 def measured_costs(group: WorkerGroup, profile: Profile, price: Price, loss_s: float) -> Costs:
     """Layers, updates and the rest from a profile of this group; collectives at this price."""
-    sums, portions = {"loss_s": loss_s, "verdict_s": loss_s}, group.fabric.portions
-    return replace(profile.costs(), price=price, ranks=group.world.size, portions=portions, **sums)
+    size, portions = group.world.size, group.fabric.portions
+    return replace(profile.costs(), price=price, loss_s=loss_s, verdict_s=loss_s, ranks=size, portions=portions)

@@ -130,12 +130,12 @@ def predict(
     for _ in range(round_up(iterations, rules.route.period)):
         trainer.one()
         tally.add()
-    mean, sent_s = tally.breakdown(), network_s(kind, rules.route, rules.buckets, costs.price)
+    means, sent_s = tally.means(), network_s(kind, rules.route, rules.buckets, costs.price)
     return Prediction(
         schedule=rules.name,
         buckets=rules.buckets,
-        **vars(mean),
-        bound_s=float(kind.least(mean.forward_s, mean.backward_s, sent_s, costs.parts)),
+        **means,
+        bound_s=float(kind.least(means["forward_s"], means["backward_s"], sent_s, costs.parts)),
         network_s=sent_s,
         log=trainer.virtual.log if traced else None,
     )

@@ -300,6 +300,6 @@ def test_the_page_of_the_testbed_is_of_these_presets():
     """`make testbed` has been run since: the presets, and a line of each network."""
     text = (ROOT / testbed.PAGE).read_text("utf-8")
     for network, preset in PRESETS.items():
-        assert preset.text in text
+        assert preset in text
         cells = " | ".join(map(str, testbed.rows_of(network, "resnet50", "BSP-A2A")))
         assert f"| resnet50, BSP-A2A | {cells} |" in text

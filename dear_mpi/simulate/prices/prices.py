@@ -92,6 +92,10 @@ class Prices:
             self.found.update({(algorithm, collective, each): float(s) for each, s in zip(group, times, strict=True)})
         return np.array([self.found[algorithm, collective, each] for each in asked])
 
+    def one_s(self, algorithm: str, collective: str, nbytes: int) -> float:
+        """The same for one buffer."""
+        return float(self.seconds(algorithm, collective, [nbytes])[0])
+
     def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
         """See that these can be priced.
 
