@@ -85,7 +85,7 @@ def table_of(name: str) -> str:
     return table
 
 
-def compute_text(settings: Settings) -> str:
+def text_of(settings: Settings) -> str:
     """What a row says of the seconds of compute."""
     profile, rate, batch = measured(settings), settings.flops_per_s, settings.batch
     if profile is not None:

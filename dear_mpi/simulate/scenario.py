@@ -12,7 +12,7 @@ from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.simulate.compute import compute_text, model_of, origin_of
+from dear_mpi.simulate.compute import model_of, origin_of, text_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.machine import Machine
 from dear_mpi.simulate.model import Model
@@ -166,7 +166,7 @@ class Scenario:
             "loss_scale": settings.loss_scale,
             "segment_bytes": self.prices.segment_bytes,
             **self.machine.row(),
-            "compute": compute_text(settings),
+            "compute": text_of(settings),
             "compute_origin": origin_of(settings),
             "update_s_per_element": self.model.costs.update_s,
             "contention": self.contention.rows(),

@@ -32,10 +32,7 @@ NETWORK = (
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """Numbers of ranks, with commas; a range has those from the first to the last by powers of 2.
-
-    Raises:
-        ValueError: it cannot be read.
+    """Numbers of ranks, with commas; a range has those from the first to the last by powers of 2; or a ValueError.
 
     >>> ranks_of("4"), ranks_of("8:64,3:16")
     ((4,), (8, 16, 32, 64, 3, 6, 12, 16))
@@ -144,11 +141,7 @@ class Settings(Exchange):
 
     @cached_property
     def chosen_route(self) -> Route:
-        """What buckets go through.
-
-        Raises:
-            ValueError: there is no such route, or it does not train.
-        """
+        """What buckets go through; ValueError if there is no such route."""
         dtype, wire = self.types
         halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
         return self.find_route(halves=halves)

@@ -107,11 +107,7 @@ class Exchange(Declared):
         return self.route or self.update or FULL.name
 
     def find_route(self, *, halves: bool = False) -> Route:
-        """The route that was chosen; ``halves``: see ``find_route`` in ``routes/find.py``.
-
-        Raises:
-            ValueError: there is none of this name.
-        """
+        """The route that was chosen, or a ValueError; ``halves``: see ``find_route`` in ``routes/find.py``."""
         return find_route(self.route_name, halves=halves)
 
 
@@ -171,11 +167,7 @@ class Options(Training):
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
-        """The options that a user gave.
-
-        Raises:
-            ValueError: there is no such option, or it cannot have this value.
-        """
+        """The options that a user gave, or a ValueError."""
         cls.check_names("option", given)
         options = cls(**given)
         options.check()

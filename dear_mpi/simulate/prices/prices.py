@@ -97,11 +97,7 @@ class Prices:
         return float(self.seconds(algorithm, collective, [nbytes])[0])
 
     def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
-        """See that these can be priced.
-
-        Raises:
-            ValueError: the algorithm has none of this name, sends no messages, or cannot be replayed here.
-        """
+        """Raise a ValueError if there is no such algorithm of these collectives, or none that sends messages."""
         if runner_of(algorithm) != "messages":
             raise ValueError(f"algorithm {algorithm!r} sends no messages, so it has no price on a network")
         for collective in collectives:
