@@ -22,8 +22,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.reporting.units import parse_bytes, parse_link, parse_sizes
 from dear_mpi.training.declared import listed, parsed
-from dear_mpi.training.exchange import NAMES
-from dear_mpi.training.options import SEGMENT
+from dear_mpi.training.options import NAMES, SEGMENT
 
 ALGORITHMS = (
     f"What to compare, with commas; the first is the baseline. Ours: {NAMES}, auto, FILE.py:FUNCTION, and function: a "

@@ -9,7 +9,7 @@ from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.see.explain import explain_algorithm
 from dear_mpi.see.route import explain_route
-from dear_mpi.training.exchange import NAMES
+from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import ROUTES
 
 

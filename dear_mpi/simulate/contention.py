@@ -101,9 +101,5 @@ def contention_of(rows: Sequence[Row]) -> Contention:
 
 
 def parse_stall(text: str) -> Contention:
-    """A share, as ``100%``: how long updates hold messages up, as a part of their own time.
-
-    Raises:
-        ValueError: it cannot be read, is below zero, or too large.
-    """
+    """A share, as ``100%``: how long updates hold messages up, as a part of their own time; or a ValueError."""
     return Contention((parse_share("stall", text, MOST_STALL),))

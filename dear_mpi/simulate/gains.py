@@ -13,7 +13,7 @@ from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.prediction import TIE
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, find_schedules
 
-Change = Callable[[], float]  # seconds of an iteration with it
+Change = tuple[Scenario, str, type[Schedule], str]  # what is simulated then: under which schedule and fusion
 GAIN = 0.995  # what is not worth half a percent is not named
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
 LEAST_GAIN = 5e-4  # less is 0.0 % in a sentence
@@ -80,19 +80,14 @@ def ms(seconds: float) -> str:
 def changes(simulated: Simulated) -> dict[str, Change]:
     """What can be changed, by its name."""
     scenario, name, fusion = simulated.scenario, simulated.row["schedule"], simulated.row["fusion"]
-    schedule = find_schedules([name])[name]
-
-    def rewired(**factors: float) -> Change:
-        return lambda: seconds_of(scenario.rewired(**factors), name, schedule, fusion)
-
-    def under(other: str, kind: type[Schedule], policy: str) -> Change:
-        return lambda: seconds_of(scenario, other, kind, policy)
-
-    tried = {"twice the bandwidth": rewired(beta=0.5), "half the latency": rewired(alpha=0.5)}
-    if any(link.o for link in (scenario.machine.network, scenario.machine.network.between) if link):
-        tried["half the processor's time of a message"] = rewired(o=0.5)
-    tried |= {f"fusion {policy}": under(name, schedule, policy) for policy in FUSIONS if policy != fusion}
-    return tried | {f"schedule {each}": under(each, SCHEDULES[each], fusion) for each in SCHEDULES if each != name}
+    network, schedule = scenario.machine.network, find_schedules([name])[name]
+    costs = {"twice the bandwidth": "beta", "half the latency": "alpha"}
+    if any(link.o for link in (network, network.between) if link):
+        costs["half the processor's time of a message"] = "o"
+    found = {said: (scenario.rewired(**{cost: 0.5}), name, schedule, fusion) for said, cost in costs.items()}
+    found |= {f"fusion {policy}": (scenario, name, schedule, policy) for policy in FUSIONS if policy != fusion}
+    others = {each: kind for each, kind in SCHEDULES.items() if each != name}
+    return found | {f"schedule {each}": (scenario, each, kind, fusion) for each, kind in others.items()}
 
 
 def remedies(simulated: Simulated, progress: Callable[[str], object] = lambda note: None) -> list[tuple[str, float]]:
@@ -101,8 +96,8 @@ def remedies(simulated: Simulated, progress: Callable[[str], object] = lambda no
     ``progress`` is called after each change.
     """
     found = []
-    for name, seconds in changes(simulated).items():
-        found.append((name, seconds()))
+    for name, change in changes(simulated).items():
+        found.append((name, seconds_of(*change)))
         progress(name)
     better = [each for each in found if each[1] < GAIN * simulated.prediction.iteration_s]
     return sorted(better, key=lambda each: each[1])

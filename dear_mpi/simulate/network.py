@@ -11,7 +11,7 @@ FILE.json                          what ``bench`` or ``doctor`` wrote with ``--j
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
@@ -22,27 +22,14 @@ from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology
 MOST_RANKS = 2**16
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A cluster that was published.
-
-    Attributes:
-        text: of its network.
-        ranks: the most that it has.
-        source: where its figures come from.
-    """
-
-    text: str
-    ranks: int
-    source: str
-
-
-# 16 hosts of 4 GPUs. Chosen so that most throughputs that were published for 4 to 32 of them, of three models with and
-# without overlap, are met within 10 % (docs/benchmarks/testbed.md). The rates are not the cards' rates.
+# Clusters that were published, of 16 hosts of 4 GPUs. Chosen so that most throughputs that were published for 4 to 32
+# GPUs, of three models with and without overlap, are met within 10 % (docs/benchmarks/testbed.md). The rates are not
+# the cards' rates.
 PRESETS = {
-    "paper-10gbe": Preset("37gbit,10us/9.28gbit,19us,per_host=4", 64, "ddl-benchmarks, results of 2020-05-29"),
-    "paper-100gbib": Preset("37gbit,10us/40gbit,8us,per_host=4", 64, "ddl-benchmarks, results of 2020-05-29"),
+    "paper-10gbe": "37gbit,10us/9.28gbit,19us,per_host=4",
+    "paper-100gbib": "37gbit,10us/40gbit,8us,per_host=4",
 }
+PRESET_RANKS, PRESET_SOURCE = 64, "ddl-benchmarks, results of 2020-05-29"
 
 
 def read_network(text: str, ranks: int) -> Machine:
@@ -60,16 +47,15 @@ def read_network(text: str, ranks: int) -> Machine:
         return read_machine(text, ranks)
     if text.lower() in PRESETS:
         text = text.lower()
-        preset = PRESETS[text]
-        if ranks > preset.ranks:
-            raise ValueError(f"network {text!r} has {preset.ranks} ranks, not {ranks}")
-        network = read_network(preset.text, ranks)
-        return replace(network, origin="published", text=f"{text} = {preset.text}: {preset.source}")
+        if ranks > PRESET_RANKS:
+            raise ValueError(f"network {text!r} has {PRESET_RANKS} ranks, not {ranks}")
+        spelled_out = f"{text} = {PRESETS[text]}: {PRESET_SOURCE}"
+        return replace(read_network(PRESETS[text], ranks), origin="published", text=spelled_out)
     if re.split("[:,]", text)[0] in TOPOLOGIES:
         return shaped(text, ranks)
     if not text[:1].isdigit():
         try:
-            lookup("network", text.partition(":")[0], {**PRESETS, **TOPOLOGIES})
+            lookup("network", text.partition(":")[0], dict.fromkeys([*PRESETS, *TOPOLOGIES]))
         except ValueError as error:
             raise ValueError(
                 f"{error}; or a rate and a latency, as 10gbit,50us; or FILE.json of bench or doctor"

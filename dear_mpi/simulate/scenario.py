@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.reporting.units import check_seconds
-from dear_mpi.simulate.compute import Compute
+from dear_mpi.simulate.compute import model_of, origin_of, text_of
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.machine import Machine
 from dear_mpi.simulate.model import Model
@@ -43,11 +45,9 @@ class Scenario:
 
     settings: Settings
     algorithm: str
-    compute: Compute
     model: Model
     machine: Machine
     prices: Prices
-    straggling: Callable[[Any], Any]
 
     @classmethod
     def of(cls, settings: Settings, algorithm: str, name: str, machine: Machine, ranks: int) -> Scenario:
@@ -55,14 +55,14 @@ class Scenario:
         Raises:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
         """
-        compute = settings.compute
-        wire = settings.wire or settings.chosen_route.wire
-        model = compute.model(name, ranks=ranks, wire=wire, parts=settings.accumulate)
+        model = model_of(settings, name, ranks)
         if settings.update_s is not None:
-            model = replace(model, update_s=check_seconds("update_s", settings.update_s))
-        hosts = machine.network.hosts or tuple(range(ranks))
-        prices = Prices(machine.network, ranks, default_segment(hosts), model.layout.itemsize)
-        return cls(settings, algorithm, compute, model, machine, prices, straggling(settings.straggler, ranks))
+            model = replace(model, costs=replace(model.costs, update_s=settings.update_s))
+        network, itemsize, segment_bytes = machine.network, model.layout.itemsize, settings.segment_bytes
+        if segment_bytes is None:
+            segment_bytes = default_segment(network.hosts or range(ranks))
+        check_segment(segment_bytes, itemsize)
+        return cls(settings, algorithm, model, machine, Prices(network, ranks, segment_bytes, itemsize))
 
     @property
     def contention(self) -> Contention:
@@ -82,25 +82,23 @@ class Scenario:
         if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout)
         if name not in SCHEDULES or settings.judged or settings.chosen_route.updates_under_way:
-            parts = min(self.model.parts, REHEARSED_PARTS)
+            parts = min(self.model.costs.parts, REHEARSED_PARTS)
             rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), accumulate=parts)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
-        """An iteration under one schedule.
-
-        Raises:
-            ValueError: a figure is not finite.
-        """
-        rules, settings = self.rules(name, schedule, fusion), self.settings
-        costs = self.model.costs(
+        """An iteration under one schedule."""
+        rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
+        places, spread = 2 * len(self.model.names), parse_jitter(settings.jitter)
+        costs = replace(
+            self.model.costs,
             price=self.priced(schedule, rules.buckets),
             loss_s=self.few_s(),
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
-            ranks=self.prices.ranks,
+            ranks=ranks,
             contention=None if self.contention.is_free else self.contention,
             portions=self.portions,
-            compute=self.straggling,
-            noise=self.noise,
+            compute=straggling(settings.straggler, ranks),
+            noise=Jitter(ranks, places, spread=spread, seed=settings.seed),
         )
         found = predict(schedule, rules, costs, iterations=settings.counted, traced=traced)
         check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
@@ -112,36 +110,25 @@ class Scenario:
         buckets = buckets_of(self.model, schedule, route, fusion, lambda buckets: self.priced(schedule, buckets))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
-    @property
-    def noise(self) -> Jitter:
-        """How many times as long as usual layers take."""
-        settings, ranks, places = self.settings, self.prices.ranks, 2 * len(self.model.names)
-        return Jitter(ranks, places, spread=parse_jitter(settings.jitter), seed=settings.seed)
-
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
         """The least time that a schedule allows, with the passes and the buckets of a prediction."""
         sent_s = network_s(schedule, self.settings.chosen_route, found.buckets, self.priced(schedule, found.buckets))
-        return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.parts)
+        return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
 
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
-        """The prices of these buckets, all at once."""
-        route, table = self.settings.chosen_route, dict[Collective, dict[int, float]]()
-        names, counts = (*schedule.collectives, *schedule.extras), sorted({bucket.count for bucket in buckets})
-        for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
+        """The prices of these buckets, all at once; that of a portion of one when it is asked for."""
+        names = (*schedule.collectives, *schedule.extras)
+        for leg in dict.fromkeys(leg for name in names for leg in self.settings.chosen_route.collectives(name)):
+            if not leg.few:
+                self.prices.seconds(self.algorithm, leg.name, [self.nbytes(leg, bucket.count) for bucket in buckets])
+
+        @cache
+        def seconds(leg: Collective, count: int) -> float:
             if leg.few:
-                table[leg] = dict.fromkeys(counts, self.few_s())
-            else:
-                sizes = [self.nbytes(leg, count) for count in counts]
-                seconds = self.prices.seconds(self.algorithm, leg.name, sizes)
-                table[leg] = dict(zip(counts, map(float, seconds), strict=True))
+                return self.few_s()
+            return self.prices.one_s(self.algorithm, leg.name, self.nbytes(leg, count))
 
-        def price(leg: Collective, bucket: Bucket) -> float:
-            if bucket.count not in table[leg]:  # a portion of a bucket
-                sizes = [self.nbytes(leg, bucket.count)]
-                table[leg][bucket.count] = float(self.prices.seconds(self.algorithm, leg.name, sizes)[0])
-            return table[leg][bucket.count]
-
-        return price
+        return lambda leg, bucket: seconds(leg, bucket.count)
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken."""
@@ -159,14 +146,10 @@ class Scenario:
     def few_s(self, nbytes: int = 1) -> float:
         """Of an all-reduce of a few bytes: the sum of the loss, or whatever else has a few."""
         size = round_up(nbytes, self.prices.ranks * self.model.layout.itemsize)
-        return float(self.prices.seconds(LOSS_ALGORITHM, "all_reduce", [size])[0])
+        return self.prices.one_s(LOSS_ALGORITHM, "all_reduce", size)
 
     def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
-        """What ``--json`` has of a prediction.
-
-        Raises:
-            ValueError: a figure is not finite.
-        """
+        """What ``--json`` has of a prediction."""
         settings, seconds = self.settings, prediction.iteration_s
         row = {
             "model": self.model.name,
@@ -177,17 +160,18 @@ class Scenario:
             "fusion": fusion,
             "buckets": len(prediction.buckets),
             "wire": self.model.wire,
-            "accumulate": self.model.parts,
+            "accumulate": self.model.costs.parts,
             "route": settings.chosen_route.name,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
+            "segment_bytes": self.prices.segment_bytes,
             **self.machine.row(),
-            "compute": str(self.compute),
-            "compute_origin": self.compute.origin,
-            "update_s_per_element": self.model.update_s,
+            "compute": text_of(settings),
+            "compute_origin": origin_of(settings),
+            "update_s_per_element": self.model.costs.update_s,
             "contention": self.contention.rows(),
             "contention_origin": self.contention.origin,
-            "update_origin": self.compute.origin if settings.update_s is None and settings.profile else "given",
+            "update_origin": origin_of(settings) if settings.update_s is None and settings.profile else "given",
             "straggler": settings.straggler,
             "jitter": parse_jitter(settings.jitter),
             "iterations": settings.counted,
@@ -205,11 +189,13 @@ class Scenario:
 
     def rewired(self, **factors: float) -> Scenario:
         """The same with costs of the network times a factor."""
-        network = self.machine.network
-        for name, factor in factors.items():
-            between = network.between
-            between = None if between is None else replace(between, **{name: factor * getattr(between, name)})
-            network = replace(network, **{name: factor * getattr(network, name)}, between=between)
+
+        def times(network: Network) -> Network:
+            return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
+
+        network = times(self.machine.network)
+        if network.between is not None:
+            network = replace(network, between=times(network.between))
         return replace(self, prices=replace(self.prices, network=network, found={}))
 
 
@@ -220,23 +206,16 @@ def buckets_of(
 
     Args:
         prices: gives the price of the collectives of these buckets, for a policy by time.
-
-    Raises:
-        ValueError: the policy cannot be read.
     """
     layout, policy = model.layout, own_fusion(fusion, schedule)
     if is_by_time(policy):
         cost = whole_cost(schedule.collectives, route, layout, prices)
-        policy = by_time(policy, layout, PassTimes(model.forward_s, model.backward_s), cost)
+        policy = by_time(policy, layout, PassTimes(model.costs.forward_s, model.costs.backward_s), cost)
     return fused(policy, layout)
 
 
 def check_finite(what: str, figures: Mapping[str, object]) -> None:
-    """See that all figures are finite.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Raise a ValueError if some figure is not finite."""
     numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
     wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if wrong:

@@ -9,20 +9,19 @@ from itertools import product
 from pathlib import Path
 
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, whole_number
-from dear_mpi.simulate.compute import Compute, compute_of
 from dear_mpi.simulate.contention import Contention, parse_stall
 from dear_mpi.simulate.network import PRESETS
-from dear_mpi.simulate.uneven import parse_jitter
+from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.declared import BETWEEN_FUSIONS, again, listed, option, parsed, several
-from dear_mpi.training.exchange import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.fusion.policies import in_bytes
+from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.profiles.profile import Profile, read_profile
 from dear_mpi.training.rehearse import serve_halves
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import SCHEDULES
 
 NOISY_ITERATIONS = 20
-MOST_PARTS, MOST_ITERATIONS = 10**4, 10**6
+MOST_PARTS, MOST_ITERATIONS, MOST_BATCH = 10**4, 10**6, 10**9
 MODEL = "synthetic:resnet50"
 NETWORK = (
     "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
@@ -33,10 +32,7 @@ NETWORK = (
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """Numbers of ranks, with commas; a range has those from the first to the last by powers of 2.
-
-    Raises:
-        ValueError: it cannot be read.
+    """Numbers of ranks, with commas; a range has those from the first to the last by powers of 2; or a ValueError.
 
     >>> ranks_of("4"), ranks_of("8:64,3:16")
     ((4,), (8, 16, 32, 64, 3, 6, 12, 16))
@@ -60,7 +56,7 @@ def update_s_of(seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Exchange):
-    """What is simulated: the flags of ``simulate``. Where the seconds of compute come from, ``compute_of`` says."""
+    """What is simulated: the flags of ``simulate``. Where the seconds of compute come from, ``compute.py`` says."""
 
     models: tuple[str, ...] = several(
         f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
@@ -98,7 +94,9 @@ class Settings(Exchange):
         typed=str,
         parse=partial(parsed, "--rate", parse_rate),
     )
-    batch: int | None = option("Number of examples on each rank, for --rate.", None, shown="as in the table", least=1)
+    batch: int | None = option(
+        "Number of examples on each rank, for --rate.", None, shown="as in the table", least=1, most=MOST_BATCH
+    )
     profile: Profile | None = option(
         "FILE with measured seconds of layers, from dear-mpi train --profile FILE or TorchSession.profile.",
         None,
@@ -141,23 +139,22 @@ class Settings(Exchange):
     )
     seed: int = option("Seed of the jitter.", 0, least=0)
 
-    @property
-    def compute(self) -> Compute:
-        """Where the seconds of compute come from; ValueError if several sources were chosen."""
-        names = ("forward_s", "backward_s", "flops_per_s", "batch", "profile")
-        return compute_of(**{name: getattr(self, name) for name in names})
-
     @cached_property
     def chosen_route(self) -> Route:
-        """What buckets go through.
-
-        Raises:
-            ValueError: there is no such route, or it does not train.
-        """
-        usual = ("fp32", "fp32") if self.profile is None else (self.profile.dtype, self.profile.wire)
-        dtype, wire = usual[0], self.wire or usual[1]
-        halves = dtype == wire and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
+        """What buckets go through; ValueError if there is no such route."""
+        dtype, wire = self.types
+        halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
         return self.find_route(halves=halves)
+
+    @property
+    def types(self) -> tuple[str, str]:
+        """Of parameters, and of gradients on their way, if no other is chosen."""
+        return ("fp32", "fp32") if self.profile is None else (self.profile.dtype, self.profile.wire)
+
+    @property
+    def wire_name(self) -> str:
+        """The type in which gradients travel: what was chosen, the route's, or the usual one."""
+        return self.wire or self.chosen_route.wire or self.types[1]
 
     @property
     def counted(self) -> int:
@@ -167,6 +164,16 @@ class Settings(Exchange):
 
     def check(self) -> None:
         super().check()
+        if self.forward_s is not None and self.flops_per_s is not None:
+            raise ValueError("--forward-time and --rate contradict each other: give one of them, or none")
+        if self.batch is not None and self.flops_per_s is None:
+            raise ValueError("--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured")
+        given = {"forward_time": self.forward_s, "backward_time": self.backward_s, "update_s": self.update_s}
+        for name, seconds in given.items():
+            if seconds is not None:
+                check_seconds(name, seconds)
+        for ranks in self.ranks:
+            straggling(self.straggler, ranks)
         parse_jitter(self.jitter)
         check_distinct("models", self.models)
         check_distinct("ranks", self.ranks)

@@ -61,11 +61,7 @@ def simulate(
 
 
 def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dict[tuple[str, int, str], Scenario]:
-    """One for each model, number of ranks and algorithm: what can be read is read, what can be checked is checked.
-
-    Raises:
-        ValueError: something cannot be read, or has no meaning for these schedules.
-    """
+    """One for each model, number of ranks and algorithm: what can be read is read, what can be checked is checked."""
     settings.check()
     check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=settings.loss_scale != "none")
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)

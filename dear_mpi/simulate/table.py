@@ -11,9 +11,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.reporting.terminal import console
-from dear_mpi.reporting.units import plural
+from dear_mpi.reporting.units import format_bytes, plural
 from dear_mpi.simulate.gains import fastest, verdicts
+from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated
+from dear_mpi.training.routes.find import FULL
 
 MOST = 3  # parts of the exposed time that are named
 ORIGINS = {"given": "assumed", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
@@ -86,9 +88,20 @@ def heading(found: Sequence[Simulated]) -> str:
     if not contention.is_free:
         uneven.append(f"{contention} ({ORIGINS[contention.origin]})")
     network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
-    return (
-        f"Predicted, with {', '.join(algorithms)} on the network {network}\n{'; '.join([compute_text(row), *uneven])}"
-    )
+    lines = [
+        f"Predicted, with {', '.join(algorithms)} on the network {network}",
+        ", ".join(exchange_texts(row, settings)),
+        "; ".join([compute_text(row), *uneven]),
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def exchange_texts(row: Mapping[str, Any], settings: Settings) -> list[str]:
+    """What was chosen of the exchange, where it is not what is usual."""
+    usual = {"route": FULL.name, "wire": settings.types[1], "clip": None, "loss_scale": "none"}
+    said = [f"{name.replace('_', ' ')} {row[name]}" for name, value in usual.items() if row[name] != value]
+    segment_bytes = settings.segment_bytes
+    return said if segment_bytes is None else [*said, f"segment {format_bytes(segment_bytes)}"]
 
 
 def compute_text(row: Mapping[str, Any]) -> str:

@@ -75,24 +75,23 @@ class Kind:
 
     Attributes:
         example: how one is written; its first word is the name.
-        dimensions: how many sizes it has; None stands for any number from 1 on.
-        has_up_links: whether a number of links follows the sizes.
+        pattern: of how one is written: its sizes, and perhaps a number of links.
         near: how many sizes, the last ones, describe a neighbourhood: a leaf, a row, a chassis.
         way: the links from one rank to another, out of the sizes, the number of links, and the two ranks.
     """
 
     example: str
-    dimensions: int | None
-    has_up_links: bool
+    pattern: str
     near: int
     way: Callable[[Sequence[int], int, int, int], list[Side]]
 
 
+N = "[0-9]+"
 KINDS = (
-    Kind("star", 0, False, 0, lambda sizes, up_links, source, target: [("out", source), ("in", target)]),
-    Kind("fattree:8x8,2", 2, True, 1, tree_way),
-    Kind("torus:8x8", None, False, 1, torus_way),
-    Kind("dragonfly:4x2x4x2", 4, False, 2, dragonfly_way),
+    Kind("star", "star()", 0, lambda sizes, up_links, source, target: [("out", source), ("in", target)]),
+    Kind("fattree:8x8,2", f"fattree:({N}x{N}),({N})", 1, tree_way),
+    Kind("torus:8x8", f"torus:({N}(?:x{N})*)", 1, torus_way),
+    Kind("dragonfly:4x2x4x2", f"dragonfly:({N}x{N}x{N}x{N})", 2, dragonfly_way),
 )
 TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
 
@@ -105,20 +104,11 @@ class Topology:
     sizes: tuple[int, ...] = ()
     up_links: int = 0
 
-    @property
-    def places(self) -> int | None:
-        """The number of ranks that it has room for; None for a star, which has as many ports as there are ranks."""
-        return math.prod(self.sizes) if self.sizes else None
-
     def check_room(self, ranks: int) -> None:
-        """See that so many ranks fit.
-
-        Raises:
-            ValueError: it has not so many places.
-        """
-        if not 1 <= ranks <= (self.places or ranks):
-            room = f"topology {str(self)!r} has places for {self.places or 'any number of'} ranks"
-            raise ValueError(f"{room}, not for {ranks}")
+        """See that so many ranks fit; a star has as many ports as there are ranks."""
+        places = math.prod(self.sizes)
+        if self.sizes and ranks > places:
+            raise ValueError(f"topology {str(self)!r} has places for {places} ranks, not for {ranks}")
 
     def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
         """The number of the leaf, row or chassis of each rank; None for a star, where all are equally near.
@@ -179,18 +169,15 @@ def parse_topology(text: str) -> Topology:
     """
     name = text.partition(":")[0]
     kind = lookup("topology", name, TOPOLOGIES)
-    match = re.fullmatch(r"(?::([0-9]+(?:x[0-9]+)*)(?:,([0-9]+))?)?", text.removeprefix(name))
-    sizes = tuple(map(int, match[1].split("x"))) if match and match[1] else ()
-    has_up_links = match is not None and match[2] is not None
-    count_fits = len(sizes) == kind.dimensions if kind.dimensions is not None else bool(sizes)
-    if match is None or not count_fits or has_up_links != kind.has_up_links:
+    match = re.fullmatch(kind.pattern, text)
+    if match is None:
         raise ValueError(f"topology {text!r} cannot be read: write it like {kind.example}")
-    found = Topology(name, sizes, int(match[2] or 0))
-    if 0 in sizes or (kind.has_up_links and found.up_links == 0):
+    if 0 in map(int, re.findall(N, text)):
         raise ValueError(f"topology {text!r} has a 0 in it: sizes and links must be at least 1, as in {kind.example}")
-    if name == "dragonfly" and sizes[0] > sizes[2]:
-        raise ValueError(
-            f"topology {text!r} has {sizes[0]} groups, more than the {sizes[2]} routers of a chassis: each of them has"
-            " a link to one other group"
-        )
+    sizes, *links = match.groups()
+    found = Topology(name, tuple(map(int, filter(None, sizes.split("x")))), *map(int, links))
+    if name == "dragonfly" and found.sizes[0] > found.sizes[2]:
+        groups, _, routers, _ = found.sizes
+        more = f"has {groups} groups, more than the {routers} routers of a chassis"
+        raise ValueError(f"topology {text!r} {more}: each of them has a link to one other group")
     return found

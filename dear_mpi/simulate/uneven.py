@@ -70,10 +70,7 @@ class Jitter:
 
 
 def parse_jitter(text: str) -> float:
-    """A share, as ``5%`` or ``0.05``.
-
-    Raises:
-        ValueError: it cannot be read, is below zero, or too large.
+    """A share, as ``5%`` or ``0.05``, or a ValueError.
 
     >>> parse_jitter("5%"), parse_jitter("0.05")
     (0.05, 0.05)

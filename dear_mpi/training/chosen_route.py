@@ -21,27 +21,15 @@ def chosen_route(
     Raises:
         ValueError: it does not train, or does not go with the schedules, the algorithm or other options.
     """
-    scope = options.optimizer.scope
-    halves = transport.size > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
-    halves &= scope == "element"
+    scope, same_type = options.optimizer.scope, options.wire in (None, dtype)
+    halves = transport.size > 1 and same_type and scope == "element" and serve_halves(options.algorithm)
     route = options.find_route(halves=halves)
     proof = check_route(route, schedules, judged=options.judged, scaled=options.loss_scale != "none", scope=scope)
-    check_algorithms(schedules, options.algorithm, route, transport)
-    return route, proof
-
-
-def check_algorithms(
-    schedules: Mapping[str, type[Schedule]], algorithm: str, route: Route, transport: Transport
-) -> None:
-    """See that schedules can run with the algorithm that was chosen.
-
-    Raises:
-        ValueError: they do not.
-    """
     for name, schedule in schedules.items():
         wanted = tuple(dict.fromkeys(leg.name for each in schedule.collectives for leg in route.collectives(each)))
         try:
-            check_algorithm(algorithm, transport, *wanted)
+            check_algorithm(options.algorithm, transport, *wanted)
         except ValueError as error:
             by = f" on the route {route.name!r}" * (route.name != "full")
             raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
+    return route, proof

@@ -13,10 +13,8 @@ from dear_mpi.kernels.lookup import lookup
 T = TypeVar("T")
 # A comma; but not one before a plain number, which goes on with the numbers of at:N,N.
 BETWEEN_FUSIONS = r",(?!\d+(?:,|$))"
-KINDS: dict[str, tuple[Any, str]] = {
-    "str": (str, "a text"),
-    "bool": (bool, "True or False"),
-}  # of fields, by the name of their type
+# Of fields, by the name of their type.
+KINDS: dict[str, tuple[Any, str]] = {"str": (str, "a text"), "bool": (bool, "True or False")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +60,7 @@ class Option:
         return name if self.flag is None else self.flag.removeprefix("--").replace("-", "_")
 
     def check(self, name: str, kind: str, value: Any) -> None:
-        """See that an option may have this value.
-
-        Raises:
-            ValueError: it may not.
-        """
+        """Raise a ValueError if an option may not have this value."""
         wanted, what = KINDS.get(kind, (object, ""))
         if not isinstance(value, wanted):
             raise ValueError(f"{name} must be {what}, not {value!r}")
@@ -114,20 +108,12 @@ class Declared:
 
     @classmethod
     def check_names(cls, what: str, given: Mapping[str, Any]) -> None:
-        """See that there are such options.
-
-        Raises:
-            ValueError: there is one that is not.
-        """
+        """Raise a ValueError if there is no such option."""
         for name in given:
             lookup(what, name, dict.fromkeys(each.name for each in fields(cls)))
 
     def check(self) -> None:
-        """See that each value is allowed; None is, where it is the default.
-
-        Raises:
-            ValueError: one is not.
-        """
+        """Raise a ValueError if a value is not allowed; None is, where it is the default."""
         for each in fields(self):
             value = getattr(self, each.name)
             if "option" in each.metadata and (value is not None or each.default is not None):

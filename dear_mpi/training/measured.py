@@ -1,5 +1,7 @@
 """What an iteration of a group costs, as it was measured: for ``--fusion auto``, and the predictions of ``compare``."""
 
+from dataclasses import replace
+
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.group import WorkerGroup
@@ -14,18 +16,14 @@ def measured_costs(group: WorkerGroup, profile: Profile, *, timed: bool = False)
     Args:
         timed: time collectives on an emulated link, too: with what hosts add to it.
     """
-    schedule, parts = group.schedules[profile.schedule], profile.accumulate
+    schedule = group.schedules[profile.schedule]
     prices = WirePrices(group.fabric, timed=True) if timed else group.prices
     loss_s = plan_s(group.fabric, group.meter.plan, timed=timed)
-    return Costs(
-        forward_s=[use.forward_s / parts for use in profile.uses],
-        backward_s=[use.backward_s / parts for use in profile.uses],
+    return replace(
+        profile.costs(),
         price=prices.of((*schedule.collectives, *schedule.extras)),
-        parts=parts,
         loss_s=loss_s,
         verdict_s=loss_s,
-        update_s=profile.update_s_per_element,
-        rest_s=profile.rest_s,
         ranks=group.world.size,
         portions=group.fabric.portions,
     )

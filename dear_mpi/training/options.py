@@ -1,6 +1,6 @@
 """What may be chosen of training, whatever is trained. Each option is declared once, and so is said once.
 
-Exchange   exchange.py          the way of gradients: for what is trained, and for what is simulated
+Exchange                        the way of gradients: for what is trained, and for what is simulated
     Training                    what else may be chosen where something is trained
         Options                 with an optimiser: the keyword arguments of Session
         Config  runs/config.py  with a model, data and an optimiser by name: the flags of train and compare
@@ -13,23 +13,102 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.user_file import source_text
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD, Optimizer
-from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.reporting.units import format_bytes, parse_bytes
-from dear_mpi.training.declared import option, parsed
-from dear_mpi.training.exchange import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, Exchange
-from dear_mpi.training.fabric.loss_scale import LossScale
+from dear_mpi.training.declared import Declared, option, parsed
+from dear_mpi.training.fabric.loss_scale import LossScale, is_judged
 from dear_mpi.training.fabric.statistic import Norm, Statistic
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.routes.find import MINE, route_name
+from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route
+from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import SCHEDULES
 
+TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
+NAMES = ", ".join(ALGORITHMS)
+FUSION_BY_SIZE = (
+    "How layers are fused into buckets. none: a bucket for each layer; layers:4: one for every 4 layers; buckets:8: 8 "
+    "of similar size; 25MB: layers up to this size; tensors: one for each tensor; cut:4MB: exactly this size, also "
+    "inside a tensor"
+)
+FUSION_AS_GIVEN = (
+    "ddp, horovod, mgwfbp: as the source of that schedule does; own: as the source of each schedule does; at:N,N: at "
+    "these elements; FILE.py:FUNCTION: as a function of a file says"
+)
 SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange(Declared):
+    """What an iteration sends of gradients, and how often."""
+
+    wire: str | None = option(
+        f"Type in which gradients travel: {', '.join(DTYPES)}.",
+        None,
+        shown="the type of the parameters",
+        allowed=DTYPES,
+    )
+    clip: float | None = option(
+        "Largest norm of all gradients together; above it, all are scaled by CLIP / norm (torch: norm + 1e-6).",
+        None,
+        shown="no limit",
+        reported=True,
+        decides=True,
+    )
+    loss_scale: str = option(
+        "none, or dynamic: gradients are scaled up while they travel, and an iteration that overflows is skipped.",
+        "none",
+        reported=True,
+        decides=True,
+    )
+    update: str | None = option(
+        "full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and keeps the "
+        "optimiser's state for that part only. auto: sharded where that gives the same bits, else full.",
+        None,
+        shown="full",
+        allowed=dict.fromkeys(UPDATES),
+    )
+    route: str | None = option(
+        f"What gradients go through: {', '.join(ROUTES)}, or FILE.py:NAME. In place of --update.",
+        None,
+        shown="as --update says",
+        may_be_file=True,
+    )
+
+    segment_bytes: int | None = option(
+        "Size of the largest message, e.g. 256KiB.",
+        None,
+        shown=SEGMENT,
+        flag="--segment",
+        typed=str,
+        parse=partial(parsed, "--segment", parse_bytes),
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.update is not None and self.route is not None:
+            both = "update and route both say what buckets go through"
+            raise ValueError(f"{both}: leave out update {self.update!r}, and the route {self.route!r} holds")
+        is_judged(self.clip, self.loss_scale)
+
+    @property
+    def judged(self) -> bool:
+        """Whether all gradients are looked at before any of them is used."""
+        return is_judged(self.clip, self.loss_scale)
+
+    @property
+    def route_name(self) -> str:
+        return self.route if self.route is not None else self.update or FULL.name
+
+    def find_route(self, *, halves: bool = False) -> Route:
+        """The route that was chosen, or a ValueError; ``halves``: see ``find_route`` in ``routes/find.py``."""
+        return find_route(self.route_name, halves=halves)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +137,10 @@ class Training(Exchange):
         reported=True,
         decides=True,
     )
-    segment_bytes: int | None = option(
-        "Size of the largest message, e.g. 256KiB.",
-        None,
-        shown=SEGMENT,
-        flag="--segment",
-        typed=str,
-        parse=partial(parsed, "--segment", parse_bytes),
-    )
     device: str = option(
         "Where the model is: cpu, or cuda (each rank takes the next GPU of its host).",
         "cpu",
-        allowed=STREAMS,
+        allowed=dict.fromkeys(("cpu", "cuda")),
         reported=True,
     )
     debug: bool = option(
@@ -96,11 +167,7 @@ class Options(Training):
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
-        """The options that a user gave.
-
-        Raises:
-            ValueError: there is no such option, or it cannot have this value.
-        """
+        """The options that a user gave, or a ValueError."""
         cls.check_names("option", given)
         options = cls(**given)
         options.check()
@@ -126,7 +193,7 @@ class Options(Training):
     def facts(self) -> dict[str, Any]:
         """What ranks compare."""
         rates = None if self.learning_rate is None else rates_of(self.learning_rate)
-        route = source_text(route_name(self.update, self.route), "route", MINE)
+        route = source_text(self.route_name, "route", MINE)
         kind = None if self.statistic is None else type(self.statistic).__qualname__
         chosen = {name: value for name, value in vars(self).items() if name != "update"}
         return {**chosen, "optimizer": str(self.optimizer), "learning_rate": rates, "route": route, "statistic": kind}

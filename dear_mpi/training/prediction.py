@@ -35,34 +35,18 @@ class Exposed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Breakdown:
-    """Seconds of an iteration: means over those that count, which differ only where there is jitter.
+class Prediction:
+    """Seconds of an iteration of one schedule: means over those that count, which differ only where there is jitter.
 
     ``iteration_s`` is the job's: from the last rank's clock at the beginning to the last rank's clock at the end. The
-    other seconds are of one rank throughout (``Tally.rank``), and add up to it.
+    other seconds, up to ``waits``, are of one rank throughout (``Tally.rank``), and add up to it.
 
     Attributes:
         exposed_s: waiting for communication.
         update_s: of the optimiser.
         rest_s: what is neither a layer, nor waiting, nor an update; and what the rank's own time lacks to the job's
             time, which is nothing where one rank is last at the beginning and at the end.
-        waits: the same, for each collective of each bucket.
-    """
-
-    iteration_s: float
-    forward_s: float
-    backward_s: float
-    exposed_s: float
-    update_s: float
-    rest_s: float
-    waits: tuple[Exposed, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction(Breakdown):
-    """Iterations of one schedule, in seconds.
-
-    Attributes:
+        waits: the same as ``exposed_s``, for each collective of each bucket.
         bound_s: the least that the schedule allows, for layers and collectives alone.
         network_s: of each collective that the schedule starts, for all buckets.
         log: what the ranks did in the last iterations, if it was kept.
@@ -70,6 +54,13 @@ class Prediction(Breakdown):
 
     schedule: str
     buckets: Cut
+    iteration_s: float
+    forward_s: float
+    backward_s: float
+    exposed_s: float
+    update_s: float
+    rest_s: float
+    waits: tuple[Exposed, ...]
     bound_s: float
     network_s: Mapping[str, float]
     log: Log | None = None
@@ -116,18 +107,18 @@ class Tally:
             return Exposed(SUMS[key], None, seconds)
         return Exposed(key[0], self.fabric.buckets[key[1]], seconds)
 
-    def breakdown(self) -> Breakdown:
-        """The means of what was added."""
+    def means(self) -> dict[str, Any]:
+        """The means of what was added, as ``Prediction`` names them."""
         rank, share = self.rank(), 1 / self.iterations
         waits = [self.exposed(key, share * of_rank(seconds, rank)) for key, seconds in self.waited_s.items()]
         forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in self.taken_s.values())
         exposed_s, iteration_s = sum(wait.seconds for wait in waits), share * self.length_s
-        return Breakdown(
-            iteration_s=iteration_s,
-            forward_s=forward_s,
-            backward_s=backward_s,
-            exposed_s=exposed_s,
-            update_s=update_s,
-            rest_s=max(0.0, iteration_s - forward_s - backward_s - exposed_s - update_s),  # not -1e-17
-            waits=tuple(wait for wait in waits if wait.seconds),
-        )
+        return {
+            "iteration_s": iteration_s,
+            "forward_s": forward_s,
+            "backward_s": backward_s,
+            "exposed_s": exposed_s,
+            "update_s": update_s,
+            "rest_s": max(0.0, iteration_s - forward_s - backward_s - exposed_s - update_s),  # not -1e-17
+            "waits": tuple(wait for wait in waits if wait.seconds),
+        }

@@ -42,14 +42,11 @@ def serve_halves(algorithm: str) -> bool:
 def check_route(
     route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool, scaled: bool, scope: str = "element"
 ) -> Proof:
-    """See that a route trains, and goes with what was asked for beside it.
+    """The proof that a route trains, and goes with what was asked for beside it; or a ValueError.
 
     Args:
         judged, scaled: whether gradients are looked at before they are used, and their loss is scaled.
         scope: of the optimiser.
-
-    Raises:
-        ValueError: it does not.
     """
     check_collectives(schedules)
     proof = prove(route)
@@ -88,8 +85,8 @@ def rehearse(
 
 def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int, order: Sequenced | None) -> None:
     """The iterations; then the schedule's bound."""
-    free = Costs(forward_s=[0.0] * uses, backward_s=[0.0] * uses, parts=accumulate)
-    trainer = VirtualTrainer(schedule, rules, free, foreseen=False)
+    nothing = [0.0] * uses
+    trainer = VirtualTrainer(schedule, rules, Costs(forward_s=nothing, backward_s=nothing, parts=accumulate))
     if order is not None:
         trainer.schedule.order = order
     for flushes in FLUSHES:

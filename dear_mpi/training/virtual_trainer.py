@@ -30,28 +30,15 @@ class VirtualTrainer(Trainer):
     Args:
         kind: of the schedule.
         rules: its book, with the buckets and the route.
-        foreseen: whether the schedule orders its iteration by what it costs.
         kept: see ``VirtualFabric``.
     """
 
-    def __init__(
-        self, kind: type[Schedule], rules: Rules, costs: Costs, *, foreseen: bool = True, kept: int = 1
-    ) -> None:
+    def __init__(self, kind: type[Schedule], rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         fabric = VirtualFabric(rules, costs, kept=kept)
-        schedule = kind(fabric)
-        if foreseen and kind.foresees:
-            schedule.order = best_order(schedule, kind, rules, costs)
         uses = [VirtualUse(fabric, number) for number in range(len(costs.forward_s))]
-        super().__init__(uses, NoLoss(), VirtualMeter(fabric), schedule, rules, accumulate=costs.parts)
+        super().__init__(uses, NoLoss(), VirtualMeter(fabric), kind(fabric), rules, accumulate=costs.parts)
         self.virtual = fabric
         self.first = False  # there are no gradients to inspect, and no flush after that
-
-    @classmethod
-    def following(cls, order: Sequenced | None, kind: type[Schedule], rules: Rules, costs: Costs) -> VirtualTrainer:
-        """One whose schedule has an order, and a book of its own."""
-        trainer = cls(kind, rules.another(), costs, foreseen=False)
-        trainer.schedule.order = order
-        return trainer
 
     def warm_up(self) -> None:
         """Fill the pipeline."""
@@ -84,17 +71,19 @@ def predict(
         ScheduleError: the schedule breaks a rule (``rehearse`` sees that before, and whether it ends).
     """
     trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
+    if kind.foresees:
+        trainer.schedule.order = best_order(trainer.schedule, kind, rules, costs)
     trainer.warm_up()
     tally = Tally(trainer.virtual)
     for _ in range(round_up(iterations, rules.route.period)):
         trainer.one()
         tally.add()
-    mean, sent_s = tally.breakdown(), network_s(kind, rules.route, rules.buckets, costs.price)
+    means, sent_s = tally.means(), network_s(kind, rules.route, rules.buckets, costs.price)
     return Prediction(
         schedule=rules.name,
         buckets=rules.buckets,
-        **vars(mean),
-        bound_s=float(kind.least(mean.forward_s, mean.backward_s, sent_s, costs.parts)),
+        **means,
+        bound_s=float(kind.least(means["forward_s"], means["backward_s"], sent_s, costs.parts)),
         network_s=sent_s,
         log=trainer.virtual.log if traced else None,
     )
@@ -118,6 +107,8 @@ def best_order(schedule: Schedule, kind: type[Schedule], rules: Rules, costs: Co
 
     def seconds(order: Sequenced | None) -> float:
         rules.iteration += 1  # who watches this book sees that a try is over
-        return VirtualTrainer.following(order, kind, rules, costs).mean_s()
+        trainer = VirtualTrainer(kind, rules.another(), costs)
+        trainer.schedule.order = order
+        return trainer.mean_s()
 
     return orders[0] if len(orders) == 1 else min(orders, key=seconds)

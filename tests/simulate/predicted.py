@@ -1,5 +1,7 @@
 """A prediction for a model with prices of one's own, which no network has."""
 
+from dataclasses import replace
+
 from dear_mpi.simulate.scenario import buckets_of
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.routes.find import FULL
@@ -12,4 +14,4 @@ def predicted(model, name, fusion, prices, *, kind=None, route=FULL, judged=Fals
     kind = kind or find_schedule(name)
     buckets = buckets_of(model, kind, route, fusion, prices)
     rules = Rules(name, buckets, kind, judged=judged, route=route)
-    return predict(kind, rules, model.costs(price=prices(buckets), **costs), iterations=iterations)
+    return predict(kind, rules, replace(model.costs, price=prices(buckets), **costs), iterations=iterations)

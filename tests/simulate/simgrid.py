@@ -215,7 +215,7 @@ def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> st
     topology.check_room(ranks)
     shape, parameters = shape_of(topology)
     return PLATFORM.format(
-        radical=f"0-{(topology.places or ranks) - 1}",
+        radical=f"0-{(math.prod(topology.sizes) if topology.sizes else ranks) - 1}",
         bandwidth=f"{1 / beta!r}Bps",
         latency=f"{alpha / 2!r}s",
         shape=f' topology="{shape}" topo_parameters="{parameters}"' if parameters else "",

@@ -10,6 +10,7 @@ from dear_mpi.models.paper_models import Module
 from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.model import Model, synthetic_model
 from dear_mpi.simulate.uneven import straggling
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
 from tests.simulate.predicted import predicted
@@ -36,17 +37,15 @@ def random_model(rng):
     def seconds(scale):
         return tuple(scale * rng.choice((0.0, 1.0, rng.expovariate(1.0))) for _ in range(count))
 
-    return Model(
-        name="random",
-        layout=Layout.of(uses, itemsize=4, ranks=2),
+    costs = Costs(
         forward_s=seconds(1.0),
         backward_s=seconds(rng.choice((0.0, 0.1, 1.0, 2.0))),
-        wire="fp32",
-        names=tuple(map(str, range(count))),
         parts=rng.choice((1, 1, 3)),
         update_s=rng.choice((0.0, 1e-5)),
         rest_s=rng.choice((0.0, 0.2)),
     )
+    layout, names = Layout.of(uses, itemsize=4, ranks=2), tuple(map(str, range(count)))
+    return Model(name="random", layout=layout, wire="fp32", names=names, costs=costs)
 
 
 def random_prices(rng):

@@ -55,7 +55,7 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--update-time", "1e300"], f"update_time {MOST} 1e+300"),
         (["--rate", "1e-320MFLOPS"], f"model 'synthetic:resnet50' at this rate: forward_time {MOST} inf"),
         (["--rate", "1MFLOPS"], f"model 'synthetic:resnet50' at this rate: forward_time {MOST} 523415.5"),
-        (["--rate", "1TFLOPS", "--batch", "9" * 400], "batch must be from 1 to 1000000000, not 999"),
+        (["--rate", "1TFLOPS", "--batch", "9" * 400], "batch must be at most 1000000000, not 999"),
         (["--straggler", "3:1e308"], "the factor of the straggler must be above zero, and at most 1000, not 1e308"),
         (["--straggler", "3:0"], "the factor of the straggler must be above zero, and at most 1000, not 0"),
         (["--straggler", f"{DIGITS}:2"], f"straggler '{DIGITS}:2' cannot be read: write it like 3:1.5"),

@@ -13,6 +13,7 @@ from dear_mpi.simulate.scenario import check_finite
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.uneven import Jitter
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.prediction import Tally
@@ -22,10 +23,9 @@ from tests.simulate.predicted import predicted
 ONE_LAYER = Model(
     name="one layer",
     layout=Layout.of([[("weight", (64,))]], itemsize=4, ranks=2),
-    forward_s=(1.0,),
-    backward_s=(2.0,),
-    wire="fp32",
     names=("dense",),
+    wire="fp32",
+    costs=Costs(forward_s=(1.0,), backward_s=(2.0,)),
 )
 QUICK = {"models": ("synthetic:resnet50",), "ranks": (8,), "network": "10gbit,50us", "forward_s": 0.05}
 
@@ -86,9 +86,9 @@ def clock(*, begin, end, compute):
 )
 def test_the_rank_is_that_whose_own_time_is_nearest_to_the_length(clocks, rank, seconds):
     tally = clock(**clocks)
-    found = tally.breakdown()
+    found = tally.means()
     assert tally.rank() == rank
-    assert (found.iteration_s, found.forward_s, found.rest_s) == pytest.approx(seconds)
+    assert [found[name] for name in ("iteration_s", "forward_s", "rest_s")] == pytest.approx(list(seconds))
 
 
 def test_noise_is_that_of_a_turn_a_rank_and_a_place_alone():

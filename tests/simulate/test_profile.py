@@ -12,7 +12,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.paper_models import load_modules, measured_seconds
 from dear_mpi.models.synthetic import synthetic_layers
 from dear_mpi.ranks.world import World
-from dear_mpi.simulate.compute import compute_of
+from dear_mpi.simulate.compute import model_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
@@ -90,9 +90,9 @@ def test_a_profile_is_scaled(profile, flags, forward_s, backward_s, factor):
     """Layers keep their shares of a pass; updates and the rest are scaled as the forward pass is."""
     found = simulated(profile=profile, **flags)
     model = found.scenario.model
-    assert model.forward_s == pytest.approx((0.25 * forward_s, 0.75 * forward_s, 0.0))
-    assert model.backward_s == pytest.approx((5 / 7 * backward_s, 2 / 7 * backward_s, 0.0))
-    assert (model.update_s, model.rest_s) == pytest.approx((factor * 1e-9, factor * 0.002))
+    assert model.costs.forward_s == pytest.approx((0.25 * forward_s, 0.75 * forward_s, 0.0))
+    assert model.costs.backward_s == pytest.approx((5 / 7 * backward_s, 2 / 7 * backward_s, 0.0))
+    assert (model.costs.update_s, model.costs.rest_s) == pytest.approx((factor * 1e-9, factor * 0.002))
     assert found.row["compute_s"] == pytest.approx(forward_s + backward_s)
     assert (found.row["compute_origin"], found.row["update_origin"]) == ("measured, scaled", "measured, scaled")
     said = f"scaled to {forward_s:.4g} s forward and {backward_s:.4g} s backward"
@@ -171,15 +171,14 @@ def test_a_profile_reads_as_it_was_written(tmp_path):
     ],
 )
 def test_seconds_of_a_layer_are_its_flops_at_the_rate(rate, batch, forward_s):
-    source = compute_of(flops_per_s=rate, batch=batch)
-    model = source.model("synthetic:resnet50", ranks=8, wire=None)
-    assert sum(model.forward_s) == pytest.approx(forward_s)
-    assert sum(model.backward_s) == pytest.approx(2 * forward_s)
+    model = model_of(Settings(flops_per_s=rate, batch=batch), "synthetic:resnet50", ranks=8)
+    assert sum(model.costs.forward_s) == pytest.approx(forward_s)
+    assert sum(model.costs.backward_s) == pytest.approx(2 * forward_s)
     flops = load_modules("resnet50")[2].flops
-    assert model.forward_s[2] == pytest.approx(flops / rate * (batch or 64) / 64)
-    given = compute_of(flops_per_s=rate, batch=batch, backward_s=0.5).model("synthetic:resnet50", ranks=8, wire=None)
-    assert sum(given.forward_s) == pytest.approx(forward_s)
-    assert sum(given.backward_s) == pytest.approx(0.5)
+    assert model.costs.forward_s[2] == pytest.approx(flops / rate * (batch or 64) / 64)
+    given = model_of(Settings(flops_per_s=rate, batch=batch, backward_s=0.5), "synthetic:resnet50", ranks=8)
+    assert sum(given.costs.forward_s) == pytest.approx(forward_s)
+    assert sum(given.costs.backward_s) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ def changed(*where, to):
     ("content", "said"),
     [
         ("{", "is no readable JSON file: Expecting property name"),
-        ([], "Expected `object`, got `array`"),
+        ([], "must be a file of dear-mpi train --profile: Expected `object`, got `array`"),
         (changed("rest_s", to=None), "Object missing required field `rest_s`"),
         (changed("uses", 1, "forward_s", to=None), "missing required field `forward_s` - at `$.uses[1]`"),
         (changed("uses", to=[]), "uses must be a list in which some use has tensors"),

@@ -1,5 +1,6 @@
 """What is simulated is what trains: routes, sharded updates, clipping and parts of a batch have their times."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,6 +12,7 @@ from dear_mpi.models.paper_models import Module
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
+from dear_mpi.simulate.table import heading
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training.log.spans import WIRE
 from dear_mpi.training.routes.find import FULL, SHARDED
@@ -33,7 +35,7 @@ def simulated(**choices):
 def one_layer(name, route, *, judged=False, ranks=RANKS):
     """A model of one layer and one bucket: 1 s forward, 2 s back; 3 s each half of an all-reduce, 8 s an update."""
     model = synthetic_model("a", [Module("a", (1024,), 1.0)], ranks=ranks, forward_s=1.0, backward_s=2.0)
-    model = type(model)(**vars(model) | {"update_s": 8.0 / model.layout.count})
+    model = replace(model, costs=replace(model.costs, update_s=8.0 / model.layout.count))
     seconds = {"all_reduce": 6.0, "reduce_scatter": 3.0, "all_gather": 3.0}
     how = {"route": route, "judged": judged, "ranks": ranks, "verdict_s": 0.5}
     prices = lambda _: lambda leg, _: seconds[leg.name]  # noqa: E731
@@ -110,6 +112,28 @@ def test_local_steps_communicate_in_each_fourth_iteration():
     compute_s = each.row["compute_s"]
     assert local.row["iteration_s"] - compute_s == pytest.approx((each.row["iteration_s"] - compute_s) / 4, rel=0.05)
     assert local.row["bound_s"] == pytest.approx(compute_s + (each.row["bound_s"] - compute_s) / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({}, ["compute: "]),
+        ({"wire": "fp32", "update": "full"}, ["compute: "]),
+        ({"update": "sharded", "wire": "fp16", "clip": 1.5}, ["route sharded, wire fp16, clip 1.5", "compute: "]),
+        ({"loss_scale": "dynamic", "segment_bytes": 65536}, ["loss scale dynamic, segment 64 KiB", "compute: "]),
+        ({"route": USERS["half"]}, ["route half, wire fp16", "compute: "]),
+    ],
+)
+def test_the_title_names_what_is_not_usual(chosen, said):
+    _, *lines = heading(simulated(**chosen)).splitlines()
+    assert [line[: len(each)] for line, each in zip(lines, said, strict=True)] == said
+
+
+def test_pieces_are_of_a_segment():
+    """So a tree hands on in turn what is else one message."""
+    chosen = {"schedules": ("wfbp",), "algorithms": ("double_tree",)}
+    (pieces,), (whole,) = (simulated(**chosen, segment_bytes=nbytes) for nbytes in (1 << 16, 1 << 28))
+    assert pieces.row["iteration_s"] < whole.row["iteration_s"]
 
 
 @pytest.mark.parametrize("route", USERS)

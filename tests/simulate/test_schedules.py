@@ -121,7 +121,10 @@ def test_horovod_sends_what_is_ready_in_buffers_that_have_a_limit():
 def test_fusion_by_time_is_a_list_of_borders_of_layers(policy):
     model = model_of("densenet201")
     text = by_time(
-        policy, model.layout, PassTimes(model.forward_s, model.backward_s), lambda nbytes: 1e-3 + 1e-9 * nbytes
+        policy,
+        model.layout,
+        PassTimes(model.costs.forward_s, model.costs.backward_s),
+        lambda nbytes: 1e-3 + 1e-9 * nbytes,
     )
     begins = set(map(str, model.layout.begins.values()))
     assert set(text.removeprefix("at:").split(",")) <= begins

@@ -176,7 +176,7 @@ def page() -> Iterator[str]:
     yield HEAD
     every = []
     for network, lines in tables():
-        yield f"## {TITLES[network]}: `{network}`, {PRESETS[network].text}\n"
+        yield f"## {TITLES[network]}: `{network}`, {PRESETS[network]}\n"
         yield f"| model, as published | {' | '.join(f'{ranks} GPUs' for ranks in RANKS)} |"
         yield "|---" * (len(RANKS) + 1) + "|"
         for name, rows in lines:

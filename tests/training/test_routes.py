@@ -240,7 +240,7 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
         ({"schedule": "fsdp"}, "on the route 'local' they differ between rounds"),
         ({"iterations": 6}, "iterations must be divisible by 4, the iterations of a round of the route 'local', not 6"),
         ({"route": NAMES["int8"], "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
-        ({"update": "sharded"}, "update and route both say what buckets go through"),
+        ({"update": "sharded"}, "both say what buckets go through: leave out update .sharded., and the route"),
         ({"route": ""}, "route '' is unknown: Allowed: full, sharded"),
         ({"route": "mine.py:none"}, "does not exist: write it like path/to/mine.py:my_route"),
     ],

@@ -61,7 +61,7 @@ class Problem:
             key = "ring", leg.name, bucket.nbytes
             return prices.found[key] if key in prices.found else float(prices.seconds(*key[:2], key[2:])[0])
 
-        return Costs(forward_s=self.synthetic.forward_s, backward_s=self.synthetic.backward_s, price=price)
+        return Costs(forward_s=self.synthetic.costs.forward_s, backward_s=self.synthetic.costs.backward_s, price=price)
 
     def predicted_s(self, fusion):
         """Seconds of an iteration."""

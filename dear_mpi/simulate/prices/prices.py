@@ -70,50 +70,38 @@ class Prices:
             float64, shape (sizes,), in seconds.
 
         Raises:
-            ValueError: an unknown name, an algorithm without messages, another number of ranks than the network's,
-                bytes that cannot be cut into equal shards, or too much to replay.
+            ValueError: as for ``check_algorithm``; bytes that cannot be cut into equal shards; or too much to replay.
 
         >>> prices = Prices(Network(beta=1e-9), ranks=4096, segment_bytes=1 << 20)
         >>> prices.seconds("ring", "all_gather", [4096 * 1000, 4096 * 2000]).round(6)
         array([0.004095, 0.00819 ])
         """
         asked = [int(each) for each in nbytes]
-        self.check(algorithm, asked)
-        groups = defaultdict[int, list[int]](list)
-        for each in sorted({each for each in asked if (algorithm, collective, each) not in self.found}):
-            groups[self.pieces(algorithm, collective, each)].append(each)
-        for pieces, group in groups.items():
-            times = self.replayed((algorithm, collective, pieces), group)
-            self.found.update({(algorithm, collective, each): float(s) for each, s in zip(group, times, strict=True)})
-        return np.array([self.found[algorithm, collective, each] for each in asked])
-
-    def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
-        """See that these can be priced.
-
-        Raises:
-            ValueError: the algorithm has none of this name, sends no messages, or cannot be replayed here.
-        """
-        self.check(algorithm, [])
-        for collective in collectives:
-            find_algorithm(algorithm, collective)
-
-    def check(self, algorithm: str, asked: list[int]) -> None:
-        if self.ranks < 1:
-            raise ValueError(f"ranks must be at least 1, not {self.ranks}")
-        if self.network.hosts is not None and len(self.network.hosts) != self.ranks:
-            raise ValueError(f"the network has the hosts of {len(self.network.hosts)} ranks, not of {self.ranks}")
-        if runner_of(algorithm) != "messages":
-            raise ValueError(f"algorithm {algorithm!r} sends no messages, so it has no price on a network")
+        self.check_algorithm(algorithm, [collective])
         wrong = [each for each in asked if each < 0 or each % (self.ranks * self.itemsize)]
         if wrong:
             grain = f"{self.ranks} ranks x {self.itemsize} bytes"
             raise ValueError(f"nbytes must be >= 0 and divisible by {grain}, not {wrong[0]}")
+        groups = defaultdict[Key, list[int]](list)
+        in_pieces = asks_for(find_algorithm(algorithm, collective), "pieces")
+        for each in sorted({each for each in asked if (algorithm, collective, each) not in self.found}):
+            pieces = -(-each // self.segment_bytes) if in_pieces else 1
+            groups[algorithm, collective, pieces].append(each)
+        for key, group in groups.items():
+            times = self.replayed(key, group)
+            self.found.update({(algorithm, collective, each): float(s) for each, s in zip(group, times, strict=True)})
+        return np.array([self.found[algorithm, collective, each] for each in asked])
 
-    def pieces(self, algorithm: str, collective: str, nbytes: int) -> int:
-        """Into how many pieces a buffer is cut, which is 1 for algorithms that do not ask."""
-        if not asks_for(find_algorithm(algorithm, collective), "pieces"):
-            return 1
-        return -(-nbytes // self.segment_bytes)
+    def one_s(self, algorithm: str, collective: str, nbytes: int) -> float:
+        """The same for one buffer."""
+        return float(self.seconds(algorithm, collective, [nbytes])[0])
+
+    def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
+        """Raise a ValueError if there is no such algorithm of these collectives, or none that sends messages."""
+        if runner_of(algorithm) != "messages":
+            raise ValueError(f"algorithm {algorithm!r} sends no messages, so it has no price on a network")
+        for collective in collectives:
+            find_algorithm(algorithm, collective)
 
     def replayed(self, key: Key, nbytes: Sequence[int]) -> Array:
         """The times of buffers that are cut into as many pieces."""

@@ -17,8 +17,8 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.cost import Cost, cost
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.ranks.world import World
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.costs import Price
 from dear_mpi.training.fabric.live import LiveFabric
@@ -40,7 +40,7 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
         plans = all_plans(fabric, collective)
         if fabric.world.link is None:
             return measured_s(fabric, plans)
-        return sum(each.time_s for each in plan_costs(plans, emulated_network(fabric.world)))
+        return modelled_s(fabric.world.link, plans)
 
     return {collective: seconds(collective) for collective in collectives}
 
@@ -76,10 +76,9 @@ def all_plans(fabric: LiveFabric, collective: str) -> list[Plan]:
     return [plan for bucket in fabric.buckets for plan in fabric.plans_of(collective, bucket)]
 
 
-def emulated_network(world: World) -> Network:
-    """The network of a world whose link is emulated."""
-    assert world.link is not None, "only an emulated link has known parameters"
-    return Network(alpha=world.link.latency_s, beta=1 / world.link.bandwidth)
+def modelled_s(link: Link, plans: Iterable[Plan]) -> float:
+    """What these plans take on an emulated link, one after the other."""
+    return sum(each.time_s for each in plan_costs(plans, Network(alpha=link.latency_s, beta=1 / link.bandwidth)))
 
 
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
@@ -101,8 +100,7 @@ def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
     What the plan works on may be zeros afterwards.
     """
     if fabric.world.link is not None and not timed:
-        (found,) = plan_costs([plan], emulated_network(fabric.world))
-        return found.time_s
+        return modelled_s(fabric.world.link, [plan])
     found_s = best_s(fabric, plan, RUNS)
     plan.call.x.view("u1")[...] = 0
     return found_s

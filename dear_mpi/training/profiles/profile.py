@@ -27,6 +27,7 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.paper_models import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.schedules import SCHEDULES
 
 Index = Annotated[int, Meta(ge=0)]
@@ -113,6 +114,17 @@ class Profile:
             ),
         )
 
+    def costs(self, parts: int | None = None) -> Costs:
+        """Layers, updates and the rest; a batch is split into so many parts, or as it was."""
+        parts = parts or self.accumulate
+        return Costs(
+            forward_s=[use.forward_s / parts for use in self.uses],
+            backward_s=[use.backward_s / parts for use in self.uses],
+            parts=parts,
+            update_s=self.update_s_per_element,
+            rest_s=self.rest_s,
+        )
+
     def __str__(self) -> str:
         batch = "" if self.batch is None else f", batch {self.batch}"
         return f"profile of {self.model} on {self.device}, {plural(self.ranks, 'rank')}{batch}, {self.schedule}"
@@ -150,5 +162,5 @@ def read_profile(path: Path) -> Profile:
         found = convert(content, Profile)
         found.check()
     except ValueError as error:
-        raise ValueError(f"profile {str(path)!r}: {error}; dear-mpi train --profile FILE writes one") from None
+        raise ValueError(f"profile {str(path)!r} must be a file of dear-mpi train --profile: {error}") from None
     return found

@@ -23,19 +23,6 @@ SHARDED = Route(
 ROUTES = {route.name: route for route in (FULL, SHARDED)}
 
 
-def route_name(update: str | None, route: str | None) -> str:
-    """The name of a route, from what a user gave of both.
-
-    Raises:
-        ValueError: both were given, or there is no such ``update``.
-    """
-    if update is not None:
-        lookup("update", update, dict.fromkeys(UPDATES))
-        if route is not None:
-            raise ValueError(f"update and route both say what buckets go through: give {update!r} or {route!r}")
-    return (update or FULL.name) if route is None else route
-
-
 def find_route(name: str, *, halves: bool = False) -> Route:
     """The route of a name in ``ROUTES``, or of a user's file.
 

@@ -12,10 +12,9 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.declared import again, option
-from dear_mpi.training.exchange import TABLES
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import Options, Training
+from dear_mpi.training.options import TABLES, Options, Training
 
 MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
 IN_FILE = "FILE.py:NAME"  # the kind of all models of users
