@@ -26,6 +26,7 @@ from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
 from dear_mpi.see.replayed import Replayed, holders
 
+MOST_RANKS = 64
 MOST_RANKS_IN_TABLES = 16
 MOST_COLUMNS = 100
 LISTED = "Each cell names the ranks whose contributions the chunk holds on that rank (0-2: of ranks 0, 1 and 2)"
@@ -44,9 +45,12 @@ def explain_algorithm(
         picture: draw it into this file.
 
     Raises:
-        ValueError: a name is unknown, or the picture cannot be drawn.
+        ValueError: a name is unknown, there are too many ranks, or the picture cannot be drawn.
         ProgramError: the algorithm is wrong; what it does until then has been shown and drawn.
     """
+    if size > MOST_RANKS:
+        few = "with more, nobody can read text or picture: show and prove it with fewer"
+        raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {size}: {few}")
     if picture is not None:
         check_figure("--picture", picture)
     hosts = min(hosts, size)
