@@ -5,6 +5,7 @@ from typing import Annotated
 
 from typer import Option
 
+from dear_mpi.cli.files import check_files, try_files
 from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
@@ -39,4 +40,7 @@ def explain(
                 raise ValueError("--check and --picture are of algorithms; a --route is proved anyway")
             explain_route(route)
             return
+        if picture is not None:
+            try_files([("--picture", picture)])
+            check_files({}, [("--picture", picture)])
         explain_algorithm(algorithm, collective, ranks, hosts=hosts, check=check, picture=picture)

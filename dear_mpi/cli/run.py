@@ -10,13 +10,14 @@ from typing import Any
 
 import typer
 
+from dear_mpi.cli.files import Written, try_files, written_by
 from dear_mpi.cli.flags import STALL_AFTER, Flags, chosen
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
-from dear_mpi.reporting.files import check_writable, replacing, set_aside
+from dear_mpi.reporting.files import replacing, set_aside
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_link, parse_seconds
 from dear_mpi.training.declared import parsed
@@ -73,6 +74,7 @@ def run_ranks(
     command: Callable[[World], Any],
     json_file: Path | None = None,
     *,
+    written: Written = (),
     device: str = "cpu",
     stall_after: str = STALL_AFTER,
     stall_abort: bool = False,
@@ -80,13 +82,14 @@ def run_ranks(
 ) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
-    ``stall_after`` is a time, such as 30s. Before the work it is checked that the file can be written, and an older
-    one becomes FILE.old: where all processes of a host die, a launcher may return 0, and then no report must be there.
+    ``stall_after`` is a time, such as 30s. Before the work rank 0 sees that this file and those ``written`` otherwise
+    can be, and an older report becomes FILE.old: where all processes of a host die, a launcher may return 0, and then
+    no report must be there.
     """
 
     def facts(rank: int) -> Mapping[str, Any]:
-        if json_file is not None and rank == 0:
-            check_writable("--json", json_file)
+        if rank == 0:
+            try_files([*written, *([] if json_file is None else [("--json", json_file)])])
         return {"command": " ".join(sys.argv[1:2])}
 
     def write(result: Any) -> None:
@@ -127,4 +130,4 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
             raise ValueError("--device-memory does not apply to the device 'cpu'")
         how = {name: flags[name] for name in ("device_memory", "stall_abort", "json_file") if name in flags}
         how |= {"device": config.device, "stall_after": flags.get("stall_after", STALL_AFTER), "link": link}
-        run_ranks(lambda world: command(world, config), threads=threads, **how)
+        run_ranks(lambda world: command(world, config), threads=threads, written=written_by(flags), **how)

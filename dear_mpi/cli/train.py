@@ -1,20 +1,21 @@
 """The command ``dear-mpi train``."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.cli.files import check_files
+from dear_mpi.cli.files import check_files, written_by
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
-from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.figure import check_ending, check_figure, write_figure
+from dear_mpi.see.figure import write_figure
 from dear_mpi.see.tables import show_training
+from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.see.trials import draw_report
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving
@@ -45,26 +46,14 @@ def train(flags: Flags) -> None:
     Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear
     """
     with complaining(mpi="threads" not in flags):
-        files = timeline_files(flags.get("timeline"))
-        own = (("--save", "save"), ("--profile", "profile"), ("--plot", "plot"), ("--json", "json_file"))
-        written = [(flag, flags.get(name)) for flag, name in own] + [(FLAG, path) for path in files]
+        written = written_by(flags, save="--save", profile="--profile")
+        files = [path for flag, path in written if flag == "--timeline"]
         check_files(files_of(Config, flags), written)
         saving = saving_of(flags)
-        check_plot(flags)
+        if "plot" in flags and str(flags.get("fusion")).partition(":")[0] not in TUNINGS:
+            raise ValueError(f"--plot draws the trials of a tuned fusion: it needs --fusion {' or '.join(TUNINGS)}")
     how: dict[str, Any] = {"timeline": files, "plot": flags.get("plot")}
     run_job(lambda world, config: train_and_show(world, config, saving, flags.get("profile"), **how), flags)
-
-
-def check_plot(flags: Flags) -> None:
-    """See that there are trials to draw, in a format that there is.
-
-    Raises:
-        ValueError: there are none, or no format.
-    """
-    if "plot" in flags:
-        if str(flags.get("fusion")).partition(":")[0] not in TUNINGS:
-            raise ValueError(f"--plot draws the trials of a tuned fusion: it needs --fusion {' or '.join(TUNINGS)}")
-        check_ending("--plot", flags["plot"])
 
 
 def saving_of(flags: Flags) -> Saving | None:
@@ -90,9 +79,7 @@ def train_and_show(
     timeline: Sequence[Path] = (),
     plot: Path | None = None,
 ) -> dict[str, Any]:
-    show = timeline_writer(world, timeline)
-    if plot is not None:
-        by_rank_0(world.transport, "plot", lambda: check_figure("--plot", plot))
+    show = partial(write_timeline, "--timeline", timeline) if timeline else None
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
         report = run_training(

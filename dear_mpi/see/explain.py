@@ -21,7 +21,7 @@ from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
-from dear_mpi.see.figure import check_figure, write_figure
+from dear_mpi.see.figure import write_figure
 from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
 from dear_mpi.see.replayed import Replayed, holders
@@ -45,14 +45,12 @@ def explain_algorithm(
         picture: draw it into this file.
 
     Raises:
-        ValueError: a name is unknown, there are too many ranks, or the picture cannot be drawn.
+        ValueError: a name is unknown, there are too many ranks, or the picture cannot be written.
         ProgramError: the algorithm is wrong; what it does until then has been shown and drawn.
     """
     if size > MOST_RANKS:
         few = "with more, nobody can read text or picture: show and prove it with fewer"
         raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {size}: {few}")
-    if picture is not None:
-        check_figure("--picture", picture)
     hosts = min(hosts, size)
     layout = [rank * hosts // size for rank in range(size)]
     runner = runner_of(name)

@@ -1,4 +1,4 @@
-"""What pictures share: a file that is tried before the work and written as a whole; title, panels, legend, words."""
+"""What pictures share: a file that is written as a whole; title, panels, legend, words."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.reporting.files import replacing
 
 DOTS_PER_INCH = 150  # of a PNG
-FORMATS = (".png", ".svg", ".pdf")  # matplotlib has others, in some of which colours are lost
 WIDEST = 3  # panels side by side
 BELOW_INCHES = 0.45  # for a legend or a scale
 LEAST_INCHES = 8.0  # for the title
@@ -34,30 +33,6 @@ class Font(NamedTuple):
 
 
 TITLE, NOTES = Font(14, "bold", 0.68), Font(9, "normal", 0.58)
-
-
-def check_figure(flag: str, path: Path) -> None:
-    """See that there will be a picture, before the work; ``flag`` is how the user named the file.
-
-    Raises:
-        ValueError: the file cannot be written, its ending tells no format, or matplotlib is missing.
-    """
-    check_writable(flag, path)
-    try:
-        import matplotlib.backend_bases  # noqa: F401
-    except ImportError:
-        raise ValueError(f"{flag} needs matplotlib: pip install matplotlib (our extra 'plot')") from None
-    check_ending(flag, path)
-
-
-def check_ending(flag: str, path: Path) -> None:
-    """See that the name of a picture tells its format, which every rank can do.
-
-    Raises:
-        ValueError: it does not.
-    """
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{flag} {str(path)!r} must end in .png, .pdf or .svg")
 
 
 def write_figure(flag: str, path: Path, figure: Any) -> None:

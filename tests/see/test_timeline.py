@@ -281,10 +281,10 @@ COMMANDS = (("train", "--threads", 1), ("compare", "--threads", 1), ("simulate",
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ("x.txt", "--timeline 'x.txt' must end in .json, for Perfetto, or in .png, .svg, .pdf"),
+        ("x.txt", "--timeline 'x.txt' must end in .json, .png, .pdf or .svg"),
         ("x", "--timeline 'x' must end in"),
         ("x.json,", "--timeline takes one or several with commas between them, not 'x.json,'"),
-        ("x.json,x.json", "--timeline must name different files, not 'x.json,x.json'"),
+        ("x.json,x.json", "--timeline must be different files, not both 'x.json'"),
         ("nowhere/x.json", "--timeline 'nowhere/x.json' cannot be written: there is no folder 'nowhere'"),
         ("nowhere/x.png", "--timeline 'nowhere/x.png' cannot be written: there is no folder 'nowhere'"),
     ],
