@@ -12,7 +12,7 @@ from dear_mpi.cli.run import check_alone, complaining, write_json
 from dear_mpi.reporting.files import set_aside
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import write_figure
-from dear_mpi.see.sweep.draw import draw_sweep
+from dear_mpi.see.sweep import draw_sweep
 from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.simulate.gains import changes, fastest, remedies
 from dear_mpi.simulate.settings import MODEL, Settings

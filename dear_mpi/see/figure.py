@@ -8,17 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dear_mpi.reporting.files import replacing
 
 DOTS_PER_INCH = 150  # of a PNG
-WIDEST = 3  # panels side by side
 BELOW_INCHES = 0.45  # for a legend or a scale
 LEAST_INCHES = 8.0  # for the title
 STRETCH = 1.6  # how much wider than it has to be a panel becomes under a wide title
 MARGIN_INCHES = 0.1
-SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there and at an axis
+SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there
 APART = 0.1  # of an axis: numbers that are closer would run into each other
 INCH = 72  # points
 LINE = 1.35  # from a line of text to the next one, in heights of a letter
@@ -52,7 +49,7 @@ def write_figure(flag: str, path: Path, figure: Any) -> None:
 
 
 def panels(
-    count: int, *, columns: int = WIDEST, inches: tuple[float, float], below: float = 0.0, title: str, notes: str = ""
+    count: int, *, columns: int, inches: tuple[float, float], below: float = 0.0, title: str, notes: str = ""
 ) -> tuple[Any, list[Any]]:
     """A figure, and its panels line by line.
 
@@ -89,12 +86,12 @@ def panels(
     return figure, axes[:count]
 
 
-def legend_below(figure: Any, handles: Sequence[Any]) -> None:
-    """A legend below all panels, in as many columns as there is room for; of those with one name, one is in it."""
-    named = {handle.get_label(): handle for handle in handles}
-    inches = [SIGN_INCHES + LETTER_INCHES * len(name) for name in named]
-    widths = [sum(map(max, np.array_split(inches, columns))) for columns in range(1, len(named) + 1)]
-    columns = max((columns for columns, width in enumerate(widths, 1) if width <= figure.get_figwidth()), default=1)
+def legend_below(figure: Any, others: Sequence[Any] = ()) -> None:
+    """A legend below all panels of what has a name in them, and of others; of those with one name, one is in it."""
+    handles = [handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]]
+    named = {handle.get_label(): handle for handle in (*handles, *others)}
+    widest = SIGN_INCHES + LETTER_INCHES * max(map(len, named))
+    columns = max(1, int(figure.get_figwidth() / widest))
     figure.legend(handles=list(named.values()), loc="outside lower center", ncols=columns, frameon=False)
 
 

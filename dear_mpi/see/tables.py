@@ -12,7 +12,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, milliseconds
 from dear_mpi.reporting.units import format_hosts, plural
-from dear_mpi.see.sweep.draw import draw_sweep
+from dear_mpi.see.sweep import draw_sweep
 from dear_mpi.training.runs.compare import compared
 
 Row = dict[str, Any]

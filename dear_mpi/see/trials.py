@@ -36,7 +36,7 @@ def draw_report(report: Mapping[str, Any]) -> Any:
     draw_sizes(axes[0], trials, f"{report['model']}, {report['tuner']}", taken=report["fusion"], predicted=predicted)
     if not predicted:
         draw_order(axes[1], trials)
-    legend_below(figure, [handle for panel in axes for handle in panel.get_legend_handles_labels()[0]])
+    legend_below(figure)
     return figure
 
 

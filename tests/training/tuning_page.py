@@ -132,7 +132,7 @@ def draw(problems, path):
         scale_by_powers(by_size, [2**power for power in range(12) if sizes[0] <= 2**power <= sizes[-1]])
         draw_order(by_trial, trials)
         by_trial.axhline(min(times), color=GREY, linewidth=1)
-    legend_below(figure, [handle for panel in axes for handle in panel.get_legend_handles_labels()[0]])
+    legend_below(figure)
     write_figure("--plot", path, figure)
 
 
