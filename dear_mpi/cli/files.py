@@ -51,15 +51,15 @@ def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
         if flag in ENDINGS and path.suffix.lower() not in ENDINGS[flag]:
             *others, last = ENDINGS[flag]
             raise ValueError(f"{flag} {str(path)!r} must end in {', '.join(others)} or {last}")
-    set_aside = [(flag, older(path), path.is_file()) for flag, path in written if flag in OLDER]
+    set_aside = [(f"the older file of {flag}", older(path)) for flag, path in written if flag in OLDER]
     taken: dict[Path, str] = {}
-    for flag, path in [*written, *((f"the older file of {flag}", path) for flag, path, _ in set_aside)]:
+    for flag, path in (*written, *set_aside):
         if path.resolve() in taken:
             flags = " and ".join(dict.fromkeys((taken[path.resolve()], flag)))
             raise ValueError(f"{flags} must be different files, not both {str(path)!r}")
         taken[path.resolve()] = flag
     named = [(flag, Path(file)) for flag, texts in read.items() for text in texts if (file := file_of(text))]
-    for flag, path in [*written, *((f"the older file of {flag} as", path) for flag, path, there in set_aside if there)]:
+    for flag, path in (*written, *set_aside):
         for what, each in named:
             if is_same(path, each):
                 raise ValueError(f"{flag} {str(path)!r} would write over the file of {what}: choose another name")

@@ -50,8 +50,7 @@ def simulate(flags: Flags) -> None:
         with bar(None, len(list(settings.cases())), "simulating") as progress:
             found = run_simulation(settings, progress, ready=ready, traced=bool(files))
         rows = [each.row for each in found]
-        if json_file is not None:
-            write_json(rows, json_file)
+        write_json(rows, json_file)
         show_simulation(found, what_helps(found))
         if plot is not None:
             write_figure("--plot", plot, draw_sweep(drawn(rows, settings), heading(found)))

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from dear_mpi.reporting.files import replacing
 
 DOTS_PER_INCH = 150  # of a PNG
-BELOW_INCHES = 0.45  # for a legend or a scale
+BELOW_INCHES = 0.65  # for a legend of two lines
 LEAST_INCHES = 8.0  # for the title
-STRETCH = 1.6  # how much wider than it has to be a panel becomes under a wide title
 MARGIN_INCHES = 0.1
 SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there
 APART = 0.1  # of an axis: numbers that are closer would run into each other
@@ -49,21 +48,19 @@ def write_figure(flag: str, path: Path, figure: Any) -> None:
 
 
 def panels(
-    count: int, *, columns: int, inches: tuple[float, float], below: float = 0.0, title: str, notes: str = ""
+    count: int, *, columns: int, inches: tuple[float, float], title: str, notes: str = ""
 ) -> tuple[Any, list[Any]]:
-    """A figure, and its panels line by line.
+    """A figure with room for a legend, and its panels line by line.
 
     Args:
         columns: panels side by side, at most.
         inches: width and height that a panel needs, with its ticks.
-        below: inches for a legend or a scale under all panels.
         title, notes: stand above all panels; long lines are wrapped.
     """
     from matplotlib.figure import Figure
 
     columns = min(count, columns)
-    lines, needed = -(-count // columns), inches[0] * columns
-    width = max(LEAST_INCHES, needed)
+    lines, width = -(-count // columns), max(LEAST_INCHES, inches[0] * columns)
     written = [
         (line, font)
         for font, text in ((TITLE, title), (NOTES, notes))
@@ -71,14 +68,13 @@ def panels(
         for line in textwrap.wrap(paragraph, int(width * INCH / (font.width * font.points)))
     ]
     above = MARGIN_INCHES + sum(LINE * font.points for _, font in written) / INCH
-    height = above + inches[1] * lines + below
+    height = above + inches[1] * lines + BELOW_INCHES
     figure = Figure(figsize=(width, height), layout="constrained")
     top = height - MARGIN_INCHES
     for line, font in written:
         figure.text(0.5, top / height, line, fontsize=font.points, weight=font.weight, ha="center", va="top")
         top -= LINE * font.points / INCH
-    share = min(1.0, STRETCH * needed / width)
-    space = {"rect": ((1 - share) / 2, 0, share, 1 - above / height), "w_pad": 0.08, "h_pad": 0.08}
+    space = {"rect": (0, 0, 1, 1 - above / height), "w_pad": 0.08, "h_pad": 0.08}
     figure.get_layout_engine().set(**space)  # type: ignore[union-attr]
     axes = list(figure.subplots(lines, columns, squeeze=False).flat)
     for empty in axes[count:]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import BELOW_INCHES, label, legend_below, panels, scale_by_powers, short_ms, upright
+from dear_mpi.see.figure import label, legend_below, panels, scale_by_powers, short_ms, upright
 from dear_mpi.training.schedules import BASELINE
 
 Row = Mapping[str, Any]
@@ -59,7 +59,7 @@ def draw_sweep(rows: Sequence[Row], heading: str, over: str = BASELINE) -> Any:
         title = f"Where the time of an iteration goes: {plural(rows[0]['ranks'], 'rank')}{fused}"
         notes = f"{heading}\nbound: the least time that the schedule allows; speed-up: over {over}"
         bound = upright("bound")
-    figure, axes = panels(len(cases), columns=columns, inches=inches, below=BELOW_INCHES, title=title, notes=notes)
+    figure, axes = panels(len(cases), columns=columns, inches=inches, title=title, notes=notes)
     for panel, ((model, fusion), shown) in zip(axes, cases.items(), strict=True):
         draw(panel, shown, max(row["iteration_s"] for row in rows if row["model"] == model) or INSTANT_S)
         panel.set_title(label(model) if fused else f"{label(model)}, fusion {label(fusion)}")

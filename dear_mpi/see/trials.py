@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.reporting.units import parse_bytes
-from dear_mpi.see.figure import BELOW_INCHES, legend_below, panels, scale_by_powers
+from dear_mpi.see.figure import legend_below, panels, scale_by_powers
 
 PANEL_INCHES = 4.2, 2.9
 TITLE = "Time of an iteration by the size of buckets"
@@ -32,7 +32,7 @@ def draw_report(report: Mapping[str, Any]) -> Any:
     heading = f"{report['schedule']} on {report['ranks']} ranks, {report['device']}, over {report['transport']}"
     count = 1 if predicted else 2
     notes = f"{heading}; {statistic}"
-    figure, axes = panels(count, columns=count, inches=PANEL_INCHES, below=BELOW_INCHES, title=TITLE, notes=notes)
+    figure, axes = panels(count, columns=count, inches=PANEL_INCHES, title=TITLE, notes=notes)
     draw_sizes(axes[0], trials, f"{report['model']}, {report['tuner']}", taken=report["fusion"], predicted=predicted)
     if not predicted:
         draw_order(axes[1], trials)

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import BELOW_INCHES, label, legend_below, panels, short_ms, upright
+from dear_mpi.see.figure import label, legend_below, panels, short_ms, upright
 from dear_mpi.training.log.spans import LANES, Rank, Run, Span, Timeline
 
 COLORS = {  # of each kind, in the order of the legend; can be told apart by all readers; compute is blue
@@ -54,7 +54,6 @@ def draw_timeline(timeline: Timeline) -> Any:
         len(runs),
         columns=1,
         inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (len(LANES) + GAP)),
-        below=2 * BELOW_INCHES,
         title=title,
         notes="\n".join(notes),
     )
