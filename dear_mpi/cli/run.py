@@ -125,7 +125,7 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
         link = parsed("--link", parse_link, flags["link"]) if "link" in flags else None
         if config.device == "cpu" and "device_memory" in flags:
             raise ValueError("--device-memory does not apply to the device 'cpu'")
-        how = {name: flags[name] for name in ("device_memory", "stall_abort", "json_file") if name in flags}
-        how |= {"device": config.device, "stall_after": flags.get("stall_after", STALL_AFTER), "link": link}
+        names = ("device_memory", "stall_after", "stall_abort", "json_file")
+        how = {name: flags[name] for name in names if name in flags} | {"device": config.device, "link": link}
         others = [(flag, path) for flag, path in written_by(flags) if flag != "--json"]
         run_ranks(lambda world: command(world, config), threads=threads, others=others, **how)

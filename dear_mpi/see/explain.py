@@ -64,13 +64,14 @@ def explain_algorithm(
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
     replayed = Replayed.of(written)
     if runner == "shared":
-        for line in phase_lines(collective, size):
-            show(screen, *textwrap.wrap(line, width, subsequent_indent="      ") or [""])
+        show(
+            screen, *(textwrap.fill(line, width, subsequent_indent="      ") for line in phase_lines(collective, size))
+        )
     else:
         too_many = f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)"
         show(screen, *(step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]), "")
         if replayed.fault is None:
-            show(screen, *textwrap.wrap(traffic(written, layout), width))
+            show(screen, textwrap.fill(traffic(written, layout), width))
     if picture is not None:
         write_figure("--picture", picture, draw_steps(name, replayed))
         show(screen, f"Drawn into {picture}", markup=False)
@@ -83,12 +84,11 @@ def explain_algorithm(
         with bar(None, size, "proving") as advance:
             prove(name, collective, layout, advance)
         numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
-        show(screen, *textwrap.wrap(f"Proved for {numbers}{PROMISES[runner]}", width))
+        show(screen, textwrap.fill(f"Proved for {numbers}{PROMISES[runner]}", width))
 
 
 def show(screen: Console, *lines: str, markup: bool = True) -> None:
-    for line in lines:
-        screen.print(line, markup=markup, soft_wrap=True)
+    screen.print(*lines, sep="\n", markup=markup, soft_wrap=True)
 
 
 def lesson_lines(text: str, width: int) -> Iterator[str]:
@@ -98,11 +98,11 @@ def lesson_lines(text: str, width: int) -> Iterator[str]:
         if drawn:
             for line in textwrap.indent(textwrap.dedent("\n\n".join(group)), "  ").splitlines():
                 hang = min(line.rfind("  ") + 2, width // 2)  # below the last column of a table
-                yield from textwrap.wrap(line, width, subsequent_indent=" " * hang) or [""]
+                yield textwrap.fill(line, width, subsequent_indent=" " * hang)
             yield ""
         else:
             for paragraph in group:
-                yield from (*textwrap.wrap(paragraph, width), "")
+                yield f"{textwrap.fill(paragraph, width)}\n"
 
 
 def step_lines(replayed: Replayed, width: int) -> Iterator[str]:

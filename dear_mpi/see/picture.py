@@ -49,7 +49,6 @@ def mark(axes: Any, rank: int | None, chunk: int | None) -> None:
 
 
 def signs(size: int) -> list[Any]:
-    """Those of the legend."""
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -128,5 +127,4 @@ def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int]]) -> None:
 
 
 def ticks(count: int) -> range:
-    """At most eight or so numbers on an axis."""
     return range(0, count, -(-count // 8))

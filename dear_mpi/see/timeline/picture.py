@@ -6,7 +6,7 @@ rank 0  compute   | forward         |::::wait::::| backward        |
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -43,11 +43,10 @@ HOW_TO_READ = "numbers on the wire are those of buckets"
 
 
 def draw_timeline(timeline: Timeline) -> Any:
-    """The figure."""
     from matplotlib.patches import Patch
 
     runs = timeline.runs[:MOST_RUNS]
-    few = shown_ranks(runs)
+    few = max(1, MOST_RANKS // len(runs))
     most = max(min(few, len(run.ranks)) for run in runs)
     title, *notes = [*headings(timeline), *origins(timeline, few)]
     figure, axes = panels(
@@ -64,11 +63,6 @@ def draw_timeline(timeline: Timeline) -> Any:
     signs = [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in COLORS.items() if kind in there]
     legend_below(figure, [*signs, upright("an iteration begins or ends")])
     return figure
-
-
-def shown_ranks(runs: Sequence[Run]) -> int:
-    """How many ranks of each run there is room for."""
-    return max(1, MOST_RANKS // len(runs))
 
 
 def headings(timeline: Timeline) -> Iterator[str]:

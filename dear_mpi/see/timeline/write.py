@@ -25,11 +25,7 @@ DIGITS = 3  # of a microsecond: as many as a clock has
 
 
 def write_timeline(flag: str, paths: Sequence[Path], timeline: Timeline) -> None:
-    """Write them all.
-
-    Raises:
-        ValueError: one cannot be written.
-    """
+    """Write all files; a ValueError, which begins with ``flag``, names one that cannot be written."""
     for path in paths:
         if path.suffix.lower() != TRACE:
             write_figure(flag, path, draw_timeline(timeline))
