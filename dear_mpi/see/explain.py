@@ -64,9 +64,8 @@ def explain_algorithm(
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
     replayed = Replayed.of(written)
     if runner == "shared":
-        show(
-            screen, *(textwrap.fill(line, width, subsequent_indent="      ") for line in phase_lines(collective, size))
-        )
+        lines = phase_lines(collective, size)
+        show(screen, *(textwrap.fill(line, width, subsequent_indent=" " * 6) for line in lines))
     else:
         too_many = f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)"
         show(screen, *(step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]), "")
