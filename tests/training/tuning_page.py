@@ -12,7 +12,6 @@ from dear_mpi.models.paper_models import load_modules
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.see.figure import legend_below, panels, scale_by_powers, write_figure
-from dear_mpi.see.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, points
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
@@ -24,6 +23,7 @@ from dear_mpi.training.tuning.by_trials import Asked
 from dear_mpi.training.tuning.search import METHODS, Search, Trial
 from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, size_text
 from dear_mpi.training.virtual_trainer import Costs, VirtualTrainer
+from tests.training.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, points
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
