@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from dear_mpi.cli.files import check_files, written_by
-from dear_mpi.cli.flags import JOB_FLAGS, PLOT, Flags, files_of, parameter, with_flags
+from dear_mpi.cli.flags import JOB_FLAGS, Flags, Plot, files_of, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
@@ -32,7 +32,6 @@ Schedules = Annotated[
     ),
 ]
 Fusion = Annotated[str | None, Option(help=FUSIONS, show_default="by model")]
-Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 COMPARE_FLAGS = {"schedules": parameter("schedules", Schedules)} | JOB_FLAGS
 COMPARE_FLAGS |= {"fusion": parameter("fusion", Fusion), "plot": parameter("plot", Plot)}
 del COMPARE_FLAGS["schedule"]

@@ -14,9 +14,10 @@ from dear_mpi.training.runs.config import Config
 Flags: TypeAlias = Mapping[str, Any]
 
 STALL_AFTER = "30s"
-PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 
+PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
+Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help=JSON)]

@@ -1,13 +1,10 @@
 """The command ``dear-mpi simulate``."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any
-
-from typer import Option
+from typing import Any
 
 from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import PLOT, Flags, JsonFile, TimelineFiles, chosen, files_of, flags_of, parameter, with_flags
+from dear_mpi.cli.flags import Flags, JsonFile, Plot, TimelineFiles, chosen, files_of, flags_of, parameter, with_flags
 from dear_mpi.cli.run import check_alone, complaining, write_json
 from dear_mpi.reporting.files import set_aside
 from dear_mpi.reporting.terminal import bar
@@ -21,7 +18,6 @@ from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
 from dear_mpi.simulate.timeline import timeline_of
 
-Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 SIMULATE_FLAGS = flags_of(Settings) | {
     "plot": parameter("plot", Plot),
     "timeline": parameter("timeline", TimelineFiles),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from dear_mpi.reporting.files import replacing
 
@@ -17,18 +17,8 @@ MARGIN_INCHES = 0.1
 SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there
 APART = 0.1  # of an axis: numbers that are closer would run into each other
 INCH = 72  # points
-LINE = 1.35  # from a line of text to the next one, in heights of a letter
-
-
-class Font(NamedTuple):
-    """Letters: their height in points, their weight, and their width as a share of the height, rather too wide."""
-
-    points: float
-    weight: str
-    width: float
-
-
-TITLE, NOTES = Font(14, "bold", 0.68), Font(9, "normal", 0.58)
+LINE, WIDTH = 1.35, 0.68  # of a letter, in its heights: from a line to the next one; rather too wide
+TITLE, NOTES = {"size": 14, "weight": 700}, {"size": 9, "weight": 400}  # in points
 
 
 def write_figure(flag: str, path: Path, figure: Any) -> None:
@@ -65,15 +55,15 @@ def panels(
         (line, font)
         for font, text in ((TITLE, title), (NOTES, notes))
         for paragraph in text.splitlines()
-        for line in textwrap.wrap(paragraph, int(width * INCH / (font.width * font.points)))
+        for line in textwrap.wrap(paragraph, int(width * INCH / (WIDTH * font["size"])))
     ]
-    above = MARGIN_INCHES + sum(LINE * font.points for _, font in written) / INCH
+    above = MARGIN_INCHES + sum(LINE * font["size"] for _, font in written) / INCH
     height = above + inches[1] * lines + BELOW_INCHES
     figure = Figure(figsize=(width, height), layout="constrained")
     top = height - MARGIN_INCHES
     for line, font in written:
-        figure.text(0.5, top / height, line, fontsize=font.points, weight=font.weight, ha="center", va="top")
-        top -= LINE * font.points / INCH
+        figure.text(0.5, top / height, line, ha="center", va="top", **font)  # type: ignore[arg-type]
+        top -= LINE * font["size"] / INCH
     space = {"rect": (0, 0, 1, 1 - above / height), "w_pad": 0.08, "h_pad": 0.08}
     figure.get_layout_engine().set(**space)  # type: ignore[union-attr]
     axes = list(figure.subplots(lines, columns, squeeze=False).flat)
@@ -98,11 +88,11 @@ def upright(label: str) -> Any:
     return Line2D([], [], color="black", marker="|", linestyle="none", markersize=12, markeredgewidth=1.5, label=label)
 
 
-def scale_by_powers(axes: Any, numbers: Sequence[float], text: Callable[[float], str] = str) -> None:
+def scale_by_powers(axes: Any, numbers: Sequence[float]) -> None:
     """Let the horizontal axis go by powers of 2, with these ascending numbers at it."""
     axes.set_xscale("log", base=2)
     shown = readable(numbers)
-    axes.set_xticks(shown, list(map(text, shown)))
+    axes.set_xticks(shown, list(map(str, shown)))
     axes.minorticks_off()
 
 
