@@ -92,5 +92,4 @@ VERSION = Option("--version", is_eager=True, callback=show_version, help="Show t
 
 
 @app.callback(help=__doc__)
-def options(version: Annotated[bool, VERSION] = False) -> None:
-    """What may stand before the command."""
+def options(version: Annotated[bool, VERSION] = False) -> None: ...

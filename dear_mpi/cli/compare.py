@@ -1,20 +1,21 @@
 """The command ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.cli.files import check_files
-from dear_mpi.cli.flags import JOB_FLAGS, PLOT, Flags, files_of, parameter, with_flags
+from dear_mpi.cli.files import check_files, written_by
+from dear_mpi.cli.flags import JOB_FLAGS, Flags, Plot, files_of, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
-from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.figure import check_ending, check_figure, write_figure
+from dear_mpi.see.figure import write_figure
 from dear_mpi.see.tables import draw_comparison, show_comparison
+from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
 from dear_mpi.training.options import FUSION
 from dear_mpi.training.runs.compare import compare as run_comparison
@@ -31,7 +32,6 @@ Schedules = Annotated[
     ),
 ]
 Fusion = Annotated[str | None, Option(help=FUSIONS, show_default="by model")]
-Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 COMPARE_FLAGS = {"schedules": parameter("schedules", Schedules)} | JOB_FLAGS
 COMPARE_FLAGS |= {"fusion": parameter("fusion", Fusion), "plot": parameter("plot", Plot)}
 del COMPARE_FLAGS["schedule"]
@@ -46,11 +46,9 @@ def compare(flags: Flags) -> None:
     with complaining(mpi="threads" not in flags):
         schedules = listed("--schedules", flags["schedules"])
         fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
-        files, plot = timeline_files(flags.get("timeline")), flags.get("plot")
-        written = [("--json", flags.get("json_file")), ("--plot", plot), *((FLAG, path) for path in files)]
+        written, plot = written_by(flags), flags.get("plot")
+        files = [path for flag, path in written if flag == "--timeline"]
         check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written)
-        if plot is not None:
-            check_ending("--plot", plot)
 
     def run(world: World, config: Config) -> list[dict[str, Any]]:
         return compare_and_show(world, config, schedules, fusions, timeline=files, plot=plot)
@@ -67,9 +65,8 @@ def compare_and_show(
     timeline: Sequence[Path] = (),
     plot: Path | None = None,
 ) -> list[dict[str, Any]]:
-    fusions, show = fusions or (config.fusion,), timeline_writer(world, timeline)
-    if plot is not None:
-        by_rank_0(world.transport, "plot", lambda: check_figure("--plot", plot))
+    fusions = fusions or (config.fusion,)
+    show = partial(write_timeline, "--timeline", timeline) if timeline else None
     with bar(world, (1 + len(turns(config.iterations))) * len(schedules) * len(fusions), config.model) as advance:
 
         def progress(name: str) -> None:

@@ -5,9 +5,10 @@ from typing import Annotated
 
 from typer import Option
 
+from dear_mpi.cli.files import check_files, try_files
 from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
-from dear_mpi.see.explain import explain_algorithm
+from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
 from dear_mpi.see.route import explain_route
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import ROUTES
@@ -19,7 +20,7 @@ def explain(
     ] = None,
     algorithm: Annotated[str, Option(help=f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION.")] = "ring",
     collective: Annotated[str, Option(help=f"Collective to show: {', '.join(COLLECTIVES)}.")] = "all_reduce",
-    ranks: Annotated[int, Option(min=1, help="Number of ranks.")] = 4,
+    ranks: Annotated[int, Option(min=1, help=f"Number of ranks, at most {MOST_RANKS}.")] = 4,
     hosts: Annotated[int, Option(min=1, help="Number of hosts that the ranks are spread over.")] = 1,
     check: Annotated[
         bool, Option("--check", help="Prove the algorithm for every number of ranks up to --ranks.")
@@ -39,4 +40,7 @@ def explain(
                 raise ValueError("--check and --picture are of algorithms; a --route is proved anyway")
             explain_route(route)
             return
+        if picture is not None:
+            try_files([("--picture", picture)])
+            check_files({}, [("--picture", picture)])
         explain_algorithm(algorithm, collective, ranks, hosts=hosts, check=check, picture=picture)

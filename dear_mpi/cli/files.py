@@ -1,32 +1,65 @@
-"""The files of a command: no two that it writes are one, and none that it reads is written over."""
+"""The files of a command: what they end in, no two that it writes are one, and none that it reads is written over."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from dear_mpi.collectives.program.user_file import is_in_file
-from dear_mpi.reporting.files import older
+from dear_mpi.reporting.files import check_writable, older
+from dear_mpi.training.declared import listed
 
+Written: TypeAlias = Sequence[tuple[str, Path]]
+"""Flags, each with a file that it names."""
+
+WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # of several commands
+PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
+ENDINGS = {"--plot": PICTURES, "--picture": PICTURES, "--timeline": (".json", *PICTURES)}
 OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
 
-def check_files(read: Mapping[str, Iterable[str]], written: Sequence[tuple[str, Path | None]]) -> None:
-    """See that files stay apart.
+def written_by(flags: Mapping[str, Any], **own: str) -> Written:
+    """The files that a command is to write, also by flags of its own; of --timeline several, with commas."""
+    names = own | WRITTEN
+    files = {name: [flags[name]] for name in names if name in flags}
+    if "timeline" in flags:
+        files["timeline"] = list(listed("--timeline", flags["timeline"]))
+    return [(names[name], Path(file)) for name, named in files.items() for file in named]
 
-    Args:
-        read: what the user gave to each flag that may name a file.
-        written: each flag that names a file, and that file, if there is one.
+
+def try_files(written: Written) -> None:
+    """See that files can be written, before the work; on the rank that writes them.
 
     Raises:
-        ValueError: one would be lost.
+        ValueError: one cannot, or matplotlib is missing, which draws pictures.
     """
-    files = [(flag, path) for flag, path in written if path is not None]
-    set_aside = [(flag, older(path), path.is_file()) for flag, path in files if flag in OLDER]
+    for flag, path in written:
+        check_writable(flag, path)
+        if flag in ENDINGS and path.suffix.lower() in PICTURES:
+            try:
+                import matplotlib.backend_bases  # noqa: F401
+            except ImportError:
+                raise ValueError(f"{flag} needs matplotlib: pip install matplotlib (our extra 'plot')") from None
+
+
+def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
+    """See that endings tell what to write, and that files stay apart; ``read`` is what flags got that may name files.
+
+    Raises:
+        ValueError: an ending tells nothing, or a file would be lost.
+    """
+    for flag, path in written:
+        if flag in ENDINGS and path.suffix.lower() not in ENDINGS[flag]:
+            *others, last = ENDINGS[flag]
+            raise ValueError(f"{flag} {str(path)!r} must end in {', '.join(others)} or {last}")
+    set_aside = [(f"the older file of {flag}", older(path)) for flag, path in written if flag in OLDER]
     taken: dict[Path, str] = {}
-    for flag, path in [*files, *((f"the older file of {flag}", path) for flag, path, _ in set_aside)]:
-        if taken.setdefault(path.resolve(), flag) != flag:
-            raise ValueError(f"{taken[path.resolve()]} and {flag} must be different files, not both {str(path)!r}")
+    for flag, path in (*written, *set_aside):
+        if path.resolve() in taken:
+            flags = " and ".join(dict.fromkeys((taken[path.resolve()], flag)))
+            raise ValueError(f"{flags} must be different files, not both {str(path)!r}")
+        taken[path.resolve()] = flag
     named = [(flag, Path(file)) for flag, texts in read.items() for text in texts if (file := file_of(text))]
-    for flag, path in [*files, *((f"the older file of {flag} as", path) for flag, path, there in set_aside if there)]:
+    for flag, path in (*written, *set_aside):
         for what, each in named:
             if is_same(path, each):
                 raise ValueError(f"{flag} {str(path)!r} would write over the file of {what}: choose another name")

@@ -14,25 +14,21 @@ from dear_mpi.training.runs.config import Config
 Flags: TypeAlias = Mapping[str, Any]
 
 STALL_AFTER = "30s"
-PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 
+PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
+Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help=JSON)]
-LINK = Option(
-    help="Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us.",
-    show_default="the real one",
-)
-THREADS = Option(
-    min=1, help="Number of ranks, which run as threads of one process, without MPI.", show_default="an MPI job"
-)
-Link = Annotated[str | None, LINK]
+LINK = "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us."
+Link = Annotated[str | None, Option(help=LINK, show_default="the real one")]
+THREADS = "Number of ranks, which run as threads of one process, without MPI."
+Threads = Annotated[int | None, Option(min=1, help=THREADS, show_default="an MPI job")]
 STALL = "Report each rank that has waited for the same thing for this long, with what it waits for and why. 0s: never."
 ABORT = "End the job with a non-zero exit code when a rank has waited for as long as --stall-after says."
 StallAfter = Annotated[str, Option(help=STALL)]
 StallAbort = Annotated[bool, Option("--stall-abort", help=ABORT)]
-Threads = Annotated[int | None, THREADS]
 TIMELINE = (
     "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
     "or FILE.pdf as a picture; several with commas."

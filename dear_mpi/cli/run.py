@@ -10,13 +10,14 @@ from typing import Any
 
 import typer
 
+from dear_mpi.cli.files import Written, try_files, written_by
 from dear_mpi.cli.flags import STALL_AFTER, Flags, chosen
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
-from dear_mpi.reporting.files import check_writable, replacing, set_aside
+from dear_mpi.reporting.files import replacing, set_aside
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_link, parse_seconds
 from dear_mpi.training.declared import parsed
@@ -73,6 +74,7 @@ def run_ranks(
     command: Callable[[World], Any],
     json_file: Path | None = None,
     *,
+    others: Written = (),
     device: str = "cpu",
     stall_after: str = STALL_AFTER,
     stall_abort: bool = False,
@@ -80,24 +82,21 @@ def run_ranks(
 ) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
-    ``stall_after`` is a time, such as 30s. Before the work it is checked that the file can be written, and an older
-    one becomes FILE.old: where all processes of a host die, a launcher may return 0, and then no report must be there.
+    ``stall_after`` is a time, such as 30s. Before the work rank 0 sees that this file and ``others``, which
+    ``command`` writes, can be written, and an older report becomes FILE.old: where all processes of a host die, a
+    launcher may return 0, and then no report must be there.
     """
 
     def facts(rank: int) -> Mapping[str, Any]:
-        if json_file is not None and rank == 0:
-            check_writable("--json", json_file)
+        if rank == 0:
+            try_files([("--json", json_file), *others] if json_file is not None else others)
         return {"command": " ".join(sys.argv[1:2])}
-
-    def write(result: Any) -> None:
-        if json_file is not None:
-            write_json(result, json_file)
 
     def on_each_rank(world: World) -> Any:
         if json_file is not None and world.rank == 0:
             set_aside(json_file)
         result = command(world)
-        by_rank_0(world.transport, "output", lambda: write(result))
+        by_rank_0(world.transport, "output", lambda: write_json(result, json_file))
         return result
 
     how |= {"stall_after_s": parsed("--stall-after", parse_seconds, stall_after), "stall_abort": stall_abort}
@@ -110,10 +109,11 @@ def run_ranks(
         raise typer.Exit(1) from None  # the rank that failed has said why
 
 
-def write_json(content: Any, path: Path) -> None:
-    """Write a report to the file of ``--json``."""
-    with replacing("--json", path) as file:
-        file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+def write_json(content: Any, path: Path | None) -> None:
+    """Write a report to the file of ``--json``, if it is asked for."""
+    if path is not None:
+        with replacing("--json", path) as file:
+            file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
@@ -125,6 +125,7 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
         link = parsed("--link", parse_link, flags["link"]) if "link" in flags else None
         if config.device == "cpu" and "device_memory" in flags:
             raise ValueError("--device-memory does not apply to the device 'cpu'")
-        how = {name: flags[name] for name in ("device_memory", "stall_abort", "json_file") if name in flags}
-        how |= {"device": config.device, "stall_after": flags.get("stall_after", STALL_AFTER), "link": link}
-        run_ranks(lambda world: command(world, config), threads=threads, **how)
+        names = ("device_memory", "stall_after", "stall_abort", "json_file")
+        how = {name: flags[name] for name in names if name in flags} | {"device": config.device, "link": link}
+        others = [(flag, path) for flag, path in written_by(flags) if flag != "--json"]
+        run_ranks(lambda world: command(world, config), threads=threads, others=others, **how)

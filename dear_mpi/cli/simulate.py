@@ -1,20 +1,16 @@
 """The command ``dear-mpi simulate``."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Option
-
-from dear_mpi.cli.files import check_files
-from dear_mpi.cli.flags import PLOT, Flags, JsonFile, TimelineFiles, chosen, files_of, flags_of, parameter, with_flags
+from dear_mpi.cli.files import check_files, try_files, written_by
+from dear_mpi.cli.flags import Flags, JsonFile, Plot, TimelineFiles, chosen, files_of, flags_of, parameter, with_flags
 from dear_mpi.cli.run import check_alone, complaining, write_json
-from dear_mpi.cli.timeline import FLAG, timeline_files
-from dear_mpi.reporting.files import check_writable, set_aside
+from dear_mpi.reporting.files import set_aside
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.figure import check_figure, write_figure
-from dear_mpi.see.sweep.draw import draw_sweep
-from dear_mpi.see.timeline.write import check_timeline, write_timeline
+from dear_mpi.see.figure import write_figure
+from dear_mpi.see.sweep import draw_sweep
+from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.simulate.gains import changes, fastest, remedies
 from dear_mpi.simulate.settings import MODEL, Settings
 from dear_mpi.simulate.sweep import Simulated
@@ -22,7 +18,6 @@ from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
 from dear_mpi.simulate.timeline import timeline_of
 
-Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 SIMULATE_FLAGS = flags_of(Settings) | {
     "plot": parameter("plot", Plot),
     "timeline": parameter("timeline", TimelineFiles),
@@ -38,14 +33,10 @@ def simulate(flags: Flags) -> None:
     """
     with complaining(mpi=False):
         check_alone("simulate", 1)
-        json_file, plot, files = flags.get("json_file"), flags.get("plot"), timeline_files(flags.get("timeline"))
-        if json_file is not None:
-            check_writable("--json", json_file)
-        if plot is not None:
-            check_figure("--plot", plot)
-        check_timeline(FLAG, files)
+        json_file, plot, written = flags.get("json_file"), flags.get("plot"), written_by(flags)
+        files = [path for flag, path in written if flag == "--timeline"]
+        try_files(written)
         settings = settings_of(flags)
-        written = [("--json", json_file), ("--plot", plot), *((FLAG, path) for path in files)]
         check_files(files_of(Settings, flags), written)
 
         def ready() -> None:
@@ -55,13 +46,12 @@ def simulate(flags: Flags) -> None:
         with bar(None, len(list(settings.cases())), "simulating") as progress:
             found = run_simulation(settings, progress, ready=ready, traced=bool(files))
         rows = [each.row for each in found]
-        if json_file is not None:
-            write_json(rows, json_file)
+        write_json(rows, json_file)
         show_simulation(found, what_helps(found))
         if plot is not None:
             write_figure("--plot", plot, draw_sweep(drawn(rows, settings), heading(found)))
         if files:
-            write_timeline(FLAG, files, timeline_of(found))
+            write_timeline("--timeline", files, timeline_of(found))
 
 
 def settings_of(flags: Flags) -> Settings:

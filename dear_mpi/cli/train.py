@@ -1,25 +1,22 @@
 """The command ``dear-mpi train``."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.cli.files import check_files
+from dear_mpi.cli.files import check_files, written_by
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, parameter, with_flags
 from dear_mpi.cli.run import complaining, run_job
-from dear_mpi.cli.timeline import FLAG, timeline_files, timeline_writer
-from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.figure import check_ending, check_figure, write_figure
 from dear_mpi.see.tables import show_training
-from dear_mpi.see.trials import draw_report
+from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving
 from dear_mpi.training.runs.train import train as run_training
-from dear_mpi.training.tuning import TUNINGS
 
 Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write a checkpoint after the last iteration.")]
 EVERY = "Also write the checkpoint of --save after every N iterations."
@@ -27,14 +24,11 @@ Every = Annotated[int | None, Option(min=1, help=EVERY, metavar="N", show_defaul
 Resume = Annotated[bool, Option("--resume", help="Continue from the checkpoint of --save, on any number of ranks.")]
 PROFILE = "Write the measured time of each layer to FILE, for simulate --profile."
 Profile = Annotated[Path | None, Option("--profile", metavar="FILE", help=PROFILE)]
-PLOT = "Draw the trials of --fusion bo or auto into FILE.png, FILE.pdf or FILE.svg."
-Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 TRAIN_FLAGS = JOB_FLAGS | {
     "save": parameter("save", Save),
     "every": parameter("every", Every),
     "resume": parameter("resume", Resume, False),
     "profile": parameter("profile", Profile),
-    "plot": parameter("plot", Plot),
 }
 
 
@@ -45,17 +39,12 @@ def train(flags: Flags) -> None:
     Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear
     """
     with complaining(mpi="threads" not in flags):
-        files = timeline_files(flags.get("timeline"))
-        own = (("--save", "save"), ("--profile", "profile"), ("--plot", "plot"), ("--json", "json_file"))
-        written = [(flag, flags.get(name)) for flag, name in own] + [(FLAG, path) for path in files]
+        written = written_by(flags, save="--save", profile="--profile")
+        files = [path for flag, path in written if flag == "--timeline"]
         check_files(files_of(Config, flags), written)
         saving = saving_of(flags)
-        if "plot" in flags:
-            if str(flags.get("fusion")).partition(":")[0] not in TUNINGS:
-                raise ValueError(f"--plot draws the trials of a tuned fusion: it needs --fusion {' or '.join(TUNINGS)}")
-            check_ending("--plot", flags["plot"])
-    how: dict[str, Any] = {"timeline": files, "plot": flags.get("plot")}
-    run_job(lambda world, config: train_and_show(world, config, saving, flags.get("profile"), **how), flags)
+    how: dict[str, Any] = {"saving": saving, "profile": flags.get("profile"), "timeline": files}
+    run_job(partial(train_and_show, **how), flags)
 
 
 def saving_of(flags: Flags) -> Saving | None:
@@ -73,19 +62,13 @@ def train_and_show(
     config: Config,
     saving: Saving | None = None,
     profile: Path | None = None,
-    *,
     timeline: Sequence[Path] = (),
-    plot: Path | None = None,
 ) -> dict[str, Any]:
-    show = timeline_writer(world, timeline)
-    if plot is not None:
-        by_rank_0(world.transport, "plot", lambda: check_figure("--plot", plot))
+    show = partial(write_timeline, "--timeline", timeline) if timeline else None
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
         report = run_training(
             config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), saving, profile, timeline=show
         )
     show_training(world, report)
-    if plot is not None:
-        by_rank_0(world.transport, "--plot", lambda: write_figure("--plot", plot, draw_report(report)))
     return report

@@ -21,11 +21,12 @@ from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
-from dear_mpi.see.figure import check_figure, write_figure
+from dear_mpi.see.figure import write_figure
 from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
 from dear_mpi.see.replayed import Replayed, holders
 
+MOST_RANKS = 64
 MOST_RANKS_IN_TABLES = 16
 MOST_COLUMNS = 100
 LISTED = "Each cell names the ranks whose contributions the chunk holds on that rank (0-2: of ranks 0, 1 and 2)"
@@ -44,11 +45,12 @@ def explain_algorithm(
         picture: draw it into this file.
 
     Raises:
-        ValueError: a name is unknown, or the picture cannot be drawn.
+        ValueError: a name is unknown, there are too many ranks, or the picture cannot be written.
         ProgramError: the algorithm is wrong; what it does until then has been shown and drawn.
     """
-    if picture is not None:
-        check_figure("--picture", picture)
+    if size > MOST_RANKS:
+        few = "with more, nobody can read text or picture: show and prove it with fewer"
+        raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {size}: {few}")
     hosts = min(hosts, size)
     layout = [rank * hosts // size for rank in range(size)]
     runner = runner_of(name)
@@ -62,13 +64,13 @@ def explain_algorithm(
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
     replayed = Replayed.of(written)
     if runner == "shared":
-        for line in phase_lines(collective, size):
-            show(screen, *textwrap.wrap(line, width, subsequent_indent="      ") or [""])
+        lines = phase_lines(collective, size)
+        show(screen, *(textwrap.fill(line, width, subsequent_indent=" " * 6) for line in lines))
     else:
         too_many = f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)"
         show(screen, *(step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]), "")
         if replayed.fault is None:
-            show(screen, *textwrap.wrap(traffic(written, layout), width))
+            show(screen, textwrap.fill(traffic(written, layout), width))
     if picture is not None:
         write_figure("--picture", picture, draw_steps(name, replayed))
         show(screen, f"Drawn into {picture}", markup=False)
@@ -81,12 +83,11 @@ def explain_algorithm(
         with bar(None, size, "proving") as advance:
             prove(name, collective, layout, advance)
         numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
-        show(screen, *textwrap.wrap(f"Proved for {numbers}{PROMISES[runner]}", width))
+        show(screen, textwrap.fill(f"Proved for {numbers}{PROMISES[runner]}", width))
 
 
 def show(screen: Console, *lines: str, markup: bool = True) -> None:
-    for line in lines:
-        screen.print(line, markup=markup, soft_wrap=True)
+    screen.print(*lines, sep="\n", markup=markup, soft_wrap=True)
 
 
 def lesson_lines(text: str, width: int) -> Iterator[str]:
@@ -96,11 +97,11 @@ def lesson_lines(text: str, width: int) -> Iterator[str]:
         if drawn:
             for line in textwrap.indent(textwrap.dedent("\n\n".join(group)), "  ").splitlines():
                 hang = min(line.rfind("  ") + 2, width // 2)  # below the last column of a table
-                yield from textwrap.wrap(line, width, subsequent_indent=" " * hang) or [""]
+                yield textwrap.fill(line, width, subsequent_indent=" " * hang)
             yield ""
         else:
             for paragraph in group:
-                yield from (*textwrap.wrap(paragraph, width), "")
+                yield f"{textwrap.fill(paragraph, width)}\n"
 
 
 def step_lines(replayed: Replayed, width: int) -> Iterator[str]:

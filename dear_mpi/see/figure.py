@@ -1,63 +1,24 @@
-"""What pictures share: a file that is tried before the work and written as a whole; title, panels, legend, words."""
+"""What pictures share: a file that is written as a whole; title, panels, legend, words."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.reporting.files import replacing
 
 DOTS_PER_INCH = 150  # of a PNG
-FORMATS = (".png", ".svg", ".pdf")  # matplotlib has others, in some of which colours are lost
-WIDEST = 3  # panels side by side
-BELOW_INCHES = 0.45  # for a legend or a scale
+BELOW_INCHES = 0.65  # for a legend of two lines
 LEAST_INCHES = 8.0  # for the title
-STRETCH = 1.6  # how much wider than it has to be a panel becomes under a wide title
 MARGIN_INCHES = 0.1
-SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there and at an axis
+SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there
 APART = 0.1  # of an axis: numbers that are closer would run into each other
 INCH = 72  # points
-LINE = 1.35  # from a line of text to the next one, in heights of a letter
-
-
-class Font(NamedTuple):
-    """Letters: their height in points, their weight, and their width as a share of the height, rather too wide."""
-
-    points: float
-    weight: str
-    width: float
-
-
-TITLE, NOTES = Font(14, "bold", 0.68), Font(9, "normal", 0.58)
-
-
-def check_figure(flag: str, path: Path) -> None:
-    """See that there will be a picture, before the work; ``flag`` is how the user named the file.
-
-    Raises:
-        ValueError: the file cannot be written, its ending tells no format, or matplotlib is missing.
-    """
-    check_writable(flag, path)
-    try:
-        import matplotlib.backend_bases  # noqa: F401
-    except ImportError:
-        raise ValueError(f"{flag} needs matplotlib: pip install matplotlib (our extra 'plot')") from None
-    check_ending(flag, path)
-
-
-def check_ending(flag: str, path: Path) -> None:
-    """See that the name of a picture tells its format, which every rank can do.
-
-    Raises:
-        ValueError: it does not.
-    """
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{flag} {str(path)!r} must end in .png, .pdf or .svg")
+LINE, WIDTH = 1.35, 0.68  # of a letter, in its heights: from a line to the next one; rather too wide
+TITLE, NOTES = {"size": 14, "weight": 700}, {"size": 9, "weight": 400}  # in points
 
 
 def write_figure(flag: str, path: Path, figure: Any) -> None:
@@ -77,36 +38,33 @@ def write_figure(flag: str, path: Path, figure: Any) -> None:
 
 
 def panels(
-    count: int, *, columns: int = WIDEST, inches: tuple[float, float], below: float = 0.0, title: str, notes: str = ""
+    count: int, *, columns: int, inches: tuple[float, float], title: str, notes: str = ""
 ) -> tuple[Any, list[Any]]:
-    """A figure, and its panels line by line.
+    """A figure with room for a legend, and its panels line by line.
 
     Args:
         columns: panels side by side, at most.
         inches: width and height that a panel needs, with its ticks.
-        below: inches for a legend or a scale under all panels.
         title, notes: stand above all panels; long lines are wrapped.
     """
     from matplotlib.figure import Figure
 
     columns = min(count, columns)
-    lines, needed = -(-count // columns), inches[0] * columns
-    width = max(LEAST_INCHES, needed)
+    lines, width = -(-count // columns), max(LEAST_INCHES, inches[0] * columns)
     written = [
         (line, font)
         for font, text in ((TITLE, title), (NOTES, notes))
         for paragraph in text.splitlines()
-        for line in textwrap.wrap(paragraph, int(width * INCH / (font.width * font.points)))
+        for line in textwrap.wrap(paragraph, int(width * INCH / (WIDTH * font["size"])))
     ]
-    above = MARGIN_INCHES + sum(LINE * font.points for _, font in written) / INCH
-    height = above + inches[1] * lines + below
+    above = MARGIN_INCHES + sum(LINE * font["size"] for _, font in written) / INCH
+    height = above + inches[1] * lines + BELOW_INCHES
     figure = Figure(figsize=(width, height), layout="constrained")
     top = height - MARGIN_INCHES
     for line, font in written:
-        figure.text(0.5, top / height, line, fontsize=font.points, weight=font.weight, ha="center", va="top")
-        top -= LINE * font.points / INCH
-    share = min(1.0, STRETCH * needed / width)
-    space = {"rect": ((1 - share) / 2, 0, share, 1 - above / height), "w_pad": 0.08, "h_pad": 0.08}
+        figure.text(0.5, top / height, line, ha="center", va="top", **font)  # type: ignore[arg-type]
+        top -= LINE * font["size"] / INCH
+    space = {"rect": (0, 0, 1, 1 - above / height), "w_pad": 0.08, "h_pad": 0.08}
     figure.get_layout_engine().set(**space)  # type: ignore[union-attr]
     axes = list(figure.subplots(lines, columns, squeeze=False).flat)
     for empty in axes[count:]:
@@ -114,12 +72,12 @@ def panels(
     return figure, axes[:count]
 
 
-def legend_below(figure: Any, handles: Sequence[Any]) -> None:
-    """A legend below all panels, in as many columns as there is room for; of those with one name, one is in it."""
-    named = {handle.get_label(): handle for handle in handles}
-    inches = [SIGN_INCHES + LETTER_INCHES * len(name) for name in named]
-    widths = [sum(map(max, np.array_split(inches, columns))) for columns in range(1, len(named) + 1)]
-    columns = max((columns for columns, width in enumerate(widths, 1) if width <= figure.get_figwidth()), default=1)
+def legend_below(figure: Any, others: Sequence[Any] = ()) -> None:
+    """A legend below all panels of what has a name in them, and of others; of those with one name, one is in it."""
+    handles = [handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]]
+    named = {handle.get_label(): handle for handle in (*handles, *others)}
+    widest = SIGN_INCHES + LETTER_INCHES * max(map(len, named))
+    columns = max(1, int(figure.get_figwidth() / widest))
     figure.legend(handles=list(named.values()), loc="outside lower center", ncols=columns, frameon=False)
 
 
@@ -130,11 +88,11 @@ def upright(label: str) -> Any:
     return Line2D([], [], color="black", marker="|", linestyle="none", markersize=12, markeredgewidth=1.5, label=label)
 
 
-def scale_by_powers(axes: Any, numbers: Sequence[float], text: Callable[[float], str] = str) -> None:
+def scale_by_powers(axes: Any, numbers: Sequence[float]) -> None:
     """Let the horizontal axis go by powers of 2, with these ascending numbers at it."""
     axes.set_xscale("log", base=2)
     shown = readable(numbers)
-    axes.set_xticks(shown, list(map(text, shown)))
+    axes.set_xticks(shown, list(map(str, shown)))
     axes.minorticks_off()
 
 

@@ -10,8 +10,7 @@ from dear_mpi.see.figure import legend_below, panels
 from dear_mpi.see.replayed import Replayed, holders
 
 PANEL_INCHES = 2.6
-LEGEND_INCHES = 0.65
-MOST_RANKS_WITH_TEXT = 8  # in a cell of a panel
+MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # in the cells of a panel; in a row of them
 SHADES, DARKEST = "Greens", 1.4  # arrows are seen on cells with all contributions: these are 1
 ADDED, COPIED, FRAME, WRONG = "tab:orange", "tab:blue", "black", "red"
 
@@ -26,7 +25,6 @@ def draw_steps(name: str, replayed: Replayed) -> Any:
         count,
         columns=max(4, round(math.sqrt(2 * count))),  # about as wide as a slide
         inches=(PANEL_INCHES, PANEL_INCHES),
-        below=LEGEND_INCHES,
         title=title if fault is None else f"{title}\n{fault}",
     )
     draw_shape(shape_panel, written)
@@ -37,7 +35,6 @@ def draw_steps(name: str, replayed: Replayed) -> Any:
         for text in (*figure.texts, steps[-1].title):
             text.set_color(WRONG)
     legend_below(figure, signs(len(written)))
-    leave_out_what_does_not_fit(figure, steps)
     return figure
 
 
@@ -51,17 +48,7 @@ def mark(axes: Any, rank: int | None, chunk: int | None) -> None:
         axes.add_patch(Rectangle(corner, width, 1, facecolor="none", edgecolor=WRONG, linewidth=3, zorder=5))
 
 
-def leave_out_what_does_not_fit(figure: Any, steps: Sequence[Any]) -> None:
-    """Hide the texts that are wider than their cells, whose size is known when the figure is laid out."""
-    figure.draw_without_rendering()
-    for axes in steps:
-        (left, _), (right, _) = axes.transData.transform([(0, 0), (1, 0)])
-        for text in axes.texts:
-            text.set_visible(text.get_window_extent().width < right - left)
-
-
 def signs(size: int) -> list[Any]:
-    """Those of the legend."""
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -107,9 +94,10 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
     frames = []
     for rank, row in enumerate(held):
         for chunk, mask in enumerate(row):
-            if size <= MOST_RANKS_WITH_TEXT and mask:
+            text = holders(mask)
+            if size <= MOST_RANKS_WITH_TEXT and len(text) * len(row) <= LETTERS:
                 color = "white" if mask.bit_count() > 0.8 * size else "black"
-                axes.text(chunk, rank, holders(mask), ha="center", va="center", color=color, fontsize="x-small")
+                axes.text(chunk, rank, text, ha="center", va="center", color=color, fontsize="x-small")
             if mask == complete[chunk]:
                 frames.append(Rectangle((chunk - 0.46, rank - 0.46), 0.92, 0.92))
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, lw=16 / (8 + size)))
@@ -139,5 +127,4 @@ def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int]]) -> None:
 
 
 def ticks(count: int) -> range:
-    """At most eight or so numbers on an axis."""
     return range(0, count, -(-count // 8))

@@ -1,8 +1,7 @@
 """Prove an algorithm for all numbers of ranks up to a given one, as it is carried out."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import product
 
 from dear_mpi.collectives import programs, verify
@@ -34,27 +33,17 @@ def prove(name: str, collective: str, layout: Sequence[int], advance: Callable[[
     """
     cuts = (1, SEGMENTS) if asks_for(find_algorithm(name, collective), "pieces") else (1,)
     for size in range(1, len(layout) + 1):
+        gc.disable()  # it would go through all messages again and again: half the time
         try:
-            with uncollected():
-                for pieces in cuts:
-                    written = programs(name, collective, size, hosts=layout[:size], pieces=pieces)
-                    verify(written)
-                    PROOFS[runner_of(name)](written)
+            for pieces in cuts:
+                written = programs(name, collective, size, hosts=layout[:size], pieces=pieces)
+                verify(written)
+                PROOFS[runner_of(name)](written)
         except ProgramError as error:
             raise ProgramError(f"on {plural(size, 'rank')}: {error} (see --ranks {size})") from None
-        advance(f"proved for {size} of {len(layout)} ranks")
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would go through all messages again and again: half the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
+        finally:
             gc.enable()
+        advance(f"proved for {size} of {len(layout)} ranks")
 
 
 def prove_messages(written: Sequence[Program]) -> None:

@@ -39,13 +39,12 @@ class Replayed:
             ProgramError: it cannot be said what their steps are.
         """
         check_shapes(first(written, 0))
-        count = steps = len(written[0].steps)
-        if breaks(written):  # the number of steps before the one that cannot be carried out
-            count = bisect_left(range(1, count + 1), True, key=lambda end: breaks(first(written, end)))
-        shown = first(written, count + 1)
-        rows, fault = replay(first(written, count)), error_of(verify, shown)
-        readable = shown if error_of(check_shapes, shown) is None else first(written, count)
-        return cls(readable, rows, fault, count if count < steps else None)
+        steps = len(written[0].steps)
+        ends = range(1, steps + 1)
+        count = bisect_left(ends, True, key=lambda end: bool(fault_of(first(written, end), check_shapes, run)))
+        whole, shown = first(written, count), first(written, count + 1)  # up to the step that breaks, and with it
+        readable = whole if fault_of(shown, check_shapes) else shown
+        return cls(readable, replay(whole), fault_of(shown, verify), count if count < steps else None)
 
     @cached_property
     def complete(self) -> Row:
@@ -68,13 +67,10 @@ def first(written: Sequence[Program], count: int) -> list[Program]:
     return [replace(program, steps=program.steps[:count]) for program in written]
 
 
-def breaks(written: Sequence[Program]) -> bool:
-    return (error_of(check_shapes, written) or error_of(run, written)) is not None
-
-
-def error_of(check: Callable[[Sequence[Program]], object], written: Sequence[Program]) -> ProgramError | None:
+def fault_of(written: Sequence[Program], *checks: Callable[[Sequence[Program]], object]) -> ProgramError | None:
     try:
-        check(written)
+        for check in checks:
+            check(written)
     except ProgramError as error:
         return error
     return None

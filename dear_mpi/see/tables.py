@@ -12,7 +12,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, milliseconds
 from dear_mpi.reporting.units import format_hosts, plural
-from dear_mpi.see.sweep.draw import draw_sweep
+from dear_mpi.see.sweep import draw_sweep
 from dear_mpi.training.runs.compare import compared
 
 Row = dict[str, Any]
@@ -66,7 +66,6 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
 
 
 def fusion_table(rows: Sequence[Row]) -> Table:
-    """Schedules with one fusion."""
     first = rows[0]
     fused = buckets(first["asked_fusion"], [row["buckets"] for row in rows])
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
@@ -76,7 +75,6 @@ def fusion_table(rows: Sequence[Row]) -> Table:
 
 
 def best_table(rows: Sequence[Row]) -> Table:
-    """Each schedule with the fusion that suits it best."""
     names = list(dict.fromkeys(row["schedule"] for row in rows))
     best = [min((row for row in rows if row["schedule"] == name), key=lambda row: row["median_s"]) for name in names]
     best = [row | compared(row["iteration_s"], best[0]["iteration_s"]) for row in best]
@@ -86,7 +84,6 @@ def best_table(rows: Sequence[Row]) -> Table:
 
 
 def table_of(rows: Sequence[Row], table: Table, heads: Sequence[str]) -> Table:
-    """The table, filled."""
     table.box, table.padding = SIMPLE_HEAD, 0
     for head in heads:
         # The column of verdicts has no head. Of 80 columns they take 79: none is cut.

@@ -420,6 +420,7 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
         (["train", "--threads", 2, "--stall-abort", "--stall-after", "0s"], "--stall-abort needs a --stall-after"),
         (["explain", "--picture", "ring"], "--picture 'ring' must end in .png, .pdf or .svg"),
         (["explain", "--picture", "ring.abc"], "--picture 'ring.abc' must end in .png, .pdf or .svg"),
+        (["explain", "--ranks", 100000], "--ranks must be at most 64, not 100000: with more, nobody can read"),
     ],
 )
 def test_errors_name_the_flag(arguments, message, tmp_path, monkeypatch):

@@ -11,8 +11,7 @@ from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.units import parse_bytes
-from dear_mpi.see.figure import BELOW_INCHES, legend_below, panels, scale_by_powers, write_figure
-from dear_mpi.see.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, points
+from dear_mpi.see.figure import legend_below, panels, scale_by_powers, write_figure
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
@@ -25,6 +24,7 @@ from dear_mpi.training.tuning.by_trials import HIGH, LOW
 from dear_mpi.training.tuning.search import METHODS, Search, Trial
 from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, size_text
 from dear_mpi.training.virtual_trainer import VirtualTrainer
+from tests.training.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, points
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
@@ -121,9 +121,7 @@ def main():
 def draw(problems, path):
     """The trials of one tuner beside all sizes, which are grey; two panels for each problem."""
     heading = f"PREDICTED: dear on {RANKS} ranks, ring, {NETWORKS[0]}"
-    figure, axes = panels(
-        2 * len(problems), columns=2, inches=PANEL_INCHES, below=BELOW_INCHES, title=TITLE, notes=heading
-    )
+    figure, axes = panels(2 * len(problems), columns=2, inches=PANEL_INCHES, title=TITLE, notes=heading)
     for problem, by_size, by_trial in zip(problems, axes[::2], axes[1::2], strict=True):
         trials = [(trial.fusion, trial.seconds) for trial in problem.search("bayesian").trials]
         sizes, times = points([(fusion, problem.seconds(fusion)) for fusion in map(size_text, problem.sizes())])
@@ -132,7 +130,7 @@ def draw(problems, path):
         scale_by_powers(by_size, [2**power for power in range(12) if sizes[0] <= 2**power <= sizes[-1]])
         draw_order(by_trial, trials)
         by_trial.axhline(min(times), color=GREY, linewidth=1)
-    legend_below(figure, [handle for panel in axes for handle in panel.get_legend_handles_labels()[0]])
+    legend_below(figure)
     write_figure("--plot", path, figure)
 
 

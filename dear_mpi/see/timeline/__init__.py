@@ -1,1 +1,1 @@
-"""Timelines in files: ``trace.py`` for Perfetto, ``picture.py`` for the eye; ``write.py`` chooses by their endings."""
+"""Timelines in files: ``write.py`` for Perfetto, ``picture.py`` for the eye."""

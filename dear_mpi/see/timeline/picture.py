@@ -6,12 +6,12 @@ rank 0  compute   | forward         |::::wait::::| backward        |
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import BELOW_INCHES, label, legend_below, panels, short_ms, upright
+from dear_mpi.see.figure import label, legend_below, panels, short_ms, upright
 from dear_mpi.training.log.spans import LANES, Rank, Run, Span, Timeline
 
 COLORS = {  # of each kind, in the order of the legend; can be told apart by all readers; compute is blue
@@ -43,18 +43,16 @@ HOW_TO_READ = "numbers on the wire are those of buckets"
 
 
 def draw_timeline(timeline: Timeline) -> Any:
-    """The figure."""
     from matplotlib.patches import Patch
 
     runs = timeline.runs[:MOST_RUNS]
-    few = shown_ranks(runs)
+    few = max(1, MOST_RANKS // len(runs))
     most = max(min(few, len(run.ranks)) for run in runs)
     title, *notes = [*headings(timeline), *origins(timeline, few)]
     figure, axes = panels(
         len(runs),
         columns=1,
         inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (len(LANES) + GAP)),
-        below=2 * BELOW_INCHES,
         title=title,
         notes="\n".join(notes),
     )
@@ -65,11 +63,6 @@ def draw_timeline(timeline: Timeline) -> Any:
     signs = [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in COLORS.items() if kind in there]
     legend_below(figure, [*signs, upright("an iteration begins or ends")])
     return figure
-
-
-def shown_ranks(runs: Sequence[Run]) -> int:
-    """How many ranks of each run there is room for."""
-    return max(1, MOST_RANKS // len(runs))
 
 
 def headings(timeline: Timeline) -> Iterator[str]:

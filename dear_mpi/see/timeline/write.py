@@ -13,48 +13,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.reporting.files import check_writable, replacing
-from dear_mpi.see.figure import FORMATS, check_figure, write_figure
+from dear_mpi.reporting.files import replacing
+from dear_mpi.see.figure import write_figure
 from dear_mpi.see.timeline.picture import draw_timeline
 from dear_mpi.training.log.spans import LANES, Rank, Timeline
 
-__all__ = ["check_endings", "check_timeline", "write_timeline"]
+__all__ = ["write_timeline"]
 
 TRACE = ".json"
 DIGITS = 3  # of a microsecond: as many as a clock has
 
 
-def check_endings(flag: str, paths: Sequence[Path]) -> None:
-    """See that each ending tells what to write; ``flag`` is how the user named the files.
-
-    Raises:
-        ValueError: one does not, or a file is there twice.
-    """
-    for path in paths:
-        if path.suffix not in (TRACE, *FORMATS):
-            raise ValueError(f"{flag} {str(path)!r} must end in {TRACE}, for Perfetto, or in {', '.join(FORMATS)}")
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise ValueError(f"{flag} must name different files, not {','.join(map(str, paths))!r}")
-
-
-def check_timeline(flag: str, paths: Sequence[Path]) -> None:
-    """See that the files can be written, before the work.
-
-    Raises:
-        ValueError: one cannot, or matplotlib is missing.
-    """
-    for path in paths:
-        (check_writable if path.suffix == TRACE else check_figure)(flag, path)
-
-
 def write_timeline(flag: str, paths: Sequence[Path], timeline: Timeline) -> None:
-    """Write them all.
-
-    Raises:
-        ValueError: one cannot be written.
-    """
+    """Write all files; a ValueError, which begins with ``flag``, names one that cannot be written."""
     for path in paths:
-        if path.suffix != TRACE:
+        if path.suffix.lower() != TRACE:
             write_figure(flag, path, draw_timeline(timeline))
             continue
         with replacing(flag, path) as file:

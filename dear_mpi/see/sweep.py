@@ -1,0 +1,118 @@
+"""The rows of ``dear-mpi simulate`` and ``compare`` as a picture, with a panel for each model and each fusion.
+
+Where the number of ranks was varied, curves: a thick line for each schedule, a thin one for its bound, and compute as a
+grey floor; between floor and line are communication for which compute waits, and updates. Otherwise bars: where the
+time of an iteration goes. All panels of a model have one scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.reporting.units import plural
+from dear_mpi.see.figure import label, legend_below, panels, scale_by_powers, short_ms, upright
+from dear_mpi.training.schedules import BASELINE
+
+Row = Mapping[str, Any]
+
+WIDEST = 3  # models side by side
+CURVES_INCHES = 3.6, 3.0
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, but for yellow
+MARKERS = "os^Dv"  # hollow: of lines that lie on each other, all are seen
+THIN, FLOOR = 0.7, "0.88"
+ABOVE = 1.05  # of the longest iteration
+
+BARS_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
+PARTS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
+ROOM = 1.36  # of the axis, for the numbers after the bars
+NUMBERED = 0.09  # of the longest bar: shorter ones have no room for a number
+ROUNDING = 1e-9  # of an iteration
+INSTANT_S = 1e-3  # what is shown of iterations that take no time
+UNCLEAR = ("too noisy", "cannot tell")
+
+
+def draw_sweep(rows: Sequence[Row], heading: str, over: str = BASELINE) -> Any:
+    """A figure of the rows of a simulation.
+
+    Args:
+        rows: with the keys of ``dear-mpi simulate --json``, one for each model, number of ranks, schedule and fusion.
+        heading: stands below the title: that times are predicted, and where figures come from.
+        over: the schedule that speed-ups are over.
+    """
+    from matplotlib.lines import Line2D
+
+    cases: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        cases.setdefault((row["model"], row["fusion"]), []).append(row)
+    ranks, fusions = {row["ranks"] for row in rows}, {row["fusion"] for row in rows}
+    fused = f", fusion {label(rows[0]['fusion'])}" * (len(fusions) == 1)
+    if len(ranks) > 1:
+        draw, columns, inches = draw_curves, WIDEST if fused else len(fusions), CURVES_INCHES
+        title, notes = f"Time of an iteration by the number of ranks{fused}", heading
+        bound = Line2D([], [], color="black", linewidth=THIN, label="thin: bound")
+    else:
+        most = max(map(len, cases.values()))
+        draw, columns, inches = draw_bars, 1, (BARS_INCHES, PANEL_INCHES + BAR_INCHES * most)
+        title = f"Where the time of an iteration goes: {plural(rows[0]['ranks'], 'rank')}{fused}"
+        notes = f"{heading}\nbound: the least time that the schedule allows; speed-up: over {over}"
+        bound = upright("bound")
+    figure, axes = panels(len(cases), columns=columns, inches=inches, title=title, notes=notes)
+    for panel, ((model, fusion), shown) in zip(axes, cases.items(), strict=True):
+        draw(panel, shown, max(row["iteration_s"] for row in rows if row["model"] == model) or INSTANT_S)
+        panel.set_title(label(model) if fused else f"{label(model)}, fusion {label(fusion)}")
+    legend_below(figure, [bound])
+    return figure
+
+
+def draw_curves(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
+    """What an iteration takes by the number of ranks, on an axis up to the longest one."""
+    ranks = sorted({row["ranks"] for row in rows})
+    for number, schedule in enumerate(dict.fromkeys(row["schedule"] for row in rows)):
+        line = sorted((row for row in rows if row["schedule"] == schedule), key=lambda row: row["ranks"])
+        look = {"color": COLORS[number % len(COLORS)]}
+        marker = {"marker": MARKERS[number % len(MARKERS)], "markerfacecolor": "none"}
+        axes.plot(ranks, [row["iteration_s"] * 1e3 for row in line], label=label(schedule), **look, **marker)
+        axes.plot(ranks, [row["bound_s"] * 1e3 for row in line], linewidth=THIN, **look)
+    # Compute that no schedule avoids: with jitter each has another one.
+    floor = [1e3 * min(row["compute_s"] for row in rows if row["ranks"] == size) for size in ranks]
+    axes.fill_between(ranks, floor, color=FLOOR, label="compute")
+    scale_by_powers(axes, ranks)
+    axes.set(xlabel="ranks", ylabel="ms of an iteration", ylim=(0, ABOVE * longest_s * 1e3))
+
+
+def draw_bars(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
+    """A bar for each schedule, the first one on top, on an axis with room for the longest one and its text."""
+    lines = np.arange(len(rows))
+    widths = np.array([split(row) for row in rows]).T  # seconds, by part and line
+    begins = np.cumsum(widths, axis=0) - widths
+    for (name, color), seconds, begin in zip(PARTS.items(), widths, begins, strict=True):
+        named = name if seconds.max() > ROUNDING * longest_s else None
+        bars = axes.barh(lines, seconds * 1e3, left=begin * 1e3, height=0.6, color=color, label=named)
+        numbers = [short_ms(each) if each > NUMBERED * longest_s else "" for each in seconds]
+        over_bounds = {"facecolor": color, "edgecolor": "none", "pad": 1}
+        axes.bar_label(bars, numbers, label_type="center", fontsize="small", bbox=over_bounds, zorder=4)
+    for line, row, end in zip(lines, rows, widths.sum(axis=0) * 1e3, strict=True):
+        axes.text(end, line, f" {short_ms(row['iteration_s'])} ms, {gain(row)}", va="center", fontsize="small")
+    axes.vlines([row["bound_s"] * 1e3 for row in rows], lines - 0.42, lines + 0.42, color="black")
+    axes.set_yticks(lines, [label(row["schedule"]) for row in rows])
+    axes.invert_yaxis()
+    axes.set(xlabel="ms of an iteration", xlim=(0, ROOM * longest_s * 1e3))
+
+
+def split(row: Row) -> tuple[float, float, float]:
+    """Seconds of an iteration by part, none of them twice."""
+    rest_s = row["iteration_s"] - row["compute_s"] - row["exposed_comm_s"]
+    return row["compute_s"], row["exposed_comm_s"], max(0.0, rest_s)
+
+
+def gain(row: Row) -> str:
+    """What is known of the speed-up; of an unclear measurement, only that it is unclear.
+
+    >>> gain({"speedup_vs_wfbp": 1.25}), gain({"speedup_vs_wfbp": 0.8, "verdict": "too noisy"})
+    ('speed-up 1.25', 'too noisy')
+    """
+    verdict = row.get("verdict", "faster")
+    return verdict if verdict in UNCLEAR else f"speed-up {row['speedup_vs_wfbp']:.2f}"
