@@ -28,7 +28,7 @@ ROOMS = {
         "training": ["ranks", "reporting", "models"],
         "adapters": ["reporting", "models", "training"],
         "see": ["ranks", "reporting", "models", "training"],
-        "bench": ["ranks", "reporting", "models"],
+        "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
         "doctor": ["ranks", "reporting"],
         "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.ranks.streams import STREAMS
-from dear_mpi.reporting.units import format_bytes, parse_bytes
+from dear_mpi.reporting.units import SEGMENT, parse_bytes
 from dear_mpi.training.declared import option, parsed
 from dear_mpi.training.exchange import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, Exchange
 from dear_mpi.training.fabric.loss_scale import LossScale
@@ -27,7 +26,6 @@ from dear_mpi.training.learning_rate import Rate, rates_of
 from dear_mpi.training.routes.find import MINE, route_name
 from dear_mpi.training.schedules import SCHEDULES
 
-SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
 
