@@ -109,7 +109,7 @@ def ours(mpi, ranks, folder, cadence):
     sizes = ",".join(f"{size}B" for size in SIZES)
     flags = ["--algorithms", "native", "--placement", "out", "--sizes", sizes, "--seconds", "0.5", "--json", file]
     launch(mpi, ranks, sys.executable, "-m", "dear_mpi", "bench", "--cadence", cadence, *flags)
-    rows = json.loads(file.read_text())
+    rows = json.loads(file.read_text())["rows"]
     mean = "mean_us" if cadence == "streaming" else "p50_us"
     return {row["bytes"]: (row[mean], row["rank_min_us"], row["rank_max_us"]) for row in rows}
 

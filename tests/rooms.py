@@ -30,7 +30,7 @@ ROOMS = {
         "see": ["ranks", "reporting", "models", "training"],
         "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
-        "doctor": ["ranks", "reporting"],
+        "doctor": ["ranks", "reporting", "bench/machine_file"],
         "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],
     },
 }

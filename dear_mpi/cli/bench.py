@@ -36,15 +36,15 @@ def bench(flags: Flags) -> None:
         how = {name: flags[name] for name in JOB if name in flags}
         if "link" in how:
             how["link"] = parsed("--link", parse_link, how["link"])
-        rows = run_ranks(lambda world: bench_and_show(world, contest, flags.get("tune")), device=contest.device, **how)
-    raise typer.Exit(int(any(row["wrong"] for row in rows)))
+        found = run_ranks(lambda world: bench_and_show(world, contest, flags.get("tune")), device=contest.device, **how)
+    raise typer.Exit(int(any(row["wrong"] for row in found["rows"])))
 
 
-def bench_and_show(world: World, contest: Contest, tune: Path | None) -> list[dict[str, Any]]:
+def bench_and_show(world: World, contest: Contest, tune: Path | None) -> dict[str, Any]:
     before = () if tune is None else rules_before(tune, contest.names, world)
     with bar(world, len(contest.cases()), "warming up") as progress:
         report = run_bench(contest, world, progress)
     show_bench(world, report)
     if tune is not None:
         write_tuned(tune, before, report.rows, world)
-    return [asdict(row) for row in report.rows]
+    return {"rows": [asdict(row) for row in report.rows]}

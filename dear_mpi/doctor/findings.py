@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dear_mpi.bench.machine_file import Link
 from dear_mpi.collectives.transports.patience import THREADS, Crowd
-from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
+from dear_mpi.doctor.facts import Facts, RankFacts
 from dear_mpi.reporting.units import format_numbers, plural
 
 SEVERITIES = ("broken", "warning", "note")
@@ -201,7 +202,7 @@ def have(ranks: Sequence[RankFacts]) -> str:
     return "have" if len(ranks) > 1 else "has"
 
 
-def pairs(rows: Sequence[LinkFacts]) -> str:
+def pairs(rows: Sequence[Link]) -> str:
     """
     >>> from types import SimpleNamespace as Row
     >>> pairs([Row(source=3, dest=0)])

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from rich.markup import escape
 
-from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
+from dear_mpi.bench.machine_file import Link
+from dear_mpi.doctor.facts import Facts, RankFacts
 from dear_mpi.doctor.findings import Finding
 from dear_mpi.reporting.terminal import console, table
 from dear_mpi.reporting.units import format_bytes, format_hosts, format_numbers, plural
@@ -74,7 +75,7 @@ RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
         else (rank.gpu_problem or "-").partition(" (")[0]  # what to do about it is said once, as a finding
     ),
 }
-LINK_COLUMNS: dict[str, Callable[[LinkFacts], str]] = {
+LINK_COLUMNS: dict[str, Callable[[Link], str]] = {
     "ranks": lambda row: f"{row.source} - {row.dest}",
     "memory": lambda row: row.path,
     "latency (us)": lambda row: f"{row.latency_us:.1f} ({row.latency_low_us:.1f} to {row.latency_high_us:.1f})",
@@ -82,7 +83,7 @@ LINK_COLUMNS: dict[str, Callable[[LinkFacts], str]] = {
 }
 
 
-def link_caption(row: LinkFacts) -> str:
+def link_caption(row: Link) -> str:
     """What the figures are."""
     return (
         f"neighbours in the ring, one pair at a time; latency: half the median of {row.latency_samples} round trips of "

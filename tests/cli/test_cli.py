@@ -314,7 +314,7 @@ def test_bench_runs_on_threads(tmp_path):
     sizes = ("--sizes", "1KiB,64KiB", "--seconds", 0.01)
     result = run("bench", "--threads", 3, "--algorithms", "ring,native", *sizes, "--json", file)
     assert result.exit_code == 0, result.output
-    assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())] == [("ring", 0)] * 2
+    assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())["rows"]] == [("ring", 0)] * 2
     assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
 
 
@@ -323,7 +323,7 @@ def test_bench_on_an_emulated_link_says_so(tmp_path):
     given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--seconds", 0.1)
     result = run("bench", *given, "--json", file)
     assert "EMULATED link of 0.1 Gbit/s" in " ".join(result.stdout.split())
-    (row,) = json.loads(file.read_text())
+    (row,) = json.loads(file.read_text())["rows"]
     assert row["backend"].startswith("EMULATED link")
     assert row["min_us"] > 2 * 1000 + 64 * 1024 * 8 / 100  # two messages of half the bytes, one after the other
 

@@ -272,7 +272,7 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
     )
     assert result.exit_code == 0, result.output
     comm.Barrier()
-    rows = json.loads(file.read_text())
+    rows = json.loads(file.read_text())["rows"]
     assert [row["bytes"] for row in rows] == [4, 4, 16, 16, 64, 64, 1024, 1024] * 2
     assert all(" ".join(row) == KEYS for row in rows)
     told = {
