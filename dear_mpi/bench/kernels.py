@@ -6,7 +6,7 @@ is, and one copy per tensor, which is the cost of a bucket without them. GB/s co
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from dear_mpi.kernels.calls import combiner, copier, packer, unpacker
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, Slab, round_up
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.paper_models import Module
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import median, ratio
@@ -51,17 +51,16 @@ class KernelRow:
     faster_than_each: float | None
 
 
-def bench_kernels(streams: Streams, models: Sequence[str] = MODELS) -> Iterator[KernelRow]:
+def bench_kernels(streams: Streams, models: Mapping[str, Sequence[Module]]) -> Iterator[KernelRow]:
     """A row per kernel, as they come: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
     with streams.compute.use():
-        for name, wire in product(models, ("fp32", "bf16")):
-            yield from of_model(streams, name, wire)
+        for (name, modules), wire in product(models.items(), ("fp32", "bf16")):
+            yield from of_model(streams, name, [count for module in modules for count in module.counts], wire)
         for nbytes in SEGMENTS:
             yield of_segment(streams, nbytes)
 
 
-def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
-    counts = [count for module in load_modules(name) for count in module.counts]
+def of_model(streams: Streams, name: str, counts: Sequence[int], wire: str) -> list[KernelRow]:
     tensors = [streams.put(np.full(count, 1, np.float32)) for count in counts]
     slab, itemsize = Slab.beside(tensors[0]), DTYPES[wire].itemsize
     *starts, end = accumulate((round_up(count, TENSOR_BYTES // itemsize) for count in counts), initial=0)

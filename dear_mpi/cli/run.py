@@ -80,8 +80,7 @@ def run_ranks(
 ) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
-    ``stall_after`` is a time, such as 30s. Before the work it is checked that the file can be written, and an older
-    one becomes FILE.old: where all processes of a host die, a launcher may return 0, and then no report must be there.
+    ``stall_after`` is a time, such as 30s. Before the work it is checked that the file can be written.
     """
 
     def facts(rank: int) -> Mapping[str, Any]:
@@ -94,8 +93,6 @@ def run_ranks(
             write_json(result, json_file)
 
     def on_each_rank(world: World) -> Any:
-        if json_file is not None and world.rank == 0:
-            set_aside(json_file)
         result = command(world)
         by_rank_0(world.transport, "output", lambda: write(result))
         return result
@@ -111,9 +108,10 @@ def run_ranks(
 
 
 def write_json(content: Any, path: Path) -> None:
-    """Write a report to the file of ``--json``."""
+    """Write a report to the file of ``--json``; now that there is one, an older file becomes FILE.old."""
     with replacing("--json", path) as file:
         file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+        set_aside(path)
 
 
 def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:

@@ -10,7 +10,7 @@ from dear_mpi.cli.files import check_files
 from dear_mpi.cli.flags import PLOT, Flags, JsonFile, TimelineFiles, chosen, files_of, flags_of, parameter, with_flags
 from dear_mpi.cli.run import check_alone, complaining, write_json
 from dear_mpi.cli.timeline import FLAG, timeline_files
-from dear_mpi.reporting.files import check_writable, set_aside
+from dear_mpi.reporting.files import check_writable
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import check_figure, write_figure
 from dear_mpi.see.sweep.draw import draw_sweep
@@ -48,12 +48,8 @@ def simulate(flags: Flags) -> None:
         written = [("--json", json_file), ("--plot", plot), *((FLAG, path) for path in files)]
         check_files(files_of(Settings, flags), written)
 
-        def ready() -> None:
-            if json_file is not None:
-                set_aside(json_file)
-
         with bar(None, len(list(settings.cases())), "simulating") as progress:
-            found = run_simulation(settings, progress, ready=ready, traced=bool(files))
+            found = run_simulation(settings, progress, traced=bool(files))
         rows = [each.row for each in found]
         if json_file is not None:
             write_json(rows, json_file)

@@ -61,10 +61,8 @@ def unfinished(path: Path) -> Iterator[Path]:
     with locked(whole) as mine:
         partial = Path(mine.name)
         try:
-            for before in (whole, older(path)):  # the file of --json was set aside before the work
-                if before.is_file():
-                    partial.chmod(stat.S_IMODE(before.stat().st_mode) | stat.S_IWUSR)
-                    break
+            if whole.is_file():
+                partial.chmod(stat.S_IMODE(whole.stat().st_mode) | stat.S_IWUSR)
             yield partial
         finally:
             partial.unlink(missing_ok=True)
