@@ -1,10 +1,10 @@
 """Time collectives of several makers in one run: our plans, MPI libraries, gloo, a prototype written by hand."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
 
 from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Row, Samples, row_of
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
@@ -91,15 +91,12 @@ class Contest(Conditions):
             raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
         if self.beside and self.device != "cpu":
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
-        if "" in self.names:
-            raise ValueError(f"algorithms must be names with commas between them, not {','.join(self.names)!r}")
         check_distinct("algorithms", self.names)
         check_exact(self.cases()[0], world.size)
         for name in self.names:
-            who = contestant(name)
-            who.check()
-            if who.maker in OTHERS:
-                check_other(who.maker, world, self.other_mpi)
+            contestant(name).check()
+            if contestant(name).maker in OTHERS:
+                check_other(contestant(name).maker, world, self.other_mpi)
             rules_of(name)  # which may be in a bad file
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
@@ -117,7 +114,7 @@ class Report:
     rows: list[Row]
     fit: Fit | None
     names: tuple[str, ...]
-    left_out: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    left_out: dict[str, dict[str, list[int]]]
 
 
 def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
@@ -163,15 +160,13 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
     """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
-    cases = defaultdict[tuple[str, int], list[Row]](list)
-    for row in rows:
-        cases[row.collective, row.bytes].append(row)
-    peers: dict[tuple[str, int], Row] = {}
-    for case, same in cases.items():
+    found = list[Row]()
+    for _, group in groupby(rows, lambda row: (row.collective, row.bytes)):
+        same = list(group)
         calls = [row for row in same if contestant(row.algorithm).is_library]
-        peers[case] = min(calls, key=lambda row: row.p50_us, default=same[0])
-    found = [(row, peers[row.collective, row.bytes]) for row in rows]
-    return [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row, peer in found]
+        peer = min(calls, key=lambda row: row.p50_us, default=same[0])
+        found += [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row in same]
+    return found
 
 
 def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | None]:
@@ -182,16 +177,15 @@ def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | No
 def check_plans(contest: Contest, world: World, streams: Streams) -> None:
     """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
-    nbytes, left_out = world.size * DTYPES[contest.dtype].itemsize, []
+    nbytes = world.size * DTYPES[contest.dtype].itemsize
     least = replace(contest.cases()[0], nbytes=nbytes, placement="in", memory="private")
-    for collective in contest.collectives:
-        tried = Interleaved(replace(least, collective=collective), plans, world, streams)
-        tried.free()
-        left_out.append(tried.left_out)
+    tried = [Interleaved(replace(least, collective=each), plans, world, streams) for each in contest.collectives]
+    for each in tried:
+        each.free()
     for name, _ in plans:
-        if all(name in each for each in left_out):
+        if all(name in each.left_out for each in tried):
             others = (*LIBRARIES, "native-best", *(other for other, who in CONTESTANTS.items() if not who.is_library))
-            raise ArgumentError(f"{left_out[0][name]}; the benchmark also has {', '.join(others)}")
+            raise ArgumentError(f"{tried[0].left_out[name]}; the benchmark also has {', '.join(others)}")
 
 
 def at_size(

@@ -77,7 +77,6 @@ class Contestant:
 
     @property
     def is_library(self) -> bool:
-        """Whether it is a call of an MPI library."""
         return self.maker not in ("ours", "others")
 
 

@@ -49,10 +49,8 @@ class Interleaved:
         case, transport = self.case, self.transport
         if case.device != "cpu":
             return "device"
-        if not contestant(name).is_plan:
-            return "private"
-        shared = case.memory == "shared"
-        if case.memory == "auto":
+        shared = contestant(name).is_plan and case.memory != "private"
+        if shared and case.memory == "auto":
             shared = wants_shared(name, transport.hosts, case.collective, case.used_bytes)
         return "shared" if shared and transport.reach(self.data("shared").x) is not None else "private"
 
@@ -101,7 +99,6 @@ class Interleaved:
         return self.stream.seconds(begin, self.stream.mark())
 
     def stream_s(self, prepared: Prepared, data: Data) -> float:
-        """The mean over calls in a row."""
         data.clear()
         elapsed_s, calls = 0.0, CALLS[data.x.nbytes > SMALL_BYTES]
         barrier, run, mark, seconds = self.transport.barrier, prepared.run, self.stream.mark, self.stream.seconds

@@ -141,7 +141,6 @@ KERNEL_COLUMNS: dict[str, Callable[[KernelRow], str]] = {
 
 
 def show_kernels(world: World, rows: Sequence[KernelRow], device: str) -> None:
-    """One line per kernel and list of tensors."""
     found = table(
         [rows],
         KERNEL_COLUMNS,

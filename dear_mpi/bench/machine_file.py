@@ -35,8 +35,6 @@ class Link:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is."""
-
     host: str
 
 

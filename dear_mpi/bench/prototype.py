@@ -64,6 +64,5 @@ class PrototypeRing:
 
 
 def segments(x: Array, size: int, chunk: int, segment: int) -> list[Array]:
-    """The segments of a chunk."""
     start, stop = chunk_bounds(x.size, size, chunk)
     return [x[at : min(at + segment, stop)] for at in range(start, stop, segment)]

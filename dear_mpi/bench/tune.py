@@ -16,7 +16,7 @@ from statistics import geometric_mean
 from dear_mpi.bench.case import Row
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
-from dear_mpi.collectives.transports.agree import agree, by_rank_0
+from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 
@@ -69,15 +69,13 @@ def rules_before(path: Path, names: Sequence[str], world: World) -> tuple[Rule, 
     """
     found: list[Rule] = []
 
-    def check() -> dict[str, object]:
+    def check() -> None:
         if not any(map(may_be_chosen, names)):
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {', '.join(names)}")
-        if world.rank == 0:
-            check_writable("--tune", path)
-            found.extend(read_rules(path) if path.exists() else ())
-        return {}
+        check_writable("--tune", path)
+        found.extend(read_rules(path) if path.exists() else ())
 
-    agree(world.transport, "tune", check)
+    by_rank_0(world.transport, "tune", check)
     return tuple(found)
 
 

@@ -58,7 +58,6 @@ class Facts:
 
     @property
     def usable(self) -> bool:
-        """Whether the ranks can talk over MPI."""
         return self.mpi is not None and self.mpi.threads_suffice and not self.foreign
 
     @property

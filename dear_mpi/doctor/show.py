@@ -14,7 +14,6 @@ STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
-    """Print all of it."""
     screen = console()
     job = {"what": lambda item: item[0], "found": lambda item: item[1]}
     title = format_hosts(facts.ranks_per_host)
@@ -38,7 +37,6 @@ def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
 
 
 def job_rows(facts: Facts) -> dict[str, str]:
-    """What is known about MPI."""
     launch, mpi = facts.launch, facts.mpi
     rows = {"launcher": f"{launch.launcher}, {plural(launch.size, 'rank')}" if launch.size > 1 else launch.launcher}
     if mpi is None:
@@ -84,7 +82,6 @@ LINK_COLUMNS: dict[str, Callable[[Link], str]] = {
 
 
 def link_caption(row: Link) -> str:
-    """What the figures are."""
     return (
         f"neighbours in the ring, one pair at a time; latency: half the median of {row.latency_samples} round trips of "
         f"{format_bytes(row.latency_bytes)}; GB/s: from the median of {row.samples} round trips of "
@@ -94,5 +91,4 @@ def link_caption(row: Link) -> str:
 
 
 def said(answer: bool | str | None) -> str:
-    """An answer of the library."""
     return {True: "yes", False: "no", None: "not in this library"}[answer] if not isinstance(answer, str) else answer

@@ -125,7 +125,7 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
             {"algorithms": ("native", "rnig")},
             "'rnig' is unknown: did you mean 'ring'.*also has native, openmpi, mpich, native-best, prototype",
         ),
-        ({"algorithms": ("",)}, "algorithms must be names with commas between them, not ''"),
+        ({"algorithms": ("",)}, "algorithm '' is unknown"),
         ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
         ({"placement": "inside"}, "placement 'inside' is unknown"),
         ({"dtype": "fp8"}, "dtype 'fp8' is unknown"),
