@@ -1,4 +1,4 @@
-"""Time collectives of several makers in one run: our plans, MPI libraries, gloo, a prototype written by hand."""
+"""Time collectives of several makers in one run: our plans, MPI libraries, gloo."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from dear_mpi.training.declared import option, parsed, several
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
     "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), mpich "
-    "or openmpi (the other MPI), gloo, prototype (a ring in plain mpi4py). native-best and mpich-best are the fastest "
+    "or openmpi (the other MPI), gloo. native-best and mpich-best are the fastest "
     "of all calls of a library, such as native-persistent"
 )
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())

@@ -2,7 +2,6 @@
 
     native...     the calls of this job's MPI library (native.py); native-best stands for all of them
     openmpi..., mpich...  the same of another MPI library, in a job of its own (other_mpi.py)
-    prototype     a ring on a page of mpi4py (all_reduce alone)
     gloo          torch.distributed (gloo.py)
     host copies   of device memory: out, the ring of the host, in
     staged        the ring, through pinned host memory
@@ -20,7 +19,6 @@ from functools import partial
 from dear_mpi.bench.case import CannotRun, Case, Prepared
 from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
 from dear_mpi.bench.native import FORMS, OTHERS, Form, native_call
-from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.plan import Plan
@@ -33,7 +31,7 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 
 DEFAULTS = {
-    "cpu": ("native-best", "ring", "auto", "function", "prototype"),
+    "cpu": ("native-best", "ring", "auto", "function"),
     "cuda": ("host copies", "staged", "direct", "native"),
 }
 LIBRARIES = ("native", *OTHERS)
@@ -97,16 +95,6 @@ def host_copies(setup: Setup) -> Prepared:
     return Prepared(run, plan.free)
 
 
-def prototype(setup: Setup) -> Prepared:
-    case, transport = setup.case, setup.transport
-    if (case.collective, case.op, setup.out) != ("all_reduce", "sum", None) or case.dtype not in ("fp32", "fp64"):
-        raise CannotRun("sums fp32 or fp64 in all_reduce, in place")
-    if case.count % transport.size:
-        raise CannotRun("needs equal chunks")
-    ring = PrototypeRing(setup.x, transport.native, tag=transport.next_tag(), segment_bytes=setup.segment_bytes)
-    return Prepared(ring, ring.free)
-
-
 def function(setup: Setup) -> Prepared:
     """What a program has that calls a function on an array of its own: it looks for its plan each time."""
     case, options = setup.case, {"op": setup.case.op} if setup.case.reduces else {}
@@ -147,7 +135,6 @@ def native(setup: Setup, form: Form) -> Prepared:
 
 
 CONTESTANTS = {
-    "prototype": Contestant(prototype, "others", processes=True),
     "gloo": Contestant(
         gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group
     ),
@@ -165,7 +152,7 @@ CONTESTANTS = {
 def contestant(name: str) -> Contestant:
     """Who has this name.
 
-    >>> contestant("mpich-best").maker, contestant("prototype").maker, contestant("ring").maker
+    >>> contestant("mpich-best").maker, contestant("gloo").maker, contestant("ring").maker
     ('mpich', 'others', 'ours')
     """
     has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
