@@ -88,17 +88,13 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Samples:
-    """What was measured of a contestant: the seconds of each sample on each rank, and elements that were wrong in all.
+    """What was measured of a contestant."""
 
-    ``memory`` is where its buffers were, ``chosen`` the algorithm that a plan took; ``delays`` what was measured with
-    an update beside it (``beside.py``), if that was asked for.
-    """
-
-    times_s: list[list[float]]  # a list per rank
-    wrong: int
-    memory: str = "private"
-    chosen: str | None = None
-    delays: Mapping[str, Any] = field(default_factory=dict)
+    times_s: list[list[float]]  # of each sample, a list per rank
+    wrong: int  # elements, in all
+    memory: str = "private"  # where its buffers were
+    chosen: str | None = None  # the algorithm that a plan took
+    delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (beside.py)
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
@@ -149,7 +145,6 @@ class Row:
 def row_of(
     case: Case, algorithm: str, samples: Samples, *, backend: str, hosts: Sequence[int], segment_bytes: int
 ) -> Row:
-    """A row; ``hosts`` is the number of ranks on each."""
     by_rank_us, ranks = np.array(samples.times_s) * 1e6, sum(hosts)
     times_us = by_rank_us.max(axis=0) if case.cadence == "isolated" else by_rank_us.mean(axis=0)
     means_us = by_rank_us.mean(axis=1)

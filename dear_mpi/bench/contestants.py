@@ -68,10 +68,9 @@ class Contestant:
     maker: str = "ours"  # or others; or the MPI library whose call it is: native, openmpi, mpich
     is_plan: bool = False  # of ours, in the memory that it would have in a program
     segments: bool = True  # whether the size of the largest message makes a difference to it
-    processes: bool = False  # whether its ranks must be the processes of an MPI job
-    alone: bool = False  # whether it takes its turns apart from the others, which its threads would disturb
     check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
-    session: Callable[[World], AbstractContextManager[str]] | None = None  # around all its cases; gives its long name
+    # Around all its cases, of what has threads: so it takes its turns apart from the others. Gives its long name.
+    session: Callable[[World], AbstractContextManager[str]] | None = None
 
     @property
     def is_library(self) -> bool:
@@ -97,9 +96,9 @@ def host_copies(setup: Setup) -> Prepared:
 
 def function(setup: Setup) -> Prepared:
     """What a program has that calls a function on an array of its own: it looks for its plan each time."""
-    case, options = setup.case, {"op": setup.case.op} if setup.case.reduces else {}
-    call = partial(getattr(functions, case.collective), out=setup.out, algorithm="auto", **options)
-    return Prepared(lambda: call(setup.x, setup.transport))
+    options = {"op": setup.case.op} if setup.case.reduces else {}
+    call = getattr(functions, setup.case.collective)
+    return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
 
 
 def gloo(setup: Setup) -> Prepared:
@@ -135,15 +134,13 @@ def native(setup: Setup, form: Form) -> Prepared:
 
 
 CONTESTANTS = {
-    "gloo": Contestant(
-        gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group
-    ),
+    "gloo": Contestant(gloo, "others", segments=False, check=check_torch, session=gloo_group),
     "host copies": Contestant(host_copies, "others"),
     "staged": Contestant(staged),
     "direct": Contestant(direct),
     "function": Contestant(function, segments=False),
 } | {
-    f"{library}{suffix}": Contestant(partial(native, form=form), library, segments=False, processes=True)
+    f"{library}{suffix}": Contestant(partial(native, form=form), library, segments=False)
     for library in LIBRARIES
     for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }
@@ -175,7 +172,7 @@ def calls_of(name: str, case: Case, ranks: int) -> list[str]:
 def prepare(name: str, setup: Setup) -> Prepared:
     """A contestant on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
     who = contestant(name)
-    if who.processes and setup.transport.native is None:
+    if (who.is_library or who.session) and setup.transport.native is None:
         raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
     try:
         return who.open(setup)

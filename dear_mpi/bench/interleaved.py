@@ -111,7 +111,7 @@ class Interleaved:
 
     def groups(self) -> list[list[Key]]:
         """Who takes turns. What the threads of some still do would hit the next: these are on their own."""
-        alone = [key for key in self.ready if contestant(key[0]).alone]
+        alone = [key for key in self.ready if contestant(key[0]).session]
         return [[key for key in self.ready if key not in alone], alone]
 
     def free(self) -> None:

@@ -62,11 +62,8 @@ def fastest(rows: list[Row], below: Row | None) -> Row:
 
 
 def rules_before(path: Path, names: Sequence[str], world: World) -> tuple[Rule, ...]:
-    """Collective: what is in the file so far, on rank 0.
-
-    Raises:
-        ArgumentError: it cannot be written, or is no table of rules, or there is nothing to choose from.
-    """
+    """Collective: what is in the file so far, on rank 0; an ArgumentError if it cannot be written, or is no table of
+    rules, or there is nothing to choose from."""
     found: list[Rule] = []
 
     def check() -> None:

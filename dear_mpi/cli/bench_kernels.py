@@ -1,6 +1,5 @@
 """The command ``dear-mpi bench-kernels``."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from typer import Option
@@ -29,9 +28,9 @@ def bench_kernels(
         with bar(world, 4 * len(tables) + len(SEGMENTS), "kernels") as progress:
             for row in run_kernels(streams, tables):
                 rows.append(row)
-                progress(f"{row.kernel}, {row.tensors}")
+                progress(f"{row['kernel']}, {row['tensors']}")
         show_kernels(world, rows, device)
-        return [asdict(row) for row in rows]
+        return rows
 
     with complaining(mpi=False):
         check_alone("bench-kernels", 1)

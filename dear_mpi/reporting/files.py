@@ -32,11 +32,8 @@ def check_writable(flag: str, path: Path) -> None:
 
 @contextmanager
 def replacing(flag: str, path: Path) -> Iterator[Path]:
-    """A path to write to. At the end of the block it replaces the file; after an error the old file stays.
-
-    Raises:
-        ValueError: it cannot be written; ``flag`` is how the user named it.
-    """
+    """A path to write to. At the end of the block it replaces the file; after an error the old file stays. A ValueError
+    if it cannot be written."""
     with explaining(flag, path):
         if is_plain(path):
             with unfinished(path) as partial:
@@ -108,7 +105,6 @@ def older(path: Path) -> Path:
 
 @contextmanager
 def explaining(flag: str, path: Path) -> Iterator[None]:
-    """Turn an error of the system into one about a flag."""
     try:
         yield
     except OSError as error:

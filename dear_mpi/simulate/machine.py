@@ -55,12 +55,8 @@ class Machine:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """What a file says of a machine like the one that it was written on, with so many ranks.
-
-    Raises:
-        ValueError: it cannot be read, has neither rows of a benchmark nor links, or too few of them, or a figure in it
-            is none that can be measured.
-    """
+    """What a file says of a machine like the one that it was written on, with so many ranks; a ValueError if it cannot
+    be read, is no ``MachineFile``, or has too few rows."""
     content = read_json("network", Path(text))
     try:
         found: MachineFile = convert(content, MachineFile)
@@ -74,11 +70,7 @@ def read_machine(text: str, ranks: int) -> Machine:
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
     """The network that explains the means of a benchmark's rows. An iteration is the sum of many collectives, also of
-    the few that take long, of which a median knows nothing.
-
-    Raises:
-        ValueError: they are too few.
-    """
+    the few that take long, of which a median knows nothing."""
     fit = fit_network(rows, explains="mean_us")
     if fit is None:
         raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
