@@ -1,15 +1,5 @@
-"""The contestants of the benchmark, by the names that ``--algorithms`` takes.
-
-    native...     the calls of this job's MPI library (native.py); native-best stands for all of them
-    openmpi..., mpich...  the same of another MPI library, in a job of its own (other_mpi.py)
-    gloo          torch.distributed (gloo.py)
-    host copies   of device memory: out, the ring of the host, in
-    staged        the ring, through pinned host memory
-    direct        the ring, where MPI takes device memory
-    function      a user's call of ours, as all_reduce(x, comm, algorithm="auto"), on a private array
-
-Every other name is a plan of ours, by what ``make_plan`` calls an algorithm.
-"""
+"""The contestants of the benchmark, by the names that ``--algorithms`` takes: calls of MPI libraries (native.py), gloo
+(gloo.py), and those below. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -106,12 +96,14 @@ def gloo(setup: Setup) -> Prepared:
 
 
 def staged(setup: Setup) -> Prepared:
+    """The ring on device memory, through pinned host memory."""
     if setup.case.device == "cpu":
         raise CannotRun("stages the memory of a device, and host memory needs none of it")
     return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
 
 
 def direct(setup: Setup) -> Prepared:
+    """The ring on device memory that MPI takes."""
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.prepared("ring")

@@ -1,9 +1,5 @@
 """Contestants take turns at one case: with the same data, call by call, so whatever else the machine does hits them
-alike. A sample is
-
-    isolated     one call, from a barrier to its end; its result is checked
-    streaming    calls in a row on the same data, after one whose result is checked: the mean of their times. As in
-                 OSU's benchmarks, the ranks meet at a barrier between calls, which is not timed.
+alike. A sample is one call, whose result is checked, or (``streaming``) the mean over calls in a row after such a one.
 
 Each works in the memory that it would have in a user's program: ours in memory that the ranks of a host share where
 they make use of it, as in training, unless they are told otherwise; all others in private memory.

@@ -12,14 +12,11 @@ from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, chosen, flags_of, parameter, with_flags
-from dear_mpi.cli.run import check_alone, complaining, run_ranks
+from dear_mpi.cli.run import JOB, check_alone, complaining, run_ranks
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.declared import parsed
 
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
-JOB = ("device_memory", "threads", "link", "stall_after", "stall_abort", "json_file")
 FLAGS = flags_of(Contest) | {name: JOB_FLAGS[name] for name in JOB}
 FLAGS["tune"] = parameter("tune", Annotated[Path | None, Option(metavar="FILE", help=TUNE)])
 
@@ -34,8 +31,6 @@ def bench(flags: Flags) -> None:
         check_alone("--threads", flags.get("threads"))
         contest = Contest(**chosen(Contest, flags))
         how = {name: flags[name] for name in JOB if name in flags}
-        if "link" in how:
-            how["link"] = parsed("--link", parse_link, how["link"])
         found = run_ranks(lambda world: bench_and_show(world, contest, flags.get("tune")), device=contest.device, **how)
     raise typer.Exit(int(any(row["wrong"] for row in found["rows"])))
 

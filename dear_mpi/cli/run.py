@@ -22,6 +22,8 @@ from dear_mpi.reporting.units import parse_link, parse_seconds
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
 
+JOB = ("device_memory", "threads", "link", "stall_after", "stall_abort", "json_file")  # flags of a job, for run_ranks
+
 
 @contextmanager
 def complaining(*, mpi: bool) -> Iterator[None]:
@@ -76,11 +78,13 @@ def run_ranks(
     device: str = "cpu",
     stall_after: str = STALL_AFTER,
     stall_abort: bool = False,
+    link: str | None = None,
     **how: Any,
 ) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
-    ``stall_after`` is a time, such as 30s. Before the work it is checked that the file can be written.
+    ``stall_after`` is a time, such as 30s, and ``link`` is like 10gbit,50us. Before the work it is checked that the
+    file can be written.
     """
 
     def facts(rank: int) -> Mapping[str, Any]:
@@ -97,6 +101,7 @@ def run_ranks(
         by_rank_0(world.transport, "output", lambda: write(result))
         return result
 
+    how["link"] = None if link is None else parsed("--link", parse_link, link)
     how |= {"stall_after_s": parsed("--stall-after", parse_seconds, stall_after), "stall_abort": stall_abort}
     if stall_abort and not how["stall_after_s"]:
         raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
@@ -120,9 +125,7 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
     with complaining(mpi=threads is None):
         check_alone("--threads", threads)
         config = Config.of(chosen(Config, flags))
-        link = parsed("--link", parse_link, flags["link"]) if "link" in flags else None
         if config.device == "cpu" and "device_memory" in flags:
             raise ValueError("--device-memory does not apply to the device 'cpu'")
-        how = {name: flags[name] for name in ("device_memory", "stall_abort", "json_file") if name in flags}
-        how |= {"device": config.device, "stall_after": flags.get("stall_after", STALL_AFTER), "link": link}
-        run_ranks(lambda world: command(world, config), threads=threads, **how)
+        how = {name: flags[name] for name in JOB if name in flags}
+        run_ranks(lambda world: command(world, config), device=config.device, **how)
