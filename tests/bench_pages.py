@@ -63,7 +63,7 @@ copies, and the schedules on the device while the compute sleeps.
 
 
 def rows_of(file):
-    return [Row(**row) for row in json.loads(file.read_text("utf-8"))]
+    return [Row(**row) for row in json.loads(file.read_text("utf-8"))["rows"]]
 
 
 def time_of(row, unit_us=1.0):

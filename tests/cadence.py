@@ -36,8 +36,8 @@ METHOD = """- `--cadence isolated`, the default: a sample is one call on its slo
 - The column `memory` says where a backend's buffers were. `shared` has prepared memory, which the ranks of a host
   share; `auto` has such memory at the sizes at which it works in the buffers. Training prepares its memory by the same
   function, `wants_shared` in `collectives/plans/reach.py`. A program that calls a function on its own array has private
-  memory: the row `function` has its time. `--memory shared` or `private` forces one on our plans. MPI libraries, gloo
-  and `prototype` (a ring in plain mpi4py) have private memory.
+  memory: the row `function` has its time. `--memory shared` or `private` forces one on our plans. MPI libraries and
+  gloo have private memory.
 - Data are whole numbers, new ones in each call, whose result is exact in every type. Each result is compared bit by
   bit; one wrong element makes the exit code 1.
 - `native` is the blocking collective of the MPI that runs the job; `native-nonblocking` (MPI_Iallreduce and a wait) and
@@ -109,7 +109,7 @@ def ours(mpi, ranks, folder, cadence):
     sizes = ",".join(f"{size}B" for size in SIZES)
     flags = ["--algorithms", "native", "--placement", "out", "--sizes", sizes, "--seconds", "0.5", "--json", file]
     launch(mpi, ranks, sys.executable, "-m", "dear_mpi", "bench", "--cadence", cadence, *flags)
-    rows = json.loads(file.read_text())
+    rows = json.loads(file.read_text())["rows"]
     mean = "mean_us" if cadence == "streaming" else "p50_us"
     return {row["bytes"]: (row[mean], row["rank_min_us"], row["rank_max_us"]) for row in rows}
 

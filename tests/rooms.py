@@ -28,9 +28,9 @@ ROOMS = {
         "training": ["ranks", "reporting", "models"],
         "adapters": ["reporting", "models", "training"],
         "see": ["ranks", "reporting", "models", "training"],
-        "bench": ["ranks", "reporting", "models"],
+        "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
-        "doctor": ["ranks", "reporting"],
+        "doctor": ["ranks", "reporting", "bench/machine_file"],
         "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],
     },
 }

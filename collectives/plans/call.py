@@ -67,10 +67,8 @@ class Call:
             algorithm = rule.algorithm
             if ":" in self.algorithm:  # the segments of the table built in were not measured here
                 segment_bytes = rule.segment_bytes
-        given, least = segment_bytes if self.segment_bytes is None else self.segment_bytes, self.x.dtype.itemsize
-        if type(given) is not int or not least <= given <= MESSAGE_BYTES:
-            allowed = f"a whole number from {least} (one element) to {MESSAGE_BYTES}"
-            raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
+        given = segment_bytes if self.segment_bytes is None else self.segment_bytes
+        check_segment(given, self.x.dtype.itemsize)
         return replace(self, algorithm=algorithm, segment_bytes=given)
 
     @property
@@ -164,6 +162,13 @@ def plain(value: Any) -> Any:
     if mpi is not None and isinstance(value, mpi.Op):
         return next((name for name in OPS[:4] if value == getattr(mpi, name.upper())), "another operator of MPI")
     return value
+
+
+def check_segment(given: object, itemsize: int) -> None:
+    """See that messages of so many bytes can be had."""
+    if type(given) is not int or not itemsize <= given <= MESSAGE_BYTES:
+        allowed = f"a whole number from {itemsize} (one element) to {MESSAGE_BYTES}"
+        raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
 
 
 def check_array(name: str, array: Array, *, written: bool) -> None:

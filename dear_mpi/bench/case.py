@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from msgspec import Meta
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.stats import median
+from dear_mpi.training.declared import Declared, option
 
 # busbw / algbw as nccl-tests defines it, for sizes of the full buffer: what crosses a rank's link per byte of it.
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
@@ -21,6 +22,12 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda ranks: 1.0,
     "reduce": lambda ranks: 1.0,
 }
+OPS = ("sum", "average", "prod", "min", "max")
+MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
+CADENCE = (
+    "isolated: a sample is one call, from a barrier to its end on the slowest rank. streaming: a sample is the mean "
+    "over calls in a row and over ranks, and barriers between calls are not timed, as in the OSU benchmarks."
+)
 PLACEMENTS = {"in": "in place", "out": "out of place"}
 MOST, MOST_US = 10**15, 86400e6  # in a row that can be measured; a day
 Size = Annotated[int, Meta(ge=0, le=MOST)]
@@ -28,29 +35,20 @@ Count = Annotated[int, Meta(ge=1, le=MOST)]
 Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
 Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
 Delay = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]  # us
-CHOICES: dict[str, Collection[str]] = {
-    "placement": PLACEMENTS,
-    "dtype": DTYPES,
-    "op": ("sum", "average", "prod", "min", "max"),
-    "device": ("cpu", "cuda"),
-    "memory": ("auto", "shared", "private"),
-    "cadence": ("isolated", "streaming"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """What holds for all collectives and sizes of a run; ``CHOICES`` has what there is of each.
+class Conditions(Declared):
+    """What holds for all collectives and sizes of a run."""
 
-    ``memory`` is where our plans' buffers are on the host: shared, private, or auto, as in a user's program.
-    """
-
-    placement: str = "in"
-    dtype: str = "fp32"
-    op: str = "sum"
-    device: str = "cpu"
-    memory: str = "auto"
-    cadence: str = "isolated"
+    placement: str = option(
+        "Where results go: in (over the input) or out (into a second buffer).", "in", allowed=PLACEMENTS
+    )
+    dtype: str = option(f"Type of the elements: {', '.join(DTYPES)}.", "fp32", allowed=DTYPES)
+    op: str = option("Reduction: sum, prod, min, max or average.", "sum", allowed=dict.fromkeys(OPS))
+    device: str = option("Where the buffer is: cpu or cuda.", "cpu", allowed=dict.fromkeys(("cpu", "cuda")))
+    memory: str = option(MEMORY, "auto", allowed=dict.fromkeys(("auto", "shared", "private")))
+    cadence: str = option(CADENCE, "isolated", allowed=dict.fromkeys(("isolated", "streaming")))
 
 
 @dataclass(frozen=True)
@@ -90,17 +88,13 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Samples:
-    """What was measured of a contestant: the seconds of each sample on each rank, and elements that were wrong in all.
+    """What was measured of a contestant."""
 
-    ``memory`` is where its buffers were, ``chosen`` the algorithm that a plan took; ``delays`` what was measured with
-    an update beside it (``beside.py``), if that was asked for.
-    """
-
-    times_s: list[list[float]]  # a list per rank
-    wrong: int
-    memory: str = "private"
-    chosen: str | None = None
-    delays: Mapping[str, Any] = field(default_factory=dict)
+    times_s: list[list[float]]  # of each sample, a list per rank
+    wrong: int  # elements, in all
+    memory: str = "private"  # where its buffers were
+    chosen: str | None = None  # the algorithm that a plan took
+    delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (beside.py)
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
@@ -151,7 +145,6 @@ class Row:
 def row_of(
     case: Case, algorithm: str, samples: Samples, *, backend: str, hosts: Sequence[int], segment_bytes: int
 ) -> Row:
-    """A row; ``hosts`` is the number of ranks on each."""
     by_rank_us, ranks = np.array(samples.times_s) * 1e6, sum(hosts)
     times_us = by_rank_us.max(axis=0) if case.cadence == "isolated" else by_rank_us.mean(axis=0)
     means_us = by_rank_us.mean(axis=1)

@@ -1,18 +1,19 @@
-"""Time collectives of several makers in one run: our plans, MPI libraries, gloo, a prototype written by hand."""
+"""Time collectives of several makers in one run: our plans, MPI libraries, gloo."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
 
-from dear_mpi.bench.case import BUS_FACTORS, CHOICES, Case, Conditions, Row, Samples, row_of
+from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Row, Samples, row_of
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import default_segment, rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
@@ -20,8 +21,16 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.units import check_distinct, format_bytes
+from dear_mpi.reporting.units import SEGMENT, check_distinct, format_bytes, parse_bytes, parse_sizes
+from dear_mpi.training.declared import option, parsed, several
 
+ALGORITHMS_HELP = (
+    f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
+    "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), mpich "
+    "or openmpi (the other MPI), gloo. native-best and mpich-best are the fastest "
+    "of all calls of a library, such as native-persistent"
+)
+BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
 SAMPLES = (11, 200)
 WARM_UP = 3  # turns at every size
 BLOCKS = 4  # of turns, between which a job under another MPI has its turns
@@ -29,15 +38,37 @@ BLOCKS = 4  # of turns, between which a job under another MPI has its turns
 
 @dataclass(frozen=True)
 class Contest(Conditions):
-    """What a run of the benchmark measures."""
+    """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
 
-    sizes: tuple[int, ...]  # bytes of the full buffer
-    collectives: tuple[str, ...] = ("all_reduce",)
-    algorithms: tuple[str, ...] = ()  # the contestants, the baseline first; the device's default ones if empty
-    segments: tuple[int, ...] = ()  # largest messages of our plans, which run with each; what suits the hosts if empty
-    seconds: float = 2.0  # how long to measure each size; decides the number of samples
-    other_mpi: str = ""  # the launcher of the other MPI
-    beside: bool = False  # whether to measure what an update beside them does to our plans
+    sizes: tuple[int, ...] = option(
+        "Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB.",
+        typed=str,
+        parse=lambda text: tuple(parsed("--sizes", parse_sizes, text)),
+    )
+    collectives: tuple[str, ...] = several(
+        f"Collectives to time: {', '.join(BUS_FACTORS)}", ("all_reduce",), flag="--collective"
+    )
+    algorithms: tuple[str, ...] = several(ALGORITHMS_HELP, (), flag="--algorithms", shown=BY_DEVICE)
+    segments: tuple[int, ...] = option(
+        "Size of our largest message; several with commas.",
+        (),
+        shown=SEGMENT,
+        flag="--segment",
+        typed=str,
+        parse=lambda text: tuple(parsed("--segment", parse_bytes, size) for size in text.split(",")),
+    )
+    seconds: float = option("Seconds to spend on each size; each call is made 11 to 200 times.", 2.0)
+    other_mpi: str = option(
+        "Command that starts the other MPI, e.g. 'mpirun.mpich -f hosts'.",
+        "",
+        shown="from make install",
+        metavar="COMMAND",
+    )
+    beside: bool = option(
+        "Also update parameters while our collectives run, and measure how much each delays the other.",
+        False,
+        flag="--beside",
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,10 +78,9 @@ class Contest(Conditions):
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
         return [Case(collective, nbytes, **conditions) for collective in self.collectives for nbytes in self.sizes]
 
-    def check(self, world: World) -> None:
+    def check_for(self, world: World) -> None:
         """A ValueError if something is not allowed."""
-        for name, allowed in CHOICES.items():
-            lookup(name, getattr(self, name), dict.fromkeys(allowed))
+        self.check()
         for collective in self.collectives:
             lookup("collective", collective, BUS_FACTORS)
         itemsize = DTYPES[self.dtype].itemsize
@@ -61,15 +91,12 @@ class Contest(Conditions):
             raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
         if self.beside and self.device != "cpu":
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
-        if "" in self.names:
-            raise ValueError(f"algorithms must be names with commas between them, not {','.join(self.names)!r}")
         check_distinct("algorithms", self.names)
         check_exact(self.cases()[0], world.size)
         for name in self.names:
-            who = contestant(name)
-            who.check()
-            if who.maker in OTHERS:
-                check_other(who.maker, world, self.other_mpi)
+            contestant(name).check()
+            if contestant(name).maker in OTHERS:
+                check_other(contestant(name).maker, world, self.other_mpi)
             rules_of(name)  # which may be in a bad file
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
@@ -87,7 +114,7 @@ class Report:
     rows: list[Row]
     fit: Fit | None
     names: tuple[str, ...]
-    left_out: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    left_out: dict[str, dict[str, list[int]]]
 
 
 def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
@@ -100,7 +127,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
     contest = replace(contest, segments=contest.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
-        contest.check(world)
+        contest.check_for(world)
         opened.append(open_streams(contest.device))
         return asdict(contest)
 
@@ -133,15 +160,13 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
     """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
-    cases = defaultdict[tuple[str, int], list[Row]](list)
-    for row in rows:
-        cases[row.collective, row.bytes].append(row)
-    peers: dict[tuple[str, int], Row] = {}
-    for case, same in cases.items():
+    found = list[Row]()
+    for _, group in groupby(rows, lambda row: (row.collective, row.bytes)):
+        same = list(group)
         calls = [row for row in same if contestant(row.algorithm).is_library]
-        peers[case] = min(calls, key=lambda row: row.p50_us, default=same[0])
-    found = [(row, peers[row.collective, row.bytes]) for row in rows]
-    return [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row, peer in found]
+        peer = min(calls, key=lambda row: row.p50_us, default=same[0])
+        found += [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row in same]
+    return found
 
 
 def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | None]:
@@ -152,16 +177,15 @@ def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | No
 def check_plans(contest: Contest, world: World, streams: Streams) -> None:
     """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
-    nbytes, left_out = world.size * DTYPES[contest.dtype].itemsize, []
+    nbytes = world.size * DTYPES[contest.dtype].itemsize
     least = replace(contest.cases()[0], nbytes=nbytes, placement="in", memory="private")
-    for collective in contest.collectives:
-        tried = Interleaved(replace(least, collective=collective), plans, world, streams)
-        tried.free()
-        left_out.append(tried.left_out)
+    tried = [Interleaved(replace(least, collective=each), plans, world, streams) for each in contest.collectives]
+    for each in tried:
+        each.free()
     for name, _ in plans:
-        if all(name in each for each in left_out):
+        if all(name in each.left_out for each in tried):
             others = (*LIBRARIES, "native-best", *(other for other, who in CONTESTANTS.items() if not who.is_library))
-            raise ArgumentError(f"{left_out[0][name]}; the benchmark also has {', '.join(others)}")
+            raise ArgumentError(f"{tried[0].left_out[name]}; the benchmark also has {', '.join(others)}")
 
 
 def at_size(

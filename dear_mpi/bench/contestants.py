@@ -1,16 +1,5 @@
-"""The contestants of the benchmark, by the names that ``--algorithms`` takes.
-
-    native...     the calls of this job's MPI library (native.py); native-best stands for all of them
-    openmpi..., mpich...  the same of another MPI library, in a job of its own (other_mpi.py)
-    prototype     a ring on a page of mpi4py (all_reduce alone)
-    gloo          torch.distributed (gloo.py)
-    host copies   of device memory: out, the ring of the host, in
-    staged        the ring, through pinned host memory
-    direct        the ring, where MPI takes device memory
-    function      a user's call of ours, as all_reduce(x, comm, algorithm="auto"), on a private array
-
-Every other name is a plan of ours, by what ``make_plan`` calls an algorithm.
-"""
+"""The contestants of the benchmark, by the names that ``--algorithms`` takes: calls of MPI libraries (native.py), gloo
+(gloo.py), and those below. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,7 +9,6 @@ from functools import partial
 from dear_mpi.bench.case import CannotRun, Case, Prepared
 from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
 from dear_mpi.bench.native import FORMS, OTHERS, Form, native_call
-from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.plan import Plan
@@ -33,7 +21,7 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 
 DEFAULTS = {
-    "cpu": ("native-best", "ring", "auto", "function", "prototype"),
+    "cpu": ("native-best", "ring", "auto", "function"),
     "cuda": ("host copies", "staged", "direct", "native"),
 }
 LIBRARIES = ("native", *OTHERS)
@@ -70,14 +58,12 @@ class Contestant:
     maker: str = "ours"  # or others; or the MPI library whose call it is: native, openmpi, mpich
     is_plan: bool = False  # of ours, in the memory that it would have in a program
     segments: bool = True  # whether the size of the largest message makes a difference to it
-    processes: bool = False  # whether its ranks must be the processes of an MPI job
-    alone: bool = False  # whether it takes its turns apart from the others, which its threads would disturb
     check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
-    session: Callable[[World], AbstractContextManager[str]] | None = None  # around all its cases; gives its long name
+    # Around all its cases, of what has threads: so it takes its turns apart from the others. Gives its long name.
+    session: Callable[[World], AbstractContextManager[str]] | None = None
 
     @property
     def is_library(self) -> bool:
-        """Whether it is a call of an MPI library."""
         return self.maker not in ("ours", "others")
 
 
@@ -98,21 +84,11 @@ def host_copies(setup: Setup) -> Prepared:
     return Prepared(run, plan.free)
 
 
-def prototype(setup: Setup) -> Prepared:
-    case, transport = setup.case, setup.transport
-    if (case.collective, case.op, setup.out) != ("all_reduce", "sum", None) or case.dtype not in ("fp32", "fp64"):
-        raise CannotRun("sums fp32 or fp64 in all_reduce, in place")
-    if case.count % transport.size:
-        raise CannotRun("needs equal chunks")
-    ring = PrototypeRing(setup.x, transport.native, tag=transport.next_tag(), segment_bytes=setup.segment_bytes)
-    return Prepared(ring, ring.free)
-
-
 def function(setup: Setup) -> Prepared:
     """What a program has that calls a function on an array of its own: it looks for its plan each time."""
-    case, options = setup.case, {"op": setup.case.op} if setup.case.reduces else {}
-    call = partial(getattr(functions, case.collective), out=setup.out, algorithm="auto", **options)
-    return Prepared(lambda: call(setup.x, setup.transport))
+    options = {"op": setup.case.op} if setup.case.reduces else {}
+    call = getattr(functions, setup.case.collective)
+    return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
 
 
 def gloo(setup: Setup) -> Prepared:
@@ -120,12 +96,14 @@ def gloo(setup: Setup) -> Prepared:
 
 
 def staged(setup: Setup) -> Prepared:
+    """The ring on device memory, through pinned host memory."""
     if setup.case.device == "cpu":
         raise CannotRun("stages the memory of a device, and host memory needs none of it")
     return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
 
 
 def direct(setup: Setup) -> Prepared:
+    """The ring on device memory that MPI takes."""
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.prepared("ring")
@@ -148,16 +126,13 @@ def native(setup: Setup, form: Form) -> Prepared:
 
 
 CONTESTANTS = {
-    "prototype": Contestant(prototype, "others", processes=True),
-    "gloo": Contestant(
-        gloo, "others", segments=False, processes=True, alone=True, check=check_torch, session=gloo_group
-    ),
+    "gloo": Contestant(gloo, "others", segments=False, check=check_torch, session=gloo_group),
     "host copies": Contestant(host_copies, "others"),
     "staged": Contestant(staged),
     "direct": Contestant(direct),
     "function": Contestant(function, segments=False),
 } | {
-    f"{library}{suffix}": Contestant(partial(native, form=form), library, segments=False, processes=True)
+    f"{library}{suffix}": Contestant(partial(native, form=form), library, segments=False)
     for library in LIBRARIES
     for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }
@@ -166,7 +141,7 @@ CONTESTANTS = {
 def contestant(name: str) -> Contestant:
     """Who has this name.
 
-    >>> contestant("mpich-best").maker, contestant("prototype").maker, contestant("ring").maker
+    >>> contestant("mpich-best").maker, contestant("gloo").maker, contestant("ring").maker
     ('mpich', 'others', 'ours')
     """
     has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
@@ -189,7 +164,7 @@ def calls_of(name: str, case: Case, ranks: int) -> list[str]:
 def prepare(name: str, setup: Setup) -> Prepared:
     """A contestant on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
     who = contestant(name)
-    if who.processes and setup.transport.native is None:
+    if (who.is_library or who.session) and setup.transport.native is None:
         raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
     try:
         return who.open(setup)

@@ -32,8 +32,6 @@ ALIKE = 0.02  # how far a column must lie outside the span of those before it, t
 
 @dataclass(frozen=True)
 class Fit:
-    """The network that fits so many rows."""
-
     network: Network
     told: tuple[str, ...]  # the costs that the rows tell apart; the others are 0
     residual: float  # the median over rows of the relative error
@@ -107,6 +105,5 @@ def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
 
 
 def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = ()) -> float | None:
-    """What the fitted network says about a row."""
     written = programs_of(row, hosts)
     return time_s(row, written, fit.network) * 1e6 if written else None

@@ -1,9 +1,5 @@
 """Contestants take turns at one case: with the same data, call by call, so whatever else the machine does hits them
-alike. A sample is
-
-    isolated     one call, from a barrier to its end; its result is checked
-    streaming    calls in a row on the same data, after one whose result is checked: the mean of their times. As in
-                 OSU's benchmarks, the ranks meet at a barrier between calls, which is not timed.
+alike. A sample is one call, whose result is checked, or (``streaming``) the mean over calls in a row after such a one.
 
 Each works in the memory that it would have in a user's program: ours in memory that the ranks of a host share where
 they make use of it, as in training, unless they are told otherwise; all others in private memory.
@@ -49,10 +45,8 @@ class Interleaved:
         case, transport = self.case, self.transport
         if case.device != "cpu":
             return "device"
-        if not contestant(name).is_plan:
-            return "private"
-        shared = case.memory == "shared"
-        if case.memory == "auto":
+        shared = contestant(name).is_plan and case.memory != "private"
+        if shared and case.memory == "auto":
             shared = wants_shared(name, transport.hosts, case.collective, case.used_bytes)
         return "shared" if shared and transport.reach(self.data("shared").x) is not None else "private"
 
@@ -101,7 +95,6 @@ class Interleaved:
         return self.stream.seconds(begin, self.stream.mark())
 
     def stream_s(self, prepared: Prepared, data: Data) -> float:
-        """The mean over calls in a row."""
         data.clear()
         elapsed_s, calls = 0.0, CALLS[data.x.nbytes > SMALL_BYTES]
         barrier, run, mark, seconds = self.transport.barrier, prepared.run, self.stream.mark, self.stream.seconds
@@ -114,7 +107,7 @@ class Interleaved:
 
     def groups(self) -> list[list[Key]]:
         """Who takes turns. What the threads of some still do would hit the next: these are on their own."""
-        alone = [key for key in self.ready if contestant(key[0]).alone]
+        alone = [key for key in self.ready if contestant(key[0]).session]
         return [[key for key in self.ready if key not in alone], alone]
 
     def free(self) -> None:

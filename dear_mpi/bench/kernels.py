@@ -6,8 +6,7 @@ is, and one copy per tensor, which is the cost of a bucket without them. GB/s co
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from dear_mpi.kernels.calls import combiner, copier, packer, unpacker
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, Slab, round_up
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.paper_models import Module
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import median, ratio
@@ -29,39 +28,19 @@ WORK_S = 500e-6  # of the calls in a sample
 BUDGET_S = 2.0  # for the samples of one row's backends; decides their number
 SAMPLES = (7, 50)
 Call = Callable[[], object]
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class KernelRow:
-    """One kernel on one list of tensors. ``of_copy`` is its bandwidth over the bandwidth of one copy of the bucket,
-    and ``faster_than_each`` how many times it is as fast as one copy per tensor (None where there is one tensor)."""
-
-    kernel: str
-    tensors: str
-    number: int
-    bucket_bytes: int
-    tensor_dtype: str
-    bucket_dtype: str
-    samples: int
-    p50_us: float
-    ci_low_us: float
-    ci_high_us: float
-    GBps: float
-    of_copy: float
-    faster_than_each: float | None
-
-
-def bench_kernels(streams: Streams, models: Sequence[str] = MODELS) -> Iterator[KernelRow]:
+def bench_kernels(streams: Streams, models: Mapping[str, Sequence[Module]]) -> Iterator[Row]:
     """A row per kernel, as they come: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
     with streams.compute.use():
-        for name, wire in product(models, ("fp32", "bf16")):
-            yield from of_model(streams, name, wire)
+        for (name, modules), wire in product(models.items(), ("fp32", "bf16")):
+            yield from of_model(streams, name, [count for module in modules for count in module.counts], wire)
         for nbytes in SEGMENTS:
             yield of_segment(streams, nbytes)
 
 
-def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
-    counts = [count for module in load_modules(name) for count in module.counts]
+def of_model(streams: Streams, name: str, counts: Sequence[int], wire: str) -> list[Row]:
     tensors = [streams.put(np.full(count, 1, np.float32)) for count in counts]
     slab, itemsize = Slab.beside(tensors[0]), DTYPES[wire].itemsize
     *starts, end = accumulate((round_up(count, TENSOR_BYTES // itemsize) for count in counts), initial=0)
@@ -77,11 +56,11 @@ def of_model(streams: Streams, name: str, wire: str) -> list[KernelRow]:
     }
     times = in_turns(streams, calls)
     moved = {"copy": 2 * nbytes} | dict.fromkeys(("pack", "unpack"), nbytes + 4 * sum(counts))
-    facts: dict[str, Any] = {"tensors": name, "number": len(counts), "bucket_bytes": nbytes, "bucket_dtype": wire}
+    facts = {"tensors": name, "number": len(counts), "bucket_bytes": nbytes, "bucket_dtype": wire}
     return [row(kernel, times, moved, **facts) for kernel in ("pack", "unpack")]
 
 
-def of_segment(streams: Streams, nbytes: int) -> KernelRow:
+def of_segment(streams: Streams, nbytes: int) -> Row:
     dst, src = (streams.put(np.ones(nbytes // 4, np.float32)) for _ in range(2))
     times = in_turns(streams, {"copy": copier(dst, src), "accumulate": combiner(dst, (), [src])})
     moved = {"copy": 2 * nbytes, "accumulate": 3 * nbytes}
@@ -94,7 +73,7 @@ def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]
     Short calls are repeated between the marks, or a sample would be the time of a launch, and not of the kernel.
     Copies one by one do take the time of their launches.
     """
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times = {name: list[float]() for name in calls}
     spent_s = {name: spent(streams, call, WARM_UP) for name, call in calls.items()}
     repeats = {name: max(1, math.ceil(WORK_S / seconds)) for name, seconds in spent_s.items()}
     turn_s = sum(repeats[name] * seconds for name, seconds in spent_s.items())
@@ -112,37 +91,37 @@ def spent(streams: Streams, call: Call, repeats: int) -> float:
     return streams.compute.seconds(begin, streams.compute.mark()) / repeats
 
 
-def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> KernelRow:
+def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> Row:
+    """One kernel on one list of tensors, as ``--json`` has it."""
     middle = median(times[kernel])
     bandwidth = moved[kernel] / middle.value
-    return KernelRow(
-        kernel=kernel,
+    return {
+        "kernel": kernel,
         **facts,
-        tensor_dtype="fp32",
-        samples=len(times[kernel]),
-        p50_us=middle.value * 1e6,
-        ci_low_us=middle.low * 1e6,
-        ci_high_us=middle.high * 1e6,
-        GBps=bandwidth * 1e-9,
-        of_copy=bandwidth / (moved["copy"] / statistics.median(times["copy"])),
-        faster_than_each=ratio(times["each"], times[kernel]).value if "each" in times else None,
-    )
+        "tensor_dtype": "fp32",
+        "samples": len(times[kernel]),
+        "p50_us": middle.value * 1e6,
+        "ci_low_us": middle.low * 1e6,
+        "ci_high_us": middle.high * 1e6,
+        "GBps": bandwidth * 1e-9,
+        "of_copy": bandwidth / (moved["copy"] / statistics.median(times["copy"])),  # bandwidth over that of one copy
+        "faster_than_each": ratio(times["each"], times[kernel]).value if "each" in times else None,  # times as fast
+    }
 
 
-KERNEL_COLUMNS: dict[str, Callable[[KernelRow], str]] = {
-    "kernel": lambda row: row.kernel,
-    "tensors": lambda row: row.tensors,
-    "number": lambda row: str(row.number),
-    "bucket": lambda row: f"{row.bucket_bytes / 1e6:.1f} MB {row.bucket_dtype}",
-    "time (us)": lambda row: interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, 0),
-    "GB/s": lambda row: f"{row.GBps:.1f}",
-    "/ copy": lambda row: f"{row.of_copy:.2f}",
-    "/ one by one": lambda row: "" if row.faster_than_each is None else f"{row.faster_than_each:.1f} x",
+KERNEL_COLUMNS: dict[str, Callable[[Row], str]] = {
+    "kernel": lambda row: row["kernel"],
+    "tensors": lambda row: row["tensors"],
+    "number": lambda row: str(row["number"]),
+    "bucket": lambda row: f"{row['bucket_bytes'] / 1e6:.1f} MB {row['bucket_dtype']}",
+    "time (us)": lambda row: interval(row["p50_us"], row["ci_low_us"], row["ci_high_us"], 1, 0),
+    "GB/s": lambda row: f"{row['GBps']:.1f}",
+    "/ copy": lambda row: f"{row['of_copy']:.2f}",
+    "/ one by one": lambda row: "" if row["faster_than_each"] is None else f"{row['faster_than_each']:.1f} x",
 }
 
 
-def show_kernels(world: World, rows: Sequence[KernelRow], device: str) -> None:
-    """One line per kernel and list of tensors."""
+def show_kernels(world: World, rows: Sequence[Row], device: str) -> None:
     found = table(
         [rows],
         KERNEL_COLUMNS,

@@ -48,8 +48,6 @@ def persistent(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
 
 @dataclass(frozen=True)
 class Form:
-    """One of the calls; see above."""
-
     prepare: Callable[[Any, str, Sequence[Any]], Prepared] = blocking
     counts: bool = False
     beside: bool = False

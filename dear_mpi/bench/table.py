@@ -39,7 +39,6 @@ CAPTIONS = {
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """One line per size and contestant."""
     first = rows[0]
     others = {name_of(row): row.backend for row in rows if row.backend != first.backend}
     over = ", ".join([f"over {first.backend}", *(f"{name}: {library}" for name, library in others.items())])
@@ -68,11 +67,11 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
         "time (us)": lambda row: interval(row.p50_us, row.ci_low_us, row.ci_high_us, 1, digits(row)),
     }
     if rows[0].cadence == "streaming":
-        columns["mean"] = lambda row: (
-            f"{us(row, row.mean_us)} ({us(row, row.rank_min_us)} to {us(row, row.rank_max_us)})"
+        columns["mean"] = lambda row: "{1:.{0}f} ({2:.{0}f} to {3:.{0}f})".format(
+            digits(row), row.mean_us, row.rank_min_us, row.rank_max_us
         )
     if any(row.model_us is not None for row in rows):
-        columns["model"] = lambda row: "" if row.model_us is None else us(row, row.model_us)
+        columns["model"] = lambda row: "" if row.model_us is None else f"{row.model_us:.{digits(row)}f}"
     return columns | {
         "busbw": lambda row: f"{row.busbw_GBps:.2f}",
         "/ peer": lambda row: f"{row.over_peer:.2f}",
@@ -81,16 +80,11 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
 
 
 def digits(row: Row) -> int:
+    """Of all times in a row."""
     return 0 if row.p50_us >= 100 else 1
 
 
-def us(row: Row, figure: float) -> str:
-    """As many digits as the row's median has."""
-    return f"{figure:.{digits(row)}f}"
-
-
 def name_of(row: Row) -> str:
-    """The library whose call it is, or the contestant."""
     who = contestant(row.algorithm)
     return who.maker if who.is_library else row.algorithm
 
@@ -163,7 +157,6 @@ def column(ratios: Sequence[dict[int, float]], low: int, high: int) -> list[floa
 
 
 def fit_text(fit: Fit | None) -> str:
-    """The fitted network in words."""
     if fit is None:
         needed = "two sizes of an algorithm of ours that sends messages"
         return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."

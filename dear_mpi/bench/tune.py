@@ -16,7 +16,7 @@ from statistics import geometric_mean
 from dear_mpi.bench.case import Row
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
-from dear_mpi.collectives.transports.agree import agree, by_rank_0
+from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 
@@ -62,22 +62,17 @@ def fastest(rows: list[Row], below: Row | None) -> Row:
 
 
 def rules_before(path: Path, names: Sequence[str], world: World) -> tuple[Rule, ...]:
-    """Collective: what is in the file so far, on rank 0.
-
-    Raises:
-        ArgumentError: it cannot be written, or is no table of rules, or there is nothing to choose from.
-    """
+    """Collective: what is in the file so far, on rank 0; an ArgumentError if it cannot be written, or is no table of
+    rules, or there is nothing to choose from."""
     found: list[Rule] = []
 
-    def check() -> dict[str, object]:
+    def check() -> None:
         if not any(map(may_be_chosen, names)):
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {', '.join(names)}")
-        if world.rank == 0:
-            check_writable("--tune", path)
-            found.extend(read_rules(path) if path.exists() else ())
-        return {}
+        check_writable("--tune", path)
+        found.extend(read_rules(path) if path.exists() else ())
 
-    agree(world.transport, "tune", check)
+    by_rank_0(world.transport, "tune", check)
     return tuple(found)
 
 

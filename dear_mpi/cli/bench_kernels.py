@@ -1,6 +1,5 @@
 """The command ``dear-mpi bench-kernels``."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from typer import Option
@@ -9,10 +8,12 @@ from dear_mpi.bench.kernels import MODELS, SEGMENTS, show_kernels
 from dear_mpi.bench.kernels import bench_kernels as run_kernels
 from dear_mpi.cli.flags import JsonFile
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
-from dear_mpi.ranks.streams import open_streams
+from dear_mpi.models.paper_models import load_modules
+from dear_mpi.ranks.streams import open_streams, select_gpu
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.training.declared import listed
+from dear_mpi.reporting.units import check_distinct
+from dear_mpi.training.declared import listed, parsed
 
 
 def bench_kernels(
@@ -24,14 +25,18 @@ def bench_kernels(
 
     def command(world: World) -> list[dict[str, Any]]:
         rows = []
-        with bar(world, 4 * len(names) + len(SEGMENTS), "kernels") as progress:
-            for row in run_kernels(open_streams(device), names):
+        with bar(world, 4 * len(tables) + len(SEGMENTS), "kernels") as progress:
+            for row in run_kernels(streams, tables):
                 rows.append(row)
-                progress(f"{row.kernel}, {row.tensors}")
+                progress(f"{row['kernel']}, {row['tensors']}")
         show_kernels(world, rows, device)
-        return [asdict(row) for row in rows]
+        return rows
 
     with complaining(mpi=False):
-        names = listed("--models", models)
         check_alone("bench-kernels", 1)
-        run_ranks(command, json_file, device=device, threads=1)
+        names = listed("--models", models)
+        check_distinct("--models", names)
+        tables = {name: parsed("--models", load_modules, name) for name in names}
+        select_gpu(device)
+        streams = parsed("--device", open_streams, device)
+        run_ranks(command, json_file, threads=1)

@@ -17,11 +17,13 @@ from dear_mpi.collectives.program.errors import AgreedError, ProgramError, Trans
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
-from dear_mpi.reporting.files import replacing, set_aside
+from dear_mpi.reporting.files import aside, replacing
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_link, parse_seconds
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
+
+JOB = ("device_memory", "threads", "link", "stall_after", "stall_abort", "json_file")  # flags of a job, for run_ranks
 
 
 @contextmanager
@@ -78,13 +80,14 @@ def run_ranks(
     device: str = "cpu",
     stall_after: str = STALL_AFTER,
     stall_abort: bool = False,
+    link: str | None = None,
     **how: Any,
 ) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
-    ``stall_after`` is a time, such as 30s. Before the work rank 0 sees that this file and ``others``, which
-    ``command`` writes, can be written, and an older report becomes FILE.old: where all processes of a host die, a
-    launcher may return 0, and then no report must be there.
+    ``stall_after`` is a time, such as 30s, and ``link`` is like 10gbit,50us. Before the work rank 0 sees that this file
+    and ``others``, which ``command`` writes, can be written. An older report is ``aside`` during the work: where all
+    processes of a host die, a launcher may return 0, and then no report must be there.
     """
 
     def facts(rank: int) -> Mapping[str, Any]:
@@ -93,12 +96,12 @@ def run_ranks(
         return {"command": " ".join(sys.argv[1:2])}
 
     def on_each_rank(world: World) -> Any:
-        if json_file is not None and world.rank == 0:
-            set_aside(json_file)
-        result = command(world)
+        with aside(json_file if world.rank == 0 else None):
+            result = command(world)
         by_rank_0(world.transport, "output", lambda: write_json(result, json_file))
         return result
 
+    how["link"] = None if link is None else parsed("--link", parse_link, link)
     how |= {"stall_after_s": parsed("--stall-after", parse_seconds, stall_after), "stall_abort": stall_abort}
     if stall_abort and not how["stall_after_s"]:
         raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
@@ -122,10 +125,8 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
     with complaining(mpi=threads is None):
         check_alone("--threads", threads)
         config = Config.of(chosen(Config, flags))
-        link = parsed("--link", parse_link, flags["link"]) if "link" in flags else None
         if config.device == "cpu" and "device_memory" in flags:
             raise ValueError("--device-memory does not apply to the device 'cpu'")
-        names = ("device_memory", "stall_after", "stall_abort", "json_file")
-        how = {name: flags[name] for name in names if name in flags} | {"device": config.device, "link": link}
+        how = {name: flags[name] for name in JOB if name in flags}
         others = [(flag, path) for flag, path in written_by(flags) if flag != "--json"]
-        run_ranks(lambda world: command(world, config), threads=threads, others=others, **how)
+        run_ranks(lambda world: command(world, config), device=config.device, others=others, **how)

@@ -6,7 +6,7 @@ from typing import Any
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, JsonFile, Plot, TimelineFiles, chosen, files_of, flags_of, parameter, with_flags
 from dear_mpi.cli.run import check_alone, complaining, write_json
-from dear_mpi.reporting.files import set_aside
+from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.sweep import draw_sweep
@@ -39,12 +39,8 @@ def simulate(flags: Flags) -> None:
         settings = settings_of(flags)
         check_files(files_of(Settings, flags), written)
 
-        def ready() -> None:
-            if json_file is not None:
-                set_aside(json_file)
-
-        with bar(None, len(list(settings.cases())), "simulating") as progress:
-            found = run_simulation(settings, progress, ready=ready, traced=bool(files))
+        with aside(json_file), bar(None, len(list(settings.cases())), "simulating") as progress:
+            found = run_simulation(settings, progress, traced=bool(files))
         rows = [each.row for each in found]
         write_json(rows, json_file)
         show_simulation(found, what_helps(found))

@@ -58,7 +58,6 @@ def look(launch: Launch, device: str | None) -> Facts:
 
 
 def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
-    """Start MPI, or say why that is not possible."""
     foreign = without_pmix() if launch.launcher == OPEN_MPI else None
     if foreign is not None:
         return None, f"it is {foreign}, which cannot be started by {launch.launcher}"
@@ -142,14 +141,13 @@ def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> F
 
 def paths(facts: Facts) -> list[str]:
     """The paths on which messages are measured; none on which MPI would crash."""
-    on_device = bool(facts.ranks) and all(rank.gpu for rank in facts.ranks)
-    if not on_device or facts.device_memory is None or facts.probed is None:
+    memory, probed = facts.device_memory, facts.probed
+    if memory is None or probed is None or not all(rank.gpu for rank in facts.ranks):
         return ["host"]
-    if facts.device_memory.direct:
-        return ["host", "device"] if facts.probed.direct else ["host"]
+    if memory.direct:
+        return ["host", "device"] if probed.direct else ["host"]
     return ["host", "staged"]
 
 
 def as_object(facts: Facts, found: list[Finding]) -> dict[str, Any]:
-    """For ``--json``."""
     return asdict(facts) | {"hosts": facts.ranks_per_host, "findings": [asdict(finding) for finding in found]}

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dear_mpi.bench.machine_file import Link
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts
@@ -33,25 +34,6 @@ class RankFacts:
 
 
 @dataclass(frozen=True)
-class LinkFacts:
-    """Two neighbours in the ring, measured; ``path`` is host, device (handed to MPI) or staged."""
-
-    source: int
-    dest: int
-    path: str
-    latency_us: float
-    latency_bytes: int
-    latency_samples: int
-    GBps: float
-    bytes: int
-    samples: int
-    latency_low_us: float  # ends of the 95 % intervals
-    latency_high_us: float
-    GBps_low: float
-    GBps_high: float
-
-
-@dataclass(frozen=True)
 class Facts:
     """The job. Without an MPI that can be used, ``problem`` says why, and ``ranks`` holds this process alone."""
 
@@ -67,7 +49,7 @@ class Facts:
     queries: Mapping[str, bool | str | None] = field(default_factory=dict)
     probed: DeviceMemory | None = None
     device_memory: DeviceMemory | None = None
-    links: list[LinkFacts] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
 
     @property
     def ranks_per_host(self) -> list[int]:
@@ -76,7 +58,6 @@ class Facts:
 
     @property
     def usable(self) -> bool:
-        """Whether the ranks can talk over MPI."""
         return self.mpi is not None and self.mpi.threads_suffice and not self.foreign
 
     @property

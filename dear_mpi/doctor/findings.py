@@ -1,12 +1,12 @@
 """From the facts of a job to what is wrong with it and what to do about it. Pure functions, one for each subject."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from dear_mpi.collectives.transports.patience import THREADS, Crowd
-from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
+from dear_mpi.doctor.facts import Facts, RankFacts
 from dear_mpi.reporting.units import format_numbers, plural
 
 SEVERITIES = ("broken", "warning", "note")
@@ -97,9 +97,10 @@ def slow_device_path(facts: Facts) -> Iterator[Finding]:
         worst = min(slow, key=lambda row: row.GBps / host[row.source, row.dest].GBps)
         other = host[worst.source, worst.dest].GBps
         how = "leave UCX_TLS unset, or let it list cuda_copy and cuda_ipc; between hosts, GPUDirect RDMA is needed"
+        more = f" and {plural(len(slow) - 1, 'more pair')}" if len(slow) > 1 else ""
         yield warning(
-            f"device memory ({worst.path}) travels at less than half the speed of host memory between {pairs(slow)}: "
-            f"{worst.GBps:.2f} GB/s against {other:.2f} GB/s from rank {worst.source} to {worst.dest}",
+            f"device memory ({worst.path}) travels at less than half the speed of host memory between ranks "
+            f"{worst.source} and {worst.dest}{more}: {worst.GBps:.2f} GB/s against {other:.2f} GB/s",
             how if worst.path == "device" else f"leave --device-memory at auto, which tries direct; see {GUIDE}",
         )
 
@@ -174,16 +175,7 @@ def pausing_tcp(facts: Facts) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
-    library,
-    gpus,
-    cores,
-    wrong_local_rank,
-    small_pages,
-    pausing_tcp,
-    device_memory,
-    slow_device_path,
-)
+CHECKS = (library, gpus, cores, wrong_local_rank, small_pages, pausing_tcp, device_memory, slow_device_path)
 
 
 def grouped(ranks: Sequence[RankFacts], key: Callable[[RankFacts], Any]) -> list[tuple[Any, list[RankFacts]]]:
@@ -199,13 +191,3 @@ def ranks_of(ranks: Sequence[RankFacts]) -> str:
 
 def have(ranks: Sequence[RankFacts]) -> str:
     return "have" if len(ranks) > 1 else "has"
-
-
-def pairs(rows: Sequence[LinkFacts]) -> str:
-    """
-    >>> from types import SimpleNamespace as Row
-    >>> pairs([Row(source=3, dest=0)])
-    'ranks 3 and 0'
-    """
-    first = f"ranks {rows[0].source} and {rows[0].dest}"
-    return first if len(rows) == 1 else f"{first} and {plural(len(rows) - 1, 'more pair')}"

@@ -44,7 +44,6 @@ def variable(library: str, name: str) -> int | None:
 
 
 def pointer(library: str, name: str) -> int | None:
-    """The address that is in a variable."""
     address = variable(library, name)
     return ctypes.c_void_p.from_address(address).value if address else None
 
@@ -56,7 +55,6 @@ def component(kind: str, address: int | None) -> str | None:
 
 
 def copies() -> str | None:
-    """What copies from one process's memory to another's."""
     module = pointer("libopen-pal", "mca_smsc")
     modules = ((name, variable("libopen-pal", f"mca_smsc_{name}_module")) for name in SMSCS)
     return next((name for name, address in modules if module and address == module), None)

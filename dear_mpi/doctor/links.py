@@ -5,10 +5,10 @@ from dataclasses import astuple
 
 import numpy as np
 
+from dear_mpi.bench.machine_file import Link
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.doctor.facts import LinkFacts
 from dear_mpi.kernels.array import Array, synchronize
 from dear_mpi.reporting.stats import Median, median
 
@@ -17,10 +17,10 @@ SAMPLES = (100, 30)  # round trips of small and of large messages
 WARM_UP = 3
 
 
-def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFacts]:
+def measure_links(transport: Transport, nbytes: int, path: str) -> list[Link]:
     """Collective: a row per pair of neighbours, the same on all ranks; ``nbytes`` is the size of the large messages."""
     size = transport.size
-    rows: list[LinkFacts] = []
+    rows: list[Link] = []
     for source in range(size if size > 2 else size - 1):
         dest = (source + 1) % size
         mine = []
@@ -34,7 +34,7 @@ def measure_links(transport: Transport, nbytes: int, path: str) -> list[LinkFact
         latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small))
         speed, most, least = (nbytes / (seconds / 2) * 1e-9 for seconds in astuple(large))
         measured = latency, SMALL_BYTES, SAMPLES[0], speed, nbytes, SAMPLES[1]
-        rows.append(LinkFacts(source, dest, path, *measured, low_us, high_us, least, most))
+        rows.append(Link(source, dest, path, *measured, low_us, high_us, least, most))
     return rows
 
 

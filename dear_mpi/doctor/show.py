@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from rich.markup import escape
 
-from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
+from dear_mpi.bench.machine_file import Link
+from dear_mpi.doctor.facts import Facts, RankFacts
 from dear_mpi.doctor.findings import Finding
 from dear_mpi.reporting.terminal import console, table
 from dear_mpi.reporting.units import format_bytes, format_hosts, format_numbers, plural
@@ -13,7 +14,6 @@ STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
-    """Print all of it."""
     screen = console()
     job = {"what": lambda item: item[0], "found": lambda item: item[1]}
     title = format_hosts(facts.ranks_per_host)
@@ -37,7 +37,6 @@ def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
 
 
 def job_rows(facts: Facts) -> dict[str, str]:
-    """What is known about MPI."""
     launch, mpi = facts.launch, facts.mpi
     rows = {"launcher": f"{launch.launcher}, {plural(launch.size, 'rank')}" if launch.size > 1 else launch.launcher}
     if mpi is None:
@@ -74,7 +73,7 @@ RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
         else (rank.gpu_problem or "-").partition(" (")[0]  # what to do about it is said once, as a finding
     ),
 }
-LINK_COLUMNS: dict[str, Callable[[LinkFacts], str]] = {
+LINK_COLUMNS: dict[str, Callable[[Link], str]] = {
     "ranks": lambda row: f"{row.source} - {row.dest}",
     "memory": lambda row: row.path,
     "latency (us)": lambda row: f"{row.latency_us:.1f} ({row.latency_low_us:.1f} to {row.latency_high_us:.1f})",
@@ -82,8 +81,7 @@ LINK_COLUMNS: dict[str, Callable[[LinkFacts], str]] = {
 }
 
 
-def link_caption(row: LinkFacts) -> str:
-    """What the figures are."""
+def link_caption(row: Link) -> str:
     return (
         f"neighbours in the ring, one pair at a time; latency: half the median of {row.latency_samples} round trips of "
         f"{format_bytes(row.latency_bytes)}; GB/s: from the median of {row.samples} round trips of "
@@ -93,5 +91,4 @@ def link_caption(row: LinkFacts) -> str:
 
 
 def said(answer: bool | str | None) -> str:
-    """An answer of the library."""
     return {True: "yes", False: "no", None: "not in this library"}[answer] if not isinstance(answer, str) else answer

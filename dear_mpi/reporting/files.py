@@ -11,6 +11,8 @@ from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
+from dear_mpi.collectives.program.errors import AgreedError
+
 TRIAL = bytes(4096)  # one block: on a full disk an empty file can still be made
 
 
@@ -32,11 +34,8 @@ def check_writable(flag: str, path: Path) -> None:
 
 @contextmanager
 def replacing(flag: str, path: Path) -> Iterator[Path]:
-    """A path to write to. At the end of the block it replaces the file; after an error the old file stays.
-
-    Raises:
-        ValueError: it cannot be written; ``flag`` is how the user named it.
-    """
+    """A path to write to. At the end of the block it replaces the file; after an error the old file stays. A ValueError
+    if it cannot be written."""
     with explaining(flag, path):
         if is_plain(path):
             with unfinished(path) as partial:
@@ -61,10 +60,8 @@ def unfinished(path: Path) -> Iterator[Path]:
     with locked(whole) as mine:
         partial = Path(mine.name)
         try:
-            for before in (whole, older(path)):  # the file of --json was set aside before the work
-                if before.is_file():
-                    partial.chmod(stat.S_IMODE(before.stat().st_mode) | stat.S_IWUSR)
-                    break
+            if whole.is_file():
+                partial.chmod(stat.S_IMODE(whole.stat().st_mode) | stat.S_IWUSR)
             yield partial
         finally:
             partial.unlink(missing_ok=True)
@@ -102,6 +99,20 @@ def set_aside(path: Path) -> None:
             path.resolve().rename(older(path))
 
 
+@contextmanager
+def aside(path: Path | None) -> Iterator[None]:
+    """Set a file aside; an error that all ranks end with, such as of bad input, puts it back."""
+    there = path is not None and path.is_file()
+    if path is not None:
+        set_aside(path)
+    try:
+        yield
+    except (ValueError, AgreedError):
+        if path is not None and there:
+            older(path).rename(path.resolve())
+        raise
+
+
 def older(path: Path) -> Path:
     """Where the file before the last is kept: beside the file to which a link leads, so that the link stays a link."""
     whole = path.resolve()
@@ -110,7 +121,6 @@ def older(path: Path) -> Path:
 
 @contextmanager
 def explaining(flag: str, path: Path) -> Iterator[None]:
-    """Turn an error of the system into one about a flag."""
     try:
         yield
     except OSError as error:

@@ -66,12 +66,8 @@ def width_of(descriptor: int) -> int:
 def table(
     groups: Iterable[Iterable[T]], columns: Mapping[str, Callable[[T], str]], *, left: Container[str] = (), **look: Any
 ) -> Table:
-    """A line for each row, a section for each group; figures stand on the right, the columns of ``left`` do not.
-
-    Args:
-        columns: by its head, the text of a row.
-        look: how it is shown, as rich's ``Table`` takes it.
-    """
+    """A line for each row, a section for each group; figures stand on the right, the columns of ``left`` do not. A
+    column has a head, and a text for each row; ``look`` is what else rich's ``Table`` takes."""
     made = Table(**look)
     for head in columns:
         made.add_column(head, justify="left" if head in left else "right", overflow="fold")

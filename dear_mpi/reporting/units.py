@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 
+from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.transports.emulated import Link
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -98,6 +99,9 @@ def format_bytes(nbytes: int) -> str:
         if nbytes >= factor and nbytes % factor == 0:
             return f"{nbytes // factor} {unit}"
     return f"{nbytes} B"
+
+
+SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 
 
 def format_numbers(numbers: Iterable[int]) -> str:

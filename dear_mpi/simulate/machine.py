@@ -1,8 +1,8 @@
 """What is known of a machine: what messages cost on it, and what they and updates do to each other.
 
-A file says it. The rows of ``dear-mpi bench --json FILE.json`` tell most: a network is fitted to them, and with
-``--beside`` they tell the contention. Of the links in ``dear-mpi doctor --json FILE.json`` the slowest count, inside
-hosts and between them, because a ring is as fast as its slowest link.
+A file says it (``bench/machine_file.py``). Rows of ``dear-mpi bench`` tell most: a network is fitted to them, and with
+``--beside`` they tell the contention. Of the links of ``dear-mpi doctor`` the slowest count, inside hosts and between
+them, because a ring is as fast as its slowest link.
 """
 
 from __future__ import annotations
@@ -10,42 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, convert
+from msgspec import convert
 
-from dear_mpi.bench.case import Microseconds, Row
+from dear_mpi.bench.case import Row
 from dear_mpi.bench.fit import fit_network
+from dear_mpi.bench.machine_file import Link, MachineFile
 from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.lookup import lookup
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
-
-
-@dataclass(frozen=True)
-class RankOfReport:
-    """What counts here of a rank that the doctor has examined."""
-
-    host: str
-
-
-@dataclass(frozen=True)
-class LinkOfReport:
-    """What counts here of a link that the doctor has measured."""
-
-    source: Annotated[int, Meta(ge=0)]
-    dest: Annotated[int, Meta(ge=0)]
-    latency_us: Microseconds
-    GBps: Annotated[float, Meta(ge=1e-9, le=1e9)]
-
-
-@dataclass(frozen=True)
-class Report:
-    """A report of the doctor, as far as it counts here."""
-
-    ranks: list[RankOfReport]
-    links: Annotated[list[LinkOfReport], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -81,48 +55,32 @@ class Machine:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """What a file says of a machine like the one that it was written on, with so many ranks; other keys are ignored.
-
-    Raises:
-        ValueError: it cannot be read, has neither rows of a benchmark nor links, or too few of them, or a figure in it
-            is none that can be measured.
-    """
+    """What a file says of a machine like the one that it was written on, with so many ranks; a ValueError if it cannot
+    be read, is no ``MachineFile``, or has too few rows."""
     content = read_json("network", Path(text))
     try:
-        found: list[Row] | Report = convert(content, list[Row] | Report)
-        if isinstance(found, Report):
-            return Machine(slowest_links(found, ranks), "measured", text, contention=Contention(origin="unknown"))
-        for row in found:
-            lookup("dtype", row.dtype, DTYPES)
+        found: MachineFile = convert(content, MachineFile)
     except ValueError as error:
         files = "dear-mpi bench --json, or of dear-mpi doctor --json"
         raise ValueError(f"network {text!r} must be a file of {files}: {error}") from None
-    return Machine(fitted(text, found), "fitted", text, contention=contention_of(found))
+    if not found.rows:
+        return Machine(slowest_links(found, ranks), "measured", text, contention=Contention(origin="unknown"))
+    return Machine(fitted(text, found.rows), "fitted", text, contention=contention_of(found.rows))
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
     """The network that explains the means of a benchmark's rows. An iteration is the sum of many collectives, also of
-    the few that take long, of which a median knows nothing.
-
-    Raises:
-        ValueError: they are too few.
-    """
+    the few that take long, of which a median knows nothing."""
     fit = fit_network(rows, explains="mean_us")
     if fit is None:
         raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
     return fit.network
 
 
-def slowest_links(report: Report, ranks: int) -> Network:
-    """The network of so many ranks on hosts of as many ranks as the first host has in a doctor's report.
-
-    Raises:
-        ValueError: the report has links of ranks that are not in it.
-    """
-    hosts, kinds = [rank.host for rank in report.ranks], (list[LinkOfReport](), list[LinkOfReport]())
-    for link in report.links:
-        if max(link.source, link.dest) >= len(hosts):
-            raise ValueError(f"it has {len(hosts)} ranks, and a link from {link.source} to {link.dest}")
+def slowest_links(found: MachineFile, ranks: int) -> Network:
+    """The network of so many ranks on hosts of as many ranks as the first host has in the file."""
+    hosts, kinds = [rank.host for rank in found.ranks], (list[Link](), list[Link]())
+    for link in found.links:
         kinds[hosts[link.source] != hosts[link.dest]].append(link)
     inside, *others = (
         Network(max(each.latency_us for each in links) * 1e-6, 1e-9 / min(each.GBps for each in links))

@@ -30,13 +30,11 @@ def simulate(
     settings: Settings,
     progress: Callable[[str], object] = lambda note: None,
     *,
-    ready: Callable[[], object] = lambda: None,
     traced: bool = False,
 ) -> list[Simulated]:
     """Predict an iteration of each case; ``progress`` is called after each.
 
     Args:
-        ready: is called before the work, when all that can be read has been read, and checked.
         traced: whether predictions keep the log of the last iterations (``dear_mpi/simulate/timeline.py``).
 
     Raises:
@@ -46,7 +44,6 @@ def simulate(
     schedules = find_schedules(settings.schedules)
     kinds = schedules | find_schedules([BASELINE])
     scenarios = scenarios_of(settings, kinds)
-    ready()
     found = []
     bases: dict[tuple[str, int, str, str], Prediction] = {}
     for name, ranks, algorithm, fusion, schedule in settings.cases():

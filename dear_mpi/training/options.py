@@ -14,11 +14,10 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
-from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD, Optimizer
-from dear_mpi.reporting.units import format_bytes, parse_bytes
+from dear_mpi.reporting.units import SEGMENT, parse_bytes
 from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.loss_scale import LossScale, is_judged
 from dear_mpi.training.fabric.statistic import Norm, Statistic
@@ -39,7 +38,6 @@ FUSION_AS_GIVEN = (
     "ddp, horovod, mgwfbp: as the source of that schedule does; own: as the source of each schedule does; at:N,N: at "
     "these elements; FILE.py:FUNCTION: as a function of a file says"
 )
-SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(default_segment([0, 1]))} between hosts"
 TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
 

@@ -233,17 +233,22 @@ def test_kernels_are_timed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--device", "cuda"], "CuPy is not installed"),
-        (["--models", "resnet5"], "synthetic model 'resnet5' is unknown"),
+        (["--device", "cuda"], "--device: CuPy is not installed"),
+        (["--device", "tpu"], "--device: device 'tpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
+        (
+            ["--models", "resnet5"],
+            "--models: synthetic model 'resnet5' is unknown: did you mean 'resnet50'? Allow",
+        ),
+        (["--models", "resnet50,"], "--models takes one or several with commas between them, not 'resnet50,'"),
+        (["--models", "resnet50,resnet50"], "--models must be different ones, not resnet50, resnet50"),
+        (["--models", "none.json"], "--models: synthetic model 'none.json' is no readable JSON file"),
         (["--json", "no such folder/rows.json"], "cannot be written"),
     ],
 )
 def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    result = run("bench-kernels", *arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
+    assert_one_line(run("bench-kernels", *arguments), message)
 
 
 def test_bad_arrays(arrays):
@@ -314,7 +319,7 @@ def test_bench_runs_on_threads(tmp_path):
     sizes = ("--sizes", "1KiB,64KiB", "--seconds", 0.01)
     result = run("bench", "--threads", 3, "--algorithms", "ring,native", *sizes, "--json", file)
     assert result.exit_code == 0, result.output
-    assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())] == [("ring", 0)] * 2
+    assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())["rows"]] == [("ring", 0)] * 2
     assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
 
 
@@ -323,16 +328,39 @@ def test_bench_on_an_emulated_link_says_so(tmp_path):
     given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--seconds", 0.1)
     result = run("bench", *given, "--json", file)
     assert "EMULATED link of 0.1 Gbit/s" in " ".join(result.stdout.split())
-    (row,) = json.loads(file.read_text())
+    (row,) = json.loads(file.read_text())["rows"]
     assert row["backend"].startswith("EMULATED link")
     assert row["min_us"] > 2 * 1000 + 64 * 1024 * 8 / 100  # two messages of half the bytes, one after the other
 
 
-def test_a_benchmark_that_measures_nothing_is_an_error(tmp_path):
-    result = run("bench", "--threads", 2, "--algorithms", "native", "--sizes", "1KiB", "--json", tmp_path / "rows.json")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["bench", "--threads", 2, "--algorithms", "native", "--sizes", "1KiB"],
+            "nothing can be measured here: nat",
+        ),
+        (["bench", "--threads", 2, "--algorithms", "rnig"], "did you mean 'ring'"),
+        (["train", "--threads", 2, "--batch", 1], "batch"),
+    ],
+)
+def test_a_run_without_results_leaves_an_older_report_where_it_is(arguments, said, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text("old")
+    result = run(*arguments, "--json", file)
     assert result.exit_code == 2
-    assert "native" in result.stderr
-    assert not (tmp_path / "rows.json").exists()
+    assert said in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
+    assert file.read_text() == "old"
+
+
+def test_a_run_with_results_keeps_the_older_report(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text("old")
+    result = run("bench", "--threads", 1, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01, "--json", file)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "rows.json.old").read_text() == "old"
+    assert json.loads(file.read_text())["rows"]
 
 
 def test_the_version_is_told():
@@ -383,10 +411,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag,
     (("explain",), "--picture", "after step 5"),
 ])  # fmt: skip
 def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypatch):
-    """The figures are on the terminal, and there is no half of a new file. The old one is what it was.
-
-    But for a report, which was renamed before the work: it could be taken for that of a job whose host died.
-    """
+    """The figures are on the terminal, and there is no half of a new file. The old one is what it was, or FILE.old."""
     (tmp_path / "file.png").write_text('{"machine": {}, "rules": []}')
     replace = Path.replace
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 from typer.testing import CliRunner
 
+from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
@@ -16,7 +17,7 @@ from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor import examine
 from dear_mpi.doctor.examine import shared_huge_pages
-from dear_mpi.doctor.facts import Facts, LinkFacts, RankFacts
+from dear_mpi.doctor.facts import Facts, RankFacts
 from dear_mpi.doctor.findings import SEVERITIES, findings
 from dear_mpi.doctor.links import measure_links
 from dear_mpi.doctor.show import show_doctor
@@ -42,7 +43,7 @@ def job(*ranks, **changes):
 
 
 def link(path, speed, source=0, dest=1):
-    return LinkFacts(source, dest, path, 2.0, 8, 100, speed, 4 << 20, 10, 1.9, 2.2, speed / 2, speed * 1.1)
+    return Link(source, dest, path, 2.0, 8, 100, speed, 4 << 20, 10, 1.9, 2.2, speed / 2, speed * 1.1)
 
 
 def with_gpus(*gpus, **changes):

@@ -7,7 +7,6 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,10 +14,10 @@ from dear_mpi.bench.case import BUS_FACTORS, Case
 from dear_mpi.bench.collective import Contest, bench
 from dear_mpi.bench.native import FORMS, OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi
-from dear_mpi.bench.prototype import PrototypeRing
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.app import app
+from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.kernels.dtypes import DTYPES
@@ -91,30 +90,32 @@ def test_every_type_and_op_is_exact(comm, collective, placement):
 
 
 def test_a_wrong_result_is_counted(comm, monkeypatch):
-    """A ring that loses one element is found out."""
-    whole = PrototypeRing.__call__
+    """A call that loses one element is found out."""
+    whole = functions.all_reduce
 
-    def losing(ring):
-        whole(ring)
-        ring.x[-1] += 1
+    def losing(x, transport, **options):
+        whole(x, transport, **options)
+        x[-1] += 1
 
-    monkeypatch.setattr(PrototypeRing, "__call__", losing)
-    rows = measured(algorithms=("native", "ring", "auto", "prototype"), sizes=(400 * comm.size,)).rows
+    monkeypatch.setattr(functions, "all_reduce", losing)
+    rows = measured(algorithms=("native", "ring", "auto", "function"), sizes=(400 * comm.size,)).rows
     assert {row.algorithm: row.wrong > 0 for row in rows} == {
         "native": False,
         "ring": False,
         "auto": False,
-        "prototype": True,
+        "function": True,
     }
 
 
 def test_who_cannot_run_is_left_out_with_the_reason(comm):
-    report = measured(collectives=("all_reduce", "reduce"), sizes=(4 * comm.size, 4 * comm.size + 4))
-    cases = [(row.collective, row.count) for row in report.rows if row.algorithm == "prototype"]
-    assert cases == [("all_reduce", comm.size)] + [("all_reduce", 2)] * (comm.size == 1)
-    reasons = " ".join(report.left_out)
-    assert "in all_reduce, in place" in reasons
-    assert ("needs equal chunks" in reasons) == (comm.size > 1)
+    sizes = (4 * comm.size, 4 * comm.size + 4)
+    report = measured(collectives=("all_gather", "reduce"), sizes=sizes, algorithms=("naive", "native-counts"))
+    cases = [(row.collective, row.bytes) for row in report.rows if row.algorithm == "native-counts"]
+    equal = sizes if comm.size == 1 else sizes[:1]
+    assert cases == [("all_gather", nbytes) for nbytes in equal]
+    ((reason, places),) = report.left_out.items()
+    assert "-counts only for reduce_scatter and all_gather of equal shards" in reason
+    assert places["reduce"] == list(sizes)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +124,9 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
         ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
         (
             {"algorithms": ("native", "rnig")},
-            "'rnig' is unknown: did you mean 'ring'.*also has native, openmpi, mpich, native-best, prototype",
+            "'rnig' is unknown: did you mean 'ring'.*also has native, openmpi, mpich, native-best, gloo",
         ),
-        ({"algorithms": ("",)}, "algorithms must be names with commas between them, not ''"),
+        ({"algorithms": ("",)}, "algorithm '' is unknown"),
         ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
         ({"placement": "inside"}, "placement 'inside' is unknown"),
         ({"dtype": "fp8"}, "dtype 'fp8' is unknown"),
@@ -272,7 +273,7 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
     )
     assert result.exit_code == 0, result.output
     comm.Barrier()
-    rows = json.loads(file.read_text())
+    rows = json.loads(file.read_text())["rows"]
     assert [row["bytes"] for row in rows] == [4, 4, 16, 16, 64, 64, 1024, 1024] * 2
     assert all(" ".join(row) == KEYS for row in rows)
     told = {
@@ -307,18 +308,3 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
     ):
         with pytest.raises(ArgumentError, match=message):
             run_world(lambda world, path=path, names=names: rules_before(path, names, world))
-
-
-@pytest.mark.parametrize("segment_bytes", [4, 12, 4096])
-def test_the_prototype_is_right(comm, segment_bytes):
-    x = np.arange(40.0 * comm.size, dtype=np.float32) + comm.rank
-    ring = PrototypeRing(x, comm, tag=1, segment_bytes=segment_bytes)
-    ring()
-    ring.free()
-    np.testing.assert_array_equal(x, np.arange(40.0 * comm.size) * comm.size + sum(range(comm.size)))
-
-
-def test_the_prototype_wants_equal_chunks(comm):
-    if comm.size > 1:
-        with pytest.raises(ValueError, match="x must split into"):
-            PrototypeRing(np.zeros(comm.size + 1, np.float32), comm, tag=1)

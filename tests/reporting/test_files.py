@@ -74,16 +74,16 @@ def test_an_older_file_is_set_aside_where_a_link_leads(tmp_path):
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
 def test_a_file_keeps_its_mode(tmp_path, mode):
-    """Also that of --json, which was set aside before; and nobody else can read what is not finished."""
+    """Also that of --json, whose older file is set aside; and nobody else can read what is not finished."""
     file = tmp_path / "rows.json"
     file.write_text("old")
     file.chmod(mode)
     for aside in (False, True):
-        if aside:
-            set_aside(file)
         with replacing("--json", file) as partial:
             assert partial.stat().st_mode & 0o777 == mode
             partial.write_text("new")
+            if aside:
+                set_aside(file)
         assert file.stat().st_mode & 0o777 == mode
 
 

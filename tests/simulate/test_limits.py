@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.bench.case import Case, Samples, row_of
+from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.paper_models import load_modules
@@ -162,15 +163,22 @@ ROWS = [asdict(ROW), asdict(replace(ROW, bytes=4096, count=1024, p50_us=400.0, m
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ([3], "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: Expected `object`, got `int`"),
-        ({"rows": 3}, "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json"),
+        (
+            {"rows": [3]},
+            "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: Expected `object`, got `int`",
+        ),
+        (ROWS, "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: Expected `object`, got `array`"),
+        ({"machine": 3}, "it has neither rows nor links"),
         ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
-        ([ROWS[0], ROWS[1] | {"p50_us": 0}], "Expected `float` >= 1e-06 - at `$[1].p50_us`"),
-        ([ROWS[0], ROWS[1] | {"p50_us": 1e308}], "Expected `float` <= 86400000000.0 - at `$[1].p50_us`"),
-        ([ROWS[0] | {"ranks": "2"}], "Expected `int`, got `str` - at `$[0].ranks`"),
-        ([ROWS[0] | {"segment_bytes": 0}], "Expected `int` >= 1 - at `$[0].segment_bytes`"),
-        ([ROWS[0] | {"dtype": "fp8"}], "dtype 'fp8' is unknown: Allowed: fp64"),
-        ([ROWS[0] | {"delay_us": float("inf")}], "Expected `float` <= 86400000000.0 - at `$[0].delay_us`"),
+        ({"rows": [ROWS[0], ROWS[1] | {"p50_us": 0}]}, "Expected `float` >= 1e-06 - at `$.rows[1].p50_us`"),
+        ({"rows": [ROWS[0], ROWS[1] | {"p50_us": 1e308}]}, "Expected `float` <= 86400000000.0 - at `$.rows[1].p50_us`"),
+        ({"rows": [ROWS[0] | {"ranks": "2"}]}, "Expected `int`, got `str` - at `$.rows[0].ranks`"),
+        ({"rows": [ROWS[0] | {"segment_bytes": 0}]}, "Expected `int` >= 1 - at `$.rows[0].segment_bytes`"),
+        ({"rows": [ROWS[0] | {"dtype": "fp8"}]}, "dtype 'fp8' is unknown: Allowed: fp64"),
+        (
+            {"rows": [ROWS[0] | {"delay_us": float("inf")}]},
+            "`float` <= 86400000000.0 - at `$.rows[0].delay_us`",
+        ),
     ],
 )
 def test_bad_rows_of_a_benchmark(content, said, tmp_path):
@@ -182,14 +190,17 @@ def test_bad_rows_of_a_benchmark(content, said, tmp_path):
 
 def test_good_rows_of_a_benchmark(tmp_path):
     file = tmp_path / "rows.json"
-    file.write_text(json.dumps(ROWS))
+    file.write_text(json.dumps({"rows": ROWS}))
     assert read_network(str(file), 2).origin == "fitted"
+
+
+LINK = Link(0, 1, "host", 1.0, 8, 100, 1.0, 1 << 20, 30, 1.0, 1.0, 1.0, 1.0)
 
 
 def report(*links, hosts="aabb"):
     """What the doctor says of links: source, dest, us, GB/s."""
     names = "source", "dest", "latency_us", "GBps"
-    links = [dict(zip(names, link, strict=True)) for link in links]
+    links = [asdict(LINK) | dict(zip(names, link, strict=True)) for link in links]
     return {"ranks": [{"host": host} for host in hosts], "links": links}
 
 
@@ -212,7 +223,7 @@ def test_the_slowest_links_of_a_doctor_are_a_network(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (report(), "Expected `array` of length >= 1 - at `$.links`"),
+        (report(), "it has neither rows nor links"),
         (report((0, 4, 1.0, 1.0)), "it has 4 ranks, and a link from 0 to 4"),
         (report((0, 1, "2", 1.0)), "Expected `float`, got `str` - at `$.links[0].latency_us`"),
         (report((0, 1, 2.0, 0)), "Expected `float` >= 1e-09 - at `$.links[0].GBps`"),

@@ -152,7 +152,7 @@ def test_contention_depends_on_the_length_of_the_update():
 def test_a_file_of_bench_beside_says_how_long_updates_hold_messages_up(tmp_path):
     rows, file = rows_beside((100, 200, 300)), tmp_path / "rows.json"
     more = replace(rows[0], bytes=1 << 20, count=1 << 18, p50_us=9000.0, mean_us=9000.0)
-    file.write_text(json.dumps([asdict(rows[0]), asdict(more)]))
+    file.write_text(json.dumps({"rows": [asdict(rows[0]), asdict(more)]}))
     expected = Contention((0.5, 0.5), (1.5, 1.5), pytest.approx((200e-6,) * 2), "measured")
     assert read_network(str(file), 4).contention == expected
     settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9, "network": str(file)}
@@ -165,7 +165,7 @@ def test_a_file_of_bench_beside_says_how_long_updates_hold_messages_up(tmp_path)
 def test_a_file_without_updates_beside_messages_says_nothing_of_contention(tmp_path):
     (row,), file = rows_beside((None, None, None)), tmp_path / "rows.json"
     rows = [replace(row, bytes=size, count=size // 4) for size in (1 << 20, 1 << 24)]
-    file.write_text(json.dumps(list(map(asdict, rows))))
+    file.write_text(json.dumps({"rows": list(map(asdict, rows))}))
     done = CliRunner().invoke(
         app, ["simulate", "--ranks", "4", "--network", str(file), "--json", str(tmp_path / "out")]
     )

@@ -127,7 +127,7 @@ def benchmarked(link: Link) -> Path:
         for cadence, sizes in SIZES.items()
     ]
     rows = link.folder / f"rows-{link.kind}-{link.rate}-{link.ranks}.json"
-    rows.write_text(json.dumps([row for part in parts for row in read(part)]), encoding="utf-8")
+    rows.write_text(json.dumps({"rows": [row for part in parts for row in read(part)["rows"]]}), encoding="utf-8")
     return rows
 
 
