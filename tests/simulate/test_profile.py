@@ -261,8 +261,8 @@ def changed(*where, to):
 )
 def test_a_bad_profile_is_one_line(content, said, tmp_path):
     done = run(tmp_path, content)
-    command = "" if content == "{" else "; dear-mpi train --profile FILE writes one"
-    assert_one_line(done, f"profile '{tmp_path / 'profile.json'}'", said, command)
+    command = "" if content == "{" else "must be a file of dear-mpi train --profile: "
+    assert_one_line(done, f"profile '{tmp_path / 'profile.json'}'", command, said)
 
 
 @pytest.mark.parametrize(
