@@ -96,8 +96,9 @@ def run_ranks(
         return {"command": " ".join(sys.argv[1:2])}
 
     def on_each_rank(world: World) -> Any:
-        with aside(json_file if world.rank == 0 else None):
-            result = command(world)
+        if world.rank == 0:
+            set_aside()
+        result = command(world)
         by_rank_0(world.transport, "output", lambda: write_json(result, json_file))
         return result
 
@@ -107,7 +108,8 @@ def run_ranks(
         raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
     select_gpu(device)
     try:
-        return run_world(on_each_rank, facts=facts, **how)
+        with aside(json_file) as set_aside:  # around all ranks: of threads, rank 0 may end because another did
+            return run_world(on_each_rank, facts=facts, **how)
     except TransportError:
         raise typer.Exit(1) from None  # the rank that failed has said why
 

@@ -39,7 +39,8 @@ def simulate(flags: Flags) -> None:
         settings = settings_of(flags)
         check_files(files_of(Settings, flags), written)
 
-        with aside(json_file), bar(None, len(list(settings.cases())), "simulating") as progress:
+        with aside(json_file) as set_aside, bar(None, len(list(settings.cases())), "simulating") as progress:
+            set_aside()
             found = run_simulation(settings, progress, traced=bool(files))
         rows = [each.row for each in found]
         write_json(rows, json_file)

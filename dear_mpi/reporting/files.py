@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -100,16 +100,20 @@ def set_aside(path: Path) -> None:
 
 
 @contextmanager
-def aside(path: Path | None) -> Iterator[None]:
-    """Set a file aside; an error that all ranks end with, such as of bad input, puts it back."""
-    there = path is not None and path.is_file()
-    if path is not None:
-        set_aside(path)
+def aside(path: Path | None) -> Iterator[Callable[[], None]]:
+    """A call that sets a file aside; an error that all ranks end with, such as of bad input, then puts it back."""
+    moved = []
+
+    def move() -> None:
+        if path is not None and path.is_file():
+            set_aside(path)
+            moved.append(path)
+
     try:
-        yield
+        yield move
     except (ValueError, AgreedError):
-        if path is not None and there:
-            older(path).rename(path.resolve())
+        for each in moved:
+            older(each).rename(each.resolve())
         raise
 
 
