@@ -21,13 +21,13 @@ from dear_mpi.training.options import FUSION
 from dear_mpi.training.runs.compare import compare as run_comparison
 from dear_mpi.training.runs.compare import turns
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 
 FUSIONS = f"{FUSION} Several with commas, e.g. 25MB,cut:4MB,own."
 Schedules = Annotated[
     str,
     Option(
-        help=f"Schedules to compare, with commas: {', '.join(SCHEDULES)}, or FILE.py:NAME. "
+        help=f"Schedules to compare, with commas: {', '.join(NAMES_OF_SCHEDULES)}, or FILE.py:NAME. "
         "Speed-ups are over the first one."
     ),
 ]

@@ -20,7 +20,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
     Raises:
         ValueError: there is none, no such type, or what was given of its seconds has no meaning for it.
     """
-    profile, wire, parts = measured(settings), settings.wire_name, settings.accumulate
+    profile, wire, parts = measured(settings), settings.line_type_name, settings.accumulate
     if profile is None:
         modules = modules_of(name)
         forward_s, backward_s = passes_s(settings, name, modules)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from dear_mpi.collectives.plans.call import check_segment
@@ -29,7 +29,7 @@ from dear_mpi.training.fusion.policies import borders, fused
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.rehearse import rehearse
-from dear_mpi.training.routes.legs import Collective
+from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import network_s, predict
@@ -81,7 +81,7 @@ class Scenario:
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout)
-        if name not in SCHEDULES or settings.judged or settings.chosen_route.updates_under_way:
+        if name not in SCHEDULES or settings.judged or settings.route_of(schedule).updates_under_way:
             parts = min(self.model.costs.parts, REHEARSED_PARTS)
             rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), accumulate=parts)
 
@@ -96,7 +96,7 @@ class Scenario:
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
             ranks=ranks,
             contention=None if self.contention.is_free else self.contention,
-            portions=self.portions,
+            portions=partial(self.portions, rules.route),
             compute=straggling(settings.straggler, ranks),
             noise=Jitter(ranks, places, spread=spread, seed=settings.seed),
         )
@@ -106,41 +106,43 @@ class Scenario:
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
         """A new book for a schedule, with the buckets of a policy; one by time knows what is simulated."""
-        route = self.settings.chosen_route
+        route = self.settings.route_of(schedule)
         buckets = buckets_of(self.model, schedule, route, fusion, lambda buckets: self.priced(schedule, buckets))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
         """The least time that a schedule allows, with the passes and the buckets of a prediction."""
-        sent_s = network_s(schedule, self.settings.chosen_route, found.buckets, self.priced(schedule, found.buckets))
+        route = self.settings.route_of(schedule)
+        sent_s = network_s(schedule, route, found.buckets, self.priced(schedule, found.buckets))
         return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
 
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once; that of a portion of one when it is asked for."""
-        names = (*schedule.collectives, *schedule.extras)
-        for leg in dict.fromkeys(leg for name in names for leg in self.settings.chosen_route.collectives(name)):
+        names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
+        for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
             if not leg.few:
-                self.prices.seconds(self.algorithm, leg.name, [self.nbytes(leg, bucket.count) for bucket in buckets])
+                sizes = [self.nbytes(route, leg, bucket.count) for bucket in buckets]
+                self.prices.seconds(leg.algorithm(self.algorithm), leg.name, sizes)
 
         @cache
         def seconds(leg: Collective, count: int) -> float:
             if leg.few:
                 return self.few_s()
-            return self.prices.one_s(self.algorithm, leg.name, self.nbytes(leg, count))
+            return self.prices.one_s(leg.algorithm(self.algorithm), leg.name, self.nbytes(route, leg, count))
 
         return lambda leg, bucket: seconds(leg, bucket.count)
 
-    def portions(self, collective: str, bucket: Bucket) -> int:
+    def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken."""
-        legs = self.settings.chosen_route.collectives(collective)
-        if len(legs) != 1 or legs[0].op != "sum":
+        legs = route.collectives(collective)
+        if len(legs) != 1 or legs[0].op != "sum" or legs[0].line in route.codes:
             return 1
-        return portions_of(self.nbytes(legs[0], bucket.count), self.prices.ranks, self.prices.segment_bytes)
+        return portions_of(self.nbytes(route, legs[0], bucket.count), self.prices.ranks, self.prices.segment_bytes)
 
-    def nbytes(self, leg: Collective, count: int) -> int:
+    def nbytes(self, route: Route, leg: Collective, count: int) -> int:
         """What a collective has of so many elements, in equal shards."""
         model, ranks, itemsize = self.model, self.prices.ranks, self.model.layout.itemsize
-        nbytes = self.settings.chosen_route.nbytes(leg.line, count, wire=itemsize, values=model.value_size, ranks=ranks)
+        nbytes = route.nbytes(leg.line, count, wire=itemsize, values=model.value_size, ranks=ranks)
         return round_up(nbytes, ranks * itemsize)
 
     def few_s(self, nbytes: int = 1) -> float:
@@ -161,7 +163,7 @@ class Scenario:
             "buckets": len(prediction.buckets),
             "wire": self.model.wire,
             "accumulate": self.model.costs.parts,
-            "route": settings.chosen_route.name,
+            "route": prediction.route,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
             "segment_bytes": self.prices.segment_bytes,

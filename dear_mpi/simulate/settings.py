@@ -18,7 +18,9 @@ from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TA
 from dear_mpi.training.profiles.profile import Profile, read_profile
 from dear_mpi.training.rehearse import serve_halves
 from dear_mpi.training.routes.route import Route
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
+from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.wires.find import is_code
 
 NOISY_ITERATIONS = 20
 MOST_PARTS, MOST_ITERATIONS, MOST_BATCH = 10**4, 10**6, 10**9
@@ -66,7 +68,7 @@ class Settings(Exchange):
     )
     network: str = option(NETWORK, "10gbit,50us", may_be_file=True)
     schedules: tuple[str, ...] = several(
-        f"Schedules: {', '.join(SCHEDULES)}, or FILE.py:NAME", ("wfbp", "dear"), flag="--schedules"
+        f"Schedules: {', '.join(NAMES_OF_SCHEDULES)}, or FILE.py:NAME", ("wfbp", "dear"), flag="--schedules"
     )
     fusions: tuple[str, ...] = several(
         f"{FUSION_BY_SIZE}; {FUSION_AS_GIVEN}", ("25MB",), flag="--fusion", between=BETWEEN_FUSIONS
@@ -146,6 +148,10 @@ class Settings(Exchange):
         halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
         return self.find_route(halves=halves)
 
+    def route_of(self, schedule: type[Schedule]) -> Route:
+        """What buckets go through under a schedule: its own route, if it brings one."""
+        return schedule.own_route() or self.chosen_route
+
     @property
     def types(self) -> tuple[str, str]:
         """Of parameters, and of gradients on their way, if no other is chosen."""
@@ -155,6 +161,11 @@ class Settings(Exchange):
     def wire_name(self) -> str:
         """The type in which gradients travel: what was chosen, the route's, or the usual one."""
         return self.wire or self.chosen_route.wire or self.types[1]
+
+    @property
+    def line_type_name(self) -> str:
+        """The type of gradients on the line: of codes it is the parameters' own."""
+        return self.types[0] if is_code(self.wire) else self.wire_name
 
     @property
     def counted(self) -> int:

@@ -8,9 +8,11 @@ from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.options import Options
 from dear_mpi.training.rehearse import check_route, serve_halves
+from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.wires.find import is_code
 
 
 def chosen_route(
@@ -23,13 +25,28 @@ def chosen_route(
     """
     scope, same_type = options.optimizer.scope, options.wire in (None, dtype)
     halves = transport.size > 1 and same_type and scope == "element" and serve_halves(options.algorithm)
-    route = options.find_route(halves=halves)
+    own = route_of(schedules)
+    if own is not None and (options.route_name != FULL.name or is_code(options.wire)):
+        what = ", ".join(name for name in ("route", "update", "wire") if getattr(options, name) is not None)
+        raise ValueError(f"schedule {next(iter(schedules))!r} has a route of its own: leave out {what}")
+    route = own or options.find_route(halves=halves)
     proof = check_route(route, schedules, judged=options.judged, scaled=options.loss_scale != "none", scope=scope)
     for name, schedule in schedules.items():
-        wanted = tuple(dict.fromkeys(leg.name for each in schedule.collectives for leg in route.collectives(each)))
+        legs = [leg for each in schedule.collectives for leg in route.collectives(each)]
+        wanted = tuple(dict.fromkeys(leg.name for leg in legs if leg.algorithm(options.algorithm) == options.algorithm))
         try:
             check_algorithm(options.algorithm, transport, *wanted)
         except ValueError as error:
             by = f" on the route {route.name!r}" * (route.name != "full")
             raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
     return route, proof
+
+
+def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:
+    """The route that these schedules bring with them, if they do; ValueError if they bring different ones."""
+    found = {name: schedule.own_route() for name, schedule in schedules.items()}
+    first, *others = found
+    for name in others:
+        if found[name] != found[first]:
+            raise ValueError(f"schedules {first!r} and {name!r} need different routes, and one model has one")
+    return found[first]

@@ -59,7 +59,7 @@ class WorkerGroup:
         self.streams, self.plans = open_streams(options.device), ExitStack()
         self.dtype = line_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
-        self.wire = DTYPES.get(options.wire or self.route.wire or "", self.dtype)
+        self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
         whole = options.optimizer.scope == "tensor"
         self.layout = layout_of(layers, self.wire, world.size, whole=whole)
 
@@ -125,7 +125,7 @@ class WorkerGroup:
 
     def restored(self, iterations: int, updates: int, loss_scale: LossScale | None) -> None:
         """The arena has been through so many updates, the last of which was in the last of so many iterations."""
-        self.fabric.restored(updates)
+        self.fabric.restored(iterations, updates)
         for trainer in self.trainers.values():
             trainer.done = iterations
         if self.loss_scale is not None and loss_scale is not None:

@@ -25,7 +25,10 @@ from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route
 from dear_mpi.training.routes.route import Route
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
+from dear_mpi.training.schedules import find_schedule
+from dear_mpi.training.wires.find import NAMES as WIRES
+from dear_mpi.training.wires.find import check_carries, find_code, is_code
 
 TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
 NAMES = ", ".join(ALGORITHMS)
@@ -47,10 +50,9 @@ class Exchange(Declared):
     """What an iteration sends of gradients, and how often."""
 
     wire: str | None = option(
-        f"Type in which gradients travel: {', '.join(DTYPES)}.",
+        f"Form in which gradients travel: {', '.join(WIRES)}. What codes lose is sent later.",
         None,
         shown="the type of the parameters",
-        allowed=DTYPES,
     )
     clip: float | None = option(
         "Largest norm of all gradients together; above it, all are scaled by CLIP / norm (torch: norm + 1e-6).",
@@ -93,6 +95,8 @@ class Exchange(Declared):
         if self.update is not None and self.route is not None:
             both = "update and route both say what buckets go through"
             raise ValueError(f"{both}: leave out update {self.update!r}, and the route {self.route!r} holds")
+        if self.wire is not None and self.wire not in DTYPES:
+            find_code(self.wire)
         is_judged(self.clip, self.loss_scale)
 
     @property
@@ -106,7 +110,17 @@ class Exchange(Declared):
 
     def find_route(self, *, halves: bool = False) -> Route:
         """The route that was chosen, or a ValueError; ``halves``: see ``find_route`` in ``routes/find.py``."""
-        return find_route(self.route_name, halves=halves)
+        return find_route(self.route_name, wire=self.wire, halves=halves)
+
+    def line_type(self, route: Route, dtype: str) -> str:
+        """The type of gradients on the line, for parameters of a type: of codes it is their own.
+
+        Raises:
+            ValueError: the wire cannot carry them.
+        """
+        wire = self.wire or route.wire or dtype
+        check_carries(wire, dtype)
+        return dtype if is_code(wire) else wire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +129,7 @@ class Training(Exchange):
     ``auto`` are in ``tuning/``."""
 
     schedule: str = option(
-        f"Schedule, which decides when gradients travel: {', '.join(SCHEDULES)}, or FILE.py:NAME.",
+        f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, or FILE.py:NAME.",
         "dear",
         may_be_file=True,
     )
@@ -146,6 +160,10 @@ class Training(Exchange):
         False,
         flag="--debug",
     )
+
+    def find_route(self, *, halves: bool = False) -> Route:
+        """The route of the schedule, if it brings one."""
+        return find_schedule(self.schedule).own_route() or super().find_route(halves=halves)
 
 
 @dataclass(frozen=True, kw_only=True)

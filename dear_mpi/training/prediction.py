@@ -53,6 +53,7 @@ class Prediction:
     """
 
     schedule: str
+    route: str
     buckets: Cut
     iteration_s: float
     forward_s: float

@@ -17,7 +17,7 @@ import numpy as np
 
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program.errors import AgreedError, CollectiveError, MismatchError
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.collectives.transports.patience import THREADS, patient
@@ -183,13 +183,13 @@ class Session:
         return self.load(arrays)
 
     def check_alike(self) -> None:
-        """Flush, and see that all ranks have the same parameters; MismatchError with the name of one that differs."""
+        """Flush, end a round that is under way, and see that all ranks have the same parameters.
+
+        Raises:
+            MismatchError: they differ, with the name of one that does.
+        """
         self.flush()
-        route = self.group.route
-        done = self.group.fabric.iteration % route.period
-        if done:
-            said = f"{done} of the {route.period} iterations of a round are done"
-            raise MismatchError(f"route {route.name!r}: {said}, and until its end ranks have different values")
+        self.group.fabric.settle()
         named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
         agree(self.world.transport, DIFFER, lambda: {name: f"checksum {checksum(each.value)}" for name, each in named})
 

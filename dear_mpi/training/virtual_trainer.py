@@ -81,6 +81,7 @@ def predict(
     means, sent_s = tally.means(), network_s(kind, rules.route, rules.buckets, costs.price)
     return Prediction(
         schedule=rules.name,
+        route=rules.route.name,
         buckets=rules.buckets,
         **means,
         bound_s=float(kind.least(means["forward_s"], means["backward_s"], sent_s, costs.parts)),

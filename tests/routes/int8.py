@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dear_mpi.training.routes import Decode, Encode, Pack, Route, Unpack, Update, all_gather
+from dear_mpi.training.routes import Decode, Encode, Pack, Route, Unpack, Update, all_gather, all_to_all
 
 BLOCK = 256
 
@@ -15,7 +15,7 @@ class Int8:
 
     def parts(self, codes, count):
         blocks = -(-count // BLOCK)
-        return codes[: 4 * blocks].view(np.float32), codes[4 * blocks :].view(np.int8)
+        return codes[: 4 * blocks].view(np.float32), codes[4 * blocks : 4 * blocks + count].view(np.int8)
 
     def encode(self, x, out):
         scales, numbers = self.parts(out, x.size)
@@ -28,14 +28,9 @@ class Int8:
         np.multiply(numbers, np.repeat(scales, BLOCK)[: x.size], out=x, casting="unsafe")
 
 
-wire = Int8()
+codes = {"wire": Int8(), "codes": "codes"}
 int8 = Route(
     "int8",
-    out=(
-        Pack(),
-        Encode(wire=wire, codes="codes", error="residual"),
-        all_gather("codes"),
-        Decode(wire=wire, codes="codes"),
-    ),
-    back=(Update(), Unpack()),
+    out=(Pack(), Encode(**codes, error="residual"), all_to_all("codes"), Decode(**codes, summed=True)),
+    back=(Encode(**codes, error="residual", shard=True), all_gather("codes"), Decode(**codes), Update(), Unpack()),
 )

@@ -47,6 +47,7 @@ def snapshot(
         frozen=frozen_sha256(parameters),
         ranks=group.world.size,
         own=tuple(own_names(group)),
+        equal=tuple(equal_names(group)),
         loss_scale=group.loss_scale,
         notes=notes,
     )
@@ -81,7 +82,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
         with state_line(arena, group.buckets, number) as line:
             fill_own(group, f"state.{number}", line, state, share=1 / about.ranks)
     for name, line in arena.lines.items():
-        if f"line.{name}" in about.own:
+        if f"line.{name}" in (*about.own, *about.equal):
             fill_own(group, f"line.{name}", line, state, share=1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
     return about.notes
@@ -90,7 +91,12 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
 def own_names(group: WorkerGroup) -> list[str]:
     """The arrays that each rank has for itself."""
     states = [f"state.{number}" for number in range(len(group.arena.state))]
-    return [*(states if group.proof.state == "own" else []), *(f"line.{name}" for name in group.arena.lines)]
+    return [*(states if group.proof.state == "own" else []), *(f"line.{name}" for name in group.route.errors)]
+
+
+def equal_names(group: WorkerGroup) -> list[str]:
+    """The lines that all ranks have alike, and that are not made of values."""
+    return [f"line.{name}" for name, kind in group.route.lines.items() if kind == "equal"]
 
 
 def lines_of(group: WorkerGroup) -> Iterator[tuple[str, Array]]:
@@ -98,7 +104,8 @@ def lines_of(group: WorkerGroup) -> Iterator[tuple[str, Array]]:
     arena, transport, own = group.arena, group.world.transport, own_names(group)
     yield VALUE, arena.values
     named = {f"state.{number}": line for number, line in enumerate(whole_state(arena, group.buckets, transport))}
-    for name, line in (named | {f"line.{name}": line for name, line in arena.lines.items()}).items():
+    kept = {name: line for name, line in arena.lines.items() if group.route.lines[name] in ("own", "equal")}
+    for name, line in (named | {f"line.{name}": line for name, line in kept.items()}).items():
         if name not in own:
             yield name, line
             continue

@@ -44,6 +44,7 @@ class About:
     format: int = FORMAT
     ranks: Annotated[int, msgspec.Meta(ge=1)] = 1
     own: tuple[str, ...] = ()  # the arrays that each rank has for itself
+    equal: tuple[str, ...] = ()  # lines of a route that all ranks have alike
     loss_scale: LossScale | None = None
 
 
@@ -90,7 +91,7 @@ class TrainingState:
         if len(theirs) != len(mine):
             raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(mine)}")
         states = [f"state.{number}" for number in range(optimizer.state_arrays)]
-        kept = [row for name in dict.fromkeys([*states, *about.own]) for row in self.rows(name)]
+        kept = [row for name in dict.fromkeys([*states, *about.own, *about.equal]) for row in self.rows(name)]
         for name, (number, shape) in product([VALUE, *kept], enumerate(arena.layout.shapes)):
             array, like = f"{name}.{number}", arena.state[0] if name.startswith("state") else arena.values
             given = self.arrays.get(array)

@@ -22,14 +22,15 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.costs import Price
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.routes.legs import Collective
+from dear_mpi.training.routes.collective import Collective
 
 RUNS, RUNS_OF_ALL = 5, 3  # of a plan, and of those of all buckets, of which the best counts
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
 
 
 def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
-    """Collective: seconds of each of these collectives, for all buckets one after the other, with no compute beside.
+    """Collective: seconds of each of these collectives in an iteration, on average, for all buckets one after the
+    other, with no compute beside.
 
     In the cost model of an emulated link steps do not overlap: that is right for the ring, and pessimistic if many
     ranks send to one. Call this while nothing is under way, because it leaves nothing but zeros in gradients.
@@ -37,10 +38,12 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
 
     def seconds(collective: str) -> float:
         fabric.prepare([collective])
-        plans = all_plans(fabric, collective)
-        if fabric.world.link is None:
-            return measured_s(fabric, plans)
-        return modelled_s(fabric.world.link, plans)
+        total_s = 0.0
+        for leg in fabric.route.collectives(collective):
+            plans = [fabric.plan(leg, bucket) for bucket in fabric.buckets] if leg.share else []
+            link = fabric.world.link
+            total_s += leg.share * (measured_s(fabric, plans) if link is None else modelled_s(link, plans))
+        return total_s
 
     return {collective: seconds(collective) for collective in collectives}
 
@@ -154,5 +157,5 @@ class WirePrices:
         """Collective: of so many elements of the wire."""
         fabric = self.fabric
         x, transport = fabric.arena.wire[:count], fabric.world.transport
-        with make_plan(leg.name, x, transport, **fabric.options | leg.options) as plan:
+        with make_plan(leg.name, x, transport, **fabric.options | leg.options(fabric.options["algorithm"])) as plan:
             return plan_s(fabric, plan, timed=self.timed)

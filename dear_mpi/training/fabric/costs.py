@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.routes.legs import Collective
+from dear_mpi.training.routes.collective import Collective
 
 Price: TypeAlias = Callable[[Collective, Bucket], float]
 # How many times as long as usual a use of a layer takes, on all ranks or on each. Passes, forward and backward, count
@@ -35,6 +35,7 @@ class Costs:
         verdict_s: of the verdict on all gradients.
         update_s: of the optimiser, for each element.
         rest_s: of an iteration between forward and backward, for what is no layer.
+        code_factor: how many times as long as its wire says a code takes.
         ranks: their number, who share an update where each updates its shard.
         contention: from the seconds that an update takes alone to its stall, the seconds by which each of them delays
             messages beside it, and its stretch, how many times as long it takes then; None: neither delays the other.
@@ -51,6 +52,7 @@ class Costs:
     verdict_s: float = 0.0
     update_s: float = 0.0
     rest_s: float = 0.0
+    code_factor: float = 1.0
     ranks: int = 1
     contention: Callable[[float], tuple[float, float]] | None = None
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1

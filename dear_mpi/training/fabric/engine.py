@@ -85,6 +85,13 @@ class Engine:
             self.queue.put(item)
         return handle
 
+    def finished(self, key: Key, label: str) -> PlanHandle:
+        """What is over, without a turn."""
+        handle = PlanHandle(key, label, lambda turn: [], self.streams)
+        handle.steps, handle.done = None, handle.ready
+        handle.over.set()
+        return handle
+
     def follow(self, turns: Sequenced | None) -> None:
         """From now on run plans in this order, again and again; None for first in, first out.
 

@@ -16,7 +16,8 @@ from dear_mpi.training.fabric.order import LOSS, SUMS, VERDICT, Handle, Key, Seq
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update
+from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route, reduces
 
 
@@ -44,6 +45,7 @@ class Fabric(ABC):
         self.buckets = buckets
         self.sent_in = dict.fromkeys(buckets, self.iteration)  # in which the gradients of each were sent last
         self.reduced = 0  # buckets of this iteration
+        self.late: dict[Bucket, Handle] = {}  # what is used in a later iteration
         self.returning: list[Bucket] = []  # whose way back comes by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
@@ -51,6 +53,10 @@ class Fabric(ABC):
     @abstractmethod
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> Handle:
         """Let the engine carry these steps out in each turn of a key."""
+
+    @abstractmethod
+    def finished(self, key: Key, label: str) -> Handle:
+        """What is over, without a turn of the engine."""
 
     @abstractmethod
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
@@ -124,7 +130,7 @@ class Fabric(ABC):
             self.sent_in[bucket] = self.iteration
         for way in WAYS[collective]:
             self.do(self.route.ways[way, MAIN], bucket)
-        handle = self.launch((collective, bucket.index), self.due(jobs[0], bucket), bucket, back=not reducing)
+        handle = self.begin((collective, bucket.index), self.due(jobs[0], bucket), bucket, back=not reducing)
         self.rules.started(handle)
         if len(jobs) > 1:
             self.returning.append(bucket)
@@ -132,9 +138,19 @@ class Fabric(ABC):
             self.count_out()
         return handle
 
+    def begin(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool) -> Handle:
+        """Launch legs; what is used in a later iteration is awaited there, and nobody waits for it before."""
+        if not self.route.delay:
+            return self.launch(key, legs, bucket, back=back)
+        if legs:
+            self.late[bucket] = self.launch(key, legs, bucket, back=back)
+        return self.finished(key, f"{key[0]} of {bucket}")
+
     def do(self, legs: Sequence[Leg], bucket: Bucket, factor: float = 1.0) -> None:
         """Carry those of these legs out that are due."""
         for leg in self.due(legs, bucket):
+            if leg.after and bucket in self.late:
+                self.wait_for(self.late.pop(bucket))
             begin = self.now()
             self.carry_out(leg, bucket, factor)
             if isinstance(leg, Update):
@@ -172,7 +188,8 @@ class Fabric(ABC):
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> list[Leg]:
         """Those of the iteration in which the bucket's gradients were sent."""
-        return [leg for leg in legs if leg.is_due(self.sent_in[bucket])]
+        iteration = self.sent_in[bucket] - self.route.shift(bucket.index, len(self.buckets))
+        return [leg for leg in legs if leg.is_due(iteration)]
 
     def start_extra(self, extra: str, bucket: Bucket) -> Handle:
         """Begin what is no way of the route, by its name in ``EXTRAS``; what is started next comes after it."""

@@ -24,7 +24,8 @@ from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import whole_state
-from dear_mpi.training.routes.legs import Collective, Leg
+from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import Leg
 
 
 class PlanKey(NamedTuple):
@@ -85,11 +86,33 @@ class LiveFabric(Fabric):
         """How often all buckets have been updated, asked after a flush."""
         return max((bound.own_updates for bound in self.bound.values()), default=0)
 
-    def restored(self, updates: int) -> None:
-        """The values and the state have been through so many updates; a round begins."""
-        self.arena.updates, self.iteration = updates, 0
+    def restored(self, iterations: int, updates: int) -> None:
+        """The values and the state have been through so many updates, the last of them in one of so many iterations."""
+        self.arena.updates, self.iteration = updates, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
+            bound.unpack()
+        self.arena.begin_lines()
+
+    def settle(self) -> None:
+        """Collective, after a flush: end the round here, so that all ranks have the same values: their average.
+
+        What is under way is used first. An outer optimiser has no part in it: it would go on by its momentum.
+        """
+        arena, period = self.arena, self.route.period
+        if period == 1 or self.iteration <= self.route.begin or not (self.iteration % period or self.route.lags):
+            return
+        for bucket, handle in self.late.items():
+            self.wait_for(handle)
+            for leg in self.route.last:
+                if leg.after:
+                    self.carry_out(leg, bucket, 1.0)
+        self.late.clear()
+        how: dict[str, Any] = {"algorithm": "auto", "op": "average", "alike": True}
+        with make_plan("all_reduce", arena.values, self.world.transport, **how) as plan:
+            plan()
+        arena.begin_lines()
+        for bound in self.bound.values():
             bound.unpack()
 
     def owned(self) -> list[Array]:
@@ -120,7 +143,7 @@ class LiveFabric(Fabric):
         key = PlanKey(leg, bucket.interval, portion)
         if key not in self.plans:
             array, options = self.bound[bucket].travels(leg.line, self.options["slab"]), self.options
-            options = options | leg.options | {"portion": portion}
+            options = options | leg.options(options["algorithm"]) | {"portion": portion}
             if portion != WHOLE:  # as the whole was chosen
                 whole = self.plan(leg, bucket)
                 options |= {"algorithm": whole.algorithm, "segment_bytes": whole.segment_bytes}
@@ -133,7 +156,7 @@ class LiveFabric(Fabric):
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken, alike on all ranks; also of a bucket without plans."""
         leg, *others = self.route.collectives(collective) or [None]
-        if leg is None or others or leg.op != "sum":
+        if leg is None or others or leg.op != "sum" or leg.line in self.route.codes:
             return 1
         plan = self.plans.get(PlanKey(leg, bucket.interval, WHOLE)) or self.plan(leg, self.buckets[0])
         if runner_of(plan.algorithm) != "messages":
@@ -155,6 +178,9 @@ class LiveFabric(Fabric):
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
         return self.engine.submit(key, label, steps)
+
+    def finished(self, key: Key, label: str) -> PlanHandle:
+        return self.engine.finished(key, label)
 
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Callable[[], object]:
         if not isinstance(leg, Collective):

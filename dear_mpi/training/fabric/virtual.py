@@ -21,13 +21,15 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.log import Event, Log
-from dear_mpi.training.routes.legs import Collective, Leg, Update
+from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import Leg, Update
 
 
 def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
@@ -67,6 +69,7 @@ class VirtualFabric(Fabric):
     def __init__(self, rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         super().__init__(rules.buckets, rules.route, Log(kept), judged=rules.judged)
         self.rules, self.costs, self.look = rules, costs, costs.verdict_s
+        self.iteration = round_up(rules.route.begin, rules.route.period)  # what comes before is not predicted
         self.moving = list[Event]()  # what the engine does, or will do
         self.clock_s: Any = 0.0
         self.engine_free_s = 0.0
@@ -76,14 +79,16 @@ class VirtualFabric(Fabric):
         self.order = self.order.replaced(order)
 
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> float:
-        """What neither communicates nor updates takes no time."""
+        """Packing and unpacking take no time."""
         if isinstance(leg, Collective):
             return self.costs.price(leg, portion_of(bucket, portion))
-        return last(self.own_update_s(leg, bucket)) if isinstance(leg, Update) else 0.0
+        return last(self.computed_s(leg, bucket))
 
-    def own_update_s(self, leg: Update, bucket: Bucket) -> Any:
-        """Seconds of an update that has no messages beside it."""
-        return self.costs.compute(self.costs.update_s * bucket.count / (self.costs.ranks if leg.shard else 1))
+    def computed_s(self, leg: Leg, bucket: Bucket) -> Any:
+        """Seconds of an update, or a code, that has no messages beside it."""
+        if isinstance(leg, Update):
+            return self.costs.compute(self.costs.update_s * leg.elements(bucket.count, self.costs.ranks))
+        return self.costs.compute(self.costs.code_factor * leg.compute_s(bucket.count, self.costs.ranks))
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> VirtualHandle:
         handle = VirtualHandle(key, label, steps, self.clock_s)
@@ -101,6 +106,9 @@ class VirtualFabric(Fabric):
                 each.event, each.steps = event, None
         return handle
 
+    def finished(self, key: Key, label: str) -> VirtualHandle:
+        return VirtualHandle(key, label, None, self.clock_s, Event(key[0], key[1], 0.0, 0.0))
+
     def block(self, handle: VirtualHandle) -> None:
         """Move the clock on to the end of what was started."""
         if handle.event is None:
@@ -109,11 +117,9 @@ class VirtualFabric(Fabric):
         self.clock_s = later(self.clock_s, handle.event.end)
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        """Let an update take its time, and hold up messages beside it."""
-        if not isinstance(leg, Update):
-            return
-        taken_s = self.own_update_s(leg, bucket)
-        if self.costs.contention is not None:
+        """Let it take its time, and let an update hold up messages beside it."""
+        taken_s = self.computed_s(leg, bucket)
+        if self.costs.contention is not None and isinstance(leg, Update):
             stall, stretch = self.costs.contention(last(taken_s))
             meanwhile_s = self.beside_messages(last(taken_s), stretch - stall)
             self.hold_up(stall * meanwhile_s)

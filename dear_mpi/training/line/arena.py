@@ -119,7 +119,7 @@ class Arena:
         self.values, self.grads = slab.zeros(layout.count, dtype), slab.zeros(layout.count, dtype)
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
         self.state = optimizer.new_state(self.values[: layout.count // self.shards.ranks])
-        self.lines = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.errors}
+        self.lines = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.lines}
         self.updates = 0  # of every bucket, whenever buckets are cut
         self.over = False
         self.owners: dict[int, Parameter] = {}  # of tensors that stay where they are
@@ -132,6 +132,13 @@ class Arena:
             [self.place(*pair) for pair in zip(trained(layer), tensors, strict=True)]
             for layer, tensors in zip(uses, layout.uses, strict=True)
         ]
+        self.begin_lines()
+
+    def begin_lines(self) -> None:
+        """Let the lines that are values at first be that."""
+        for name, line in self.lines.items():
+            if self.route.lines[name] == "values":
+                line[...] = self.values
 
     @staticmethod
     def nbytes(layout: Layout, dtype: np.dtype[Any], wire: np.dtype[Any]) -> int:

@@ -6,6 +6,7 @@ updates a shard, one rank alone meets it. That rank then puts a mark into the fi
 computation gives. All ranks look for the mark there when they have gathered the values.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,15 @@ class BoundBucket:
         span, own = slice(bucket.start, bucket.stop), arena.shards.of(bucket)
         self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
-        self.rank, self.ranks = arena.ranks.rank, arena.ranks.ranks
+        self.rank, self.ranks, self.begin = arena.ranks.rank, arena.ranks.ranks, bucket.start
         self.side: dict[str, Array] = {}  # what travels beside the lines
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
         self.own_finite = array_module(finite).ones_like(finite) if arena.sharded else finite
         self.word = np.dtype(f"u{self.values.itemsize}").type(WORDS[self.values.itemsize])
         self.words = self.values.view(self.word.dtype)[:: self.own.size]  # the first element of each rank's shard
-        kept = [array[arena.shards.state(bucket)] for array in arena.state]
-        self.updaters = [self.updater(arena.wire[own], self.own, *kept)]
+        self.state = [array[arena.shards.state(bucket)] for array in arena.state]
+        self.updaters = [self.updater(arena.wire[own], self.own, *self.state)]
         if arena.layout.whole:
             lines, tensors = (arena.wire, arena.values, *arena.state), arena.layout.tensors(bucket.start, bucket.stop)
             self.updaters = [self.updater(*(arena.view(line, tensor) for line in lines)) for tensor in tensors]
@@ -53,13 +54,20 @@ class BoundBucket:
         return updater(grads, values, state, self.arena.optimizer, finite=self.own_finite)
 
     def line(self, name: str) -> Array:
-        """Its part of a line: ``gradients`` as they travel, ``values``, or one that each rank has for itself."""
+        """Its part of a line: ``gradients`` as they travel, ``values``, codes, or what each rank has for itself."""
+        if name in self.side:
+            return self.side[name]
         lines = {"gradients": self.arena.wire, "values": self.arena.values, **self.arena.lines}
         part: Array = lines[name][self.bucket.start : self.bucket.stop]
         return part
 
+    def shard(self, name: str, shard: int) -> Array:
+        """One of the equal shards of its part of a line."""
+        part: Array = self.line(name).reshape(self.ranks, -1)[shard]
+        return part
+
     def rows(self, codes: str) -> Array:
-        """The codes of all ranks, a row of bytes for each."""
+        """The codes of its shards, a row of bytes for each."""
         return self.side[codes].reshape(self.ranks, -1)
 
     def travels(self, line: str, slab: Slab) -> Array:
@@ -69,7 +77,9 @@ class BoundBucket:
         if line not in self.side:
             tensors = len(self.arena.layout.tensors(*self.bucket.interval))
             nbytes = tensors if line == READINESS else self.arena.nbytes_of(line, self.bucket.count)
-            self.side[line] = slab.empty(nbytes, np.dtype("u1"))
+            adds_up = line != READINESS and self.arena.route.codes[line].adds_up
+            dtype = self.buffer.dtype if adds_up else np.dtype("u1")
+            self.side[line] = slab.empty(nbytes // dtype.itemsize, dtype)
         return self.side[line]
 
     def pack(self) -> None:
@@ -82,16 +92,35 @@ class BoundBucket:
 
         Before that the line takes back what was changed in parameters that stay where they are.
         """
-        for call in self.reading:
-            call()
-        optimizer = self.arena.optimizer_at(self.own_updates)
-        self.own_updates += 1
-        for apply in self.updaters:
-            apply(optimizer, self.own_updates, factor)
+        self.apply(self.updaters, factor)
         if self.arena.sharded:  # perhaps on another thread than the one that looks at the result
             xp: Any = array_module(self.own)
             first = self.own.view(self.word.dtype)[:1]
             first[...] = xp.where(self.own_finite, first, self.word)
+
+    def apply(self, updaters: Sequence[UpdateCall], factor: float) -> None:
+        optimizer = self.arena.optimizer_at(self.own_updates)
+        for call in self.reading:
+            call()
+        self.own_updates += 1
+        for update in updaters:
+            update(optimizer, self.own_updates, factor)
+
+    def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
+        """What applies the optimiser to some elements alone, by their gradients; ``places`` says which, each time."""
+        lines = (self.values, *self.state)
+        some = [line[: grads.size].copy() for line in lines]
+        updaters = [self.updater(grads, *some)]
+
+        def update(factor: float) -> None:
+            at = places()
+            for part, line in zip(some, lines, strict=True):
+                part[...] = line[at]
+            self.apply(updaters, factor)
+            for part, line in zip(some, lines, strict=True):
+                line[at] = part
+
+        return update
 
     def updated(self) -> None:
         """All values are new: bring them to the parameters that stay where they are."""

@@ -28,7 +28,7 @@ from dear_mpi.models.paper_models import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.schedules import ROUNDS, SCHEDULES
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -143,7 +143,7 @@ class Profile:
         lookup("dtype", self.dtype, DTYPES)
         lookup("wire", self.wire, DTYPES)
         if not is_in_file(self.schedule):
-            lookup("schedule", self.schedule.partition(":")[0], SCHEDULES)
+            lookup("schedule", self.schedule.partition(":")[0], SCHEDULES | ROUNDS)
         if self.rank >= self.ranks:
             raise ValueError(f"rank must be below ranks, {self.ranks}, not {self.rank}")
         shapes: dict[int, tuple[int, ...]] = {}

@@ -1,19 +1,36 @@
-"""Legs of codes: forms in which elements travel that do not add up. Each rank sends its own, and all decode all."""
+"""Legs of codes: forms in which elements travel that do not add up. A sum of codes takes two shots:
 
-from collections.abc import Callable
+    out    each rank encodes each shard | all_to_all codes | the owner of a shard decodes all codes of it, and adds up
+    back   the owner encodes the sum    | all_gather codes | all ranks decode it, the owner, too: all have the same bits
+
+A sum is encoded once, however many ranks there are. Were it encoded anew at each hop of a ring, the error would grow as
+the root of their number.
+
+Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
+SGD, Interspeech 2014; at the owner, too, as in Tang et al., DoubleSqueeze, arXiv 1905.05957.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dtypes import compute_dtype
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.routes.legs import BucketMemory, Leg
 from dear_mpi.training.routes.memory import Memory
+
+ROW_BYTES = 16  # codes of a shard begin at a multiple of so many bytes
 
 
 class Wire(Protocol):
     """A form in which elements travel that does not add up: codes.
 
-    ``out`` and ``codes`` are bytes, ``nbytes`` of them; ``x`` is a part of a line. Where x has what is infinite or no
-    number, so must what is decoded: otherwise nobody hears of it.
+    ``out`` and ``codes`` are bytes, ``nbytes`` of them; ``x`` is a shard, flat. Where x has what is infinite or no
+    number, so must what is decoded: otherwise nobody hears of it. With ``encode_s`` and ``decode_s``, the seconds of a
+    core for an element, a simulation knows what codes cost.
     """
 
     def nbytes(self, count: int) -> int: ...
@@ -22,84 +39,159 @@ class Wire(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encode(Leg):
-    """Write this rank's codes of its gradients into its own row.
+class OfCodes(Leg):
+    """An act on a line of codes.
 
     Attributes:
-        wire: what encodes.
-        codes: the line of codes, a row for each rank.
-        error: a line that keeps what the code has lost, and adds it to the gradients of the next time; or none.
+        wire: what encodes and decodes.
+        codes: the line.
     """
 
-    wire: Wire
+    adds_up: ClassVar[bool] = False  # whether a sum of codes is a code of the sum
+    wire: Any
     codes: str
+
+    @abstractmethod
+    def line_bytes(self, count: int, *, itemsize: int, ranks: int) -> int:
+        """Bytes of the line for a bucket of so many elements, of so many bytes each."""
+
+    def pass_s(self, act: str) -> float:
+        """Seconds for an element: of ``encode`` or ``decode``."""
+        return getattr(self.wire, f"{act}_s", 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InRows(OfCodes):
+    """The line has a row for each shard of the bucket."""
+
+    wire: Wire
+
+    def line_bytes(self, count: int, *, itemsize: int, ranks: int) -> int:
+        return ranks * round_up(self.wire.nbytes(count // ranks), ROW_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encode(InRows):
+    """Write codes of this rank's gradients, a row for each shard; or of its own shard alone, into its own row.
+
+    Attributes:
+        error: a line that keeps what codes have lost, and adds it to the gradients of the next time; or none. What the
+            code of the own shard has lost counts once, as a gradient of this rank.
+        shard: whether the own shard alone.
+    """
+
     error: str | None = None
+    shard: bool = False
+
+    @property
+    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
+        return {self.error: "own"} if self.error else {}
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return ("gradients", self.error) if self.error else ("gradients",)
+        return ("gradients", *self.lines)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        return (self.codes, *self.reads[1:])
+        return (self.codes, *self.lines)
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        seconds = self.pass_s("encode") + (self.pass_s("decode") if self.error else 0.0)
+        return seconds * count / (ranks if self.shard else 1)
 
     def prove(self, memory: Memory) -> None:
-        for rank in range(memory.size):
-            parts = [[memory.read(line, rank, shard) for shard in range(memory.size)] for line in self.reads]
-            row = [memory.symbol("code", *each) for each in zip(*parts, strict=True)]
-            memory.write(self.codes, rank, rank, memory.symbol("row", *row))
-            for line in self.reads[1:]:
-                for shard, part in enumerate(row):
-                    memory.write(line, rank, shard, memory.symbol("lost", part))
+        for rank, shard in memory.places:
+            if rank == shard or not self.shard:
+                code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
+                memory.write(self.codes, rank, shard, code)
+                for line in self.reads[1:]:
+                    memory.write(line, rank, shard, memory.symbol("lost", code))
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        gradients, row = bucket.line("gradients"), bucket.rows(self.codes)[bucket.rank]
+        rows = bucket.rows(self.codes)
+        shards = [bucket.rank] if self.shard else range(bucket.ranks)
+        pairs = [(bucket.shard("gradients", shard), rows[shard]) for shard in shards]
         if self.error is None:
-            return lambda factor: self.wire.encode(gradients, row)
-        error, again = bucket.line(self.error), gradients.copy()
+            return partial(each, self.wire.encode, pairs)
+        lost = [(bucket.shard(self.error, shard), bucket.shard("gradients", shard).copy()) for shard in shards]
+        return self.sum_encoder(*pairs[0], *lost[0]) if self.shard else self.encoder(pairs, lost)
+
+    def encoder(self, pairs: list[tuple[Array, Array]], lost: list[tuple[Array, Array]]) -> Callable[[float], object]:
+        """Encodes gradients with what earlier codes have lost."""
 
         def encode(factor: float) -> None:
-            error[...] += gradients
-            self.wire.encode(error, row)
-            self.wire.decode(row, again)
-            error[...] -= again
+            for (x, row), (error, decoded) in zip(pairs, lost, strict=True):
+                error += x
+                self.wire.encode(error, row)
+                self.wire.decode(row, decoded)
+                error -= decoded
+
+        return encode
+
+    def sum_encoder(self, x: Array, row: Array, error: Array, decoded: Array) -> Callable[[float], object]:
+        """Encodes a sum; what its code loses comes to what this rank's own codes have lost."""
+
+        def encode(factor: float) -> None:
+            self.wire.encode(x, row)
+            self.wire.decode(row, decoded)
+            error[...] += x - decoded
 
         return encode
 
     def __str__(self) -> str:
-        return f"encode gradients to {self.codes}{f', with {self.error}' if self.error else ''}"
+        what = "the own shard of gradients" if self.shard else "gradients"
+        return f"encode {what} to {self.codes}{f', with {self.error}' if self.error else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decode(Leg):
-    """Add up the decoded rows of all ranks, in the order of ranks; see ``Encode``."""
+class Decode(InRows):
+    """Write what codes stand for into the gradients: each row into its shard.
 
-    wire: Wire
-    codes: str
+    Attributes:
+        summed: whether all rows are codes of this rank's own shard, and are added up, in the order of ranks.
+    """
 
+    summed: bool = False
     writes: ClassVar[tuple[str, ...]] = ("gradients",)
 
     @property
     def reads(self) -> tuple[str, ...]:
         return (self.codes,)
 
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.pass_s("decode") * count
+
     def prove(self, memory: Memory) -> None:
-        for rank in range(memory.size):
-            rows = [memory.row(self.codes, rank, row) for row in range(memory.size)]
-            for shard, parts in enumerate(zip(*rows, strict=True)):
-                memory.write("gradients", rank, shard, memory.symbol("sum", *parts))
+        ranks = range(memory.size)
+        for rank in ranks:
+            codes = [memory.read(self.codes, rank, shard) for shard in ranks]
+            if self.summed:
+                memory.write("gradients", rank, rank, memory.symbol("sum", *codes))
+            for shard in () if self.summed else ranks:
+                memory.write("gradients", rank, shard, codes[shard])
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        gradients, rows = bucket.line("gradients"), bucket.rows(self.codes)
-        part = gradients.copy()
+        rows = bucket.rows(self.codes)
+        if not self.summed:
+            shards = [bucket.shard("gradients", shard) for shard in range(bucket.ranks)]
+            return partial(each, self.wire.decode, [*zip(rows, shards, strict=True)])
+        own = bucket.shard("gradients", bucket.rank)
+        total, part = (own.astype(compute_dtype(own.dtype)) for _ in range(2))
 
         def decode(factor: float) -> None:
-            gradients[...] = 0
-            for row in rows:
+            self.wire.decode(rows[0], total)
+            for row in rows[1:]:
                 self.wire.decode(row, part)
-                gradients[...] += part
+                total[...] += part
+            own[...] = total
 
         return decode
 
     def __str__(self) -> str:
-        return f"decode {self.codes}, add up"
+        return f"decode {self.codes}{', add up' * self.summed}"
+
+
+def each(call: Callable[[Array, Array], None], pairs: Iterable[tuple[Array, Array]], factor: float) -> None:
+    """Call it with each pair."""
+    for pair in pairs:
+        call(*pair)

@@ -1,9 +1,16 @@
 """Our routes by name, and a user's from a file."""
 
+from collections.abc import Callable
+from typing import Any
+
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.training.routes.legs import MAIN, Pack, Unpack, Update, all_gather, reduce_scatter
+from dear_mpi.training.routes.codes import Decode, Encode, Wire
+from dear_mpi.training.routes.collective import all_gather, all_to_all, reduce_scatter
+from dear_mpi.training.routes.legs import MAIN, Leg, Pack, Unpack, Update
 from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.selected import Select, Selection, UpdateSelected
+from dear_mpi.training.wires.find import find_code, is_code
 
 AUTO = "auto"
 UPDATES = ("full", "sharded", AUTO)
@@ -23,15 +30,54 @@ SHARDED = Route(
 ROUTES = {route.name: route for route in (FULL, SHARDED)}
 
 
-def find_route(name: str, *, halves: bool = False) -> Route:
+def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """A route on which gradients travel as codes, and each rank keeps what these have lost.
+
+    Args:
+        sharded: whether each rank updates its shard, and values are gathered in their own type; otherwise sums travel
+            as codes, too.
+        error: the line of what codes have lost; None to forget it.
+    """
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
+    out = (Pack(), Encode(**codes, error=error), all_to_all("codes"), Decode(**codes, summed=True))
+    back: tuple[Leg, ...] = (Update(shard=True), all_gather("values"), Unpack())
+    if not sharded:
+        sums = Encode(**codes, error=error, shard=True), all_gather("codes"), Decode(**codes)
+        back = (*sums, Update(on=MAIN), Unpack())
+    return Route(name, out, back)
+
+
+def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """A route on which some gradients travel, and the others wait; ValueError for sharded updates."""
+    if sharded:
+        raise ValueError(f"update must be full: {name.partition(' over ')[2]} changes elements of all shards")
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
+    out = (Pack(), Select(**codes, error=error), reduce_scatter("codes"))
+    return Route(name, out, (all_gather("codes"), UpdateSelected(**codes, on=MAIN), Unpack()))
+
+
+# By the ``legs`` of a wire.
+LEGS: dict[str, Callable[..., Route]] = {"coded": coded, "selected": selected}
+
+
+def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> Route:
     """The route of a name in ``ROUTES``, or of a user's file.
 
     Args:
+        wire: in what gradients travel; codes have a route of their own, with full or with sharded updates.
         halves: whether ``sharded`` has the bits of ``full`` and can be carried out: then ``auto`` takes it.
 
     Raises:
-        ValueError: there is none, or it is no ``Route``.
+        ValueError: there is none, or it is no ``Route``, or codes were chosen for a user's.
     """
+    if is_code(wire):
+        assert wire is not None
+        if name not in UPDATES:
+            raise ValueError(f"wire {wire!r} has a route of its own: leave out route {name!r}, or the wire")
+        sharded, code = name == SHARDED.name, find_code(wire)
+        error = "residual" if code.feedback else None
+        title = f"{SHARDED.name if sharded else FULL.name} over {wire}"
+        return LEGS[code.legs](title, code.wire, sharded=sharded, error=error)
     if name == AUTO:
         return SHARDED if halves else FULL
     if not is_in_file(name):

@@ -10,9 +10,9 @@ carried out by plans instead.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.routes.memory import Memory
@@ -25,12 +25,16 @@ class BucketMemory(Protocol):
 
     rank: int
     ranks: int
+    begin: int  # its first element on the line
+    own_updates: int  # how many it has been through
 
     def pack(self) -> None: ...
     def update_own(self, factor: float) -> None: ...
     def updated(self) -> None: ...
     def line(self, name: str) -> Array: ...
+    def shard(self, name: str, shard: int) -> Array: ...
     def rows(self, codes: str) -> Array: ...
+    def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +43,20 @@ class Leg(ABC):
 
     Attributes:
         on: the thread, ``main`` or ``engine``.
-        every: it is done in every so many-th iteration.
+        every: it is done in every so many-th iteration,
+        after: and then so many iterations later,
+        first, until: if that is one of these iterations, counted from 0: until the one before ``until``, or for ever.
         reads, writes: names of lines.
+        lines: what it needs of its own, and what these are: each rank's ``own``, ``equal`` on all ranks, or ``values``
+            at first; what is ``scratch`` is not kept.
     """
 
     on: str = ENGINE
     every: int = 1
+    after: int = 0
+    first: int = 0
+    until: int | None = None
+    lines: ClassVar[Mapping[str, str]] = {}
 
     @property
     @abstractmethod
@@ -59,6 +71,15 @@ class Leg(ABC):
         """What the log calls it."""
         return str(self)
 
+    def compute_s(self, count: int, ranks: int) -> float:
+        """Seconds that it computes for a bucket of so many elements, as far as it can be said in advance."""
+        return 0.0
+
+    @property
+    def share(self) -> float:
+        """In which share of iterations it is done, when training has gone on for long."""
+        return 1 / self.every if self.until is None else 0.0
+
     @abstractmethod
     def prove(self, memory: Memory) -> None:
         """Do it to the symbols in the memory of all ranks."""
@@ -72,7 +93,9 @@ class Leg(ABC):
 
     def is_due(self, iteration: int) -> bool:
         """Whether it is done in an iteration, counted from 0."""
-        return (iteration + 1) % self.every == 0
+        then = iteration - self.after
+        within = self.first <= then and (self.until is None or then < self.until)
+        return within and (then + 1) % self.every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +148,10 @@ class Update(Leg):
     def label(self) -> str:
         return "update"
 
+    def elements(self, count: int, ranks: int) -> int:
+        """How many of a bucket's elements each rank updates."""
+        return count // ranks if self.shard else count
+
     def prove(self, memory: Memory) -> None:
         scale = memory.size if self.alone else 1
         for rank, shard in memory.places:
@@ -140,70 +167,3 @@ class Update(Leg):
     def __str__(self) -> str:
         what = "the own shard" if self.shard else "all"
         return f"update {what}{' by own gradients' * self.alone}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collective(Leg):
-    """A collective of the elements of a line.
-
-    Attributes:
-        name: ``reduce_scatter``, ``all_gather`` or ``all_reduce``.
-        op: of what reduces: ``sum`` or ``average``.
-        few: whether it sends so few bytes that all of them cost nothing.
-        called: in logs and errors, if not by its name.
-    """
-
-    name: str
-    line: str
-    op: str = "sum"
-    few: bool = False
-    called: str = ""
-
-    @property
-    def label(self) -> str:
-        return self.called or self.name
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.line,)
-
-    writes = reads
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Of its plan, where they are not as usual."""
-        few = {"algorithm": "auto"} if self.few else {}
-        return few if self.op == "sum" else {"op": self.op, **few}
-
-    def prove(self, memory: Memory) -> None:
-        ranks = range(memory.size)
-        if self.name != "all_gather":
-            for shard in ranks:
-                parts = [memory.read(self.line, rank, shard) for rank in ranks]
-                for rank in ranks:
-                    memory.forget(self.line, rank, shard)
-                memory.write(self.line, shard, shard, memory.symbol(self.op, *parts))
-        if self.name != "reduce_scatter":
-            for rank, shard in memory.places:
-                memory.write(self.line, rank, shard, memory.read(self.line, shard, shard))
-
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        raise TypeError("a collective is carried out by a plan")
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.line}{' (average)' * (self.op == 'average')}"
-
-
-def reduce_scatter(line: str, *, op: str = "sum", every: int = 1, on: str = ENGINE) -> Collective:
-    """Each rank gets the sum over ranks of its shard; its other shards are partial then."""
-    return Collective(name="reduce_scatter", line=line, op=op, every=every, on=on)
-
-
-def all_gather(line: str, *, every: int = 1, on: str = ENGINE) -> Collective:
-    """All ranks get each rank's shard."""
-    return Collective(name="all_gather", line=line, every=every, on=on)
-
-
-def all_reduce(line: str, *, op: str = "sum", every: int = 1, on: str = ENGINE) -> Collective:
-    """All ranks get the sum over ranks."""
-    return Collective(name="all_reduce", line=line, op=op, every=every, on=on)

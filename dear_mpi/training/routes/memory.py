@@ -7,11 +7,13 @@ A symbol stands for how a value was computed. Symbols are equal exactly where va
     sum a b ..., average a b ...    over ranks, in their order
     new n g v z, kept n g v z       value v after an update by n times gradient g with state z; and the state after it
     code a ..., lost c              what was rounded, and what its code has lost
+    way v a, outer a w m            how far values have come from an anchor; and the anchor after an outer update
+    mixed v a                       half of each
     partial n                       a partial sum, or what was never written, in the n-th place that has none of these
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -23,13 +25,16 @@ UNKNOWN = (-1, -1)  # in weights
 
 
 class Memory:
-    """Symbols by line, rank and shard; ``iteration`` counts iterations, and ``zeros`` are lines that are zero at first.
+    """Symbols by line, rank and shard; ``iteration`` counts iterations.
+
+    Args:
+        lines: of a route, and what they are, see ``Leg``.
 
     Attributes:
         misread: where what is partial was read: line, rank and shard.
     """
 
-    def __init__(self, size: int, zeros: Iterable[str] = ()) -> None:
+    def __init__(self, size: int, lines: Mapping[str, str]) -> None:
         self.size, self.iteration, self.places_lost = size, 0, 0
         self.misread: list[tuple[str, int, int]] = []
         self.table: dict[tuple[object, ...], Symbol] = {}
@@ -39,8 +44,9 @@ class Memory:
         for rank, shard in self.places:
             self.held["values", rank, shard] = self.held["layers", rank, shard] = self.symbol("value", shard)
             self.held["state", rank, shard] = self.symbol("state", shard)
-            for line in zeros:
-                self.held[line, rank, shard] = self.symbol("zero")
+            for line, kind in lines.items():
+                if kind != "scratch":
+                    self.held[line, rank, shard] = self.symbol(*(("value", shard) if kind == "values" else ("zero",)))
 
     @property
     def places(self) -> Iterator[tuple[int, int]]:
@@ -69,6 +75,10 @@ class Memory:
                 scales[part] += Fraction(1, len(parts) if kind == "average" else 1)
         elif kind == "code":
             scales = {parts[0]: Fraction(1)}
+        elif kind == "way":
+            scales = {parts[1]: Fraction(-1)} | {parts[0]: Fraction(parts[0] != parts[1])}
+        elif kind in ("outer", "mixed"):
+            scales = dict.fromkeys(parts[:2], Fraction(1, 1 if kind == "outer" else 2))
         elif kind == "new":
             scale, gradient, value, _ = parts
             scales = {value: Fraction(1), gradient: Fraction(scale)}
@@ -88,11 +98,6 @@ class Memory:
         if self.keys[found][0] == "partial":
             self.misread.append((line, rank, shard))
         return found
-
-    def row(self, codes: str, rank: int, row: int) -> tuple[Symbol, ...]:
-        """The symbols of all shards that are in a row of codes."""
-        kind, parts = self.keys[self.read(codes, rank, row)]
-        return parts if kind == "row" else (self.held[codes, rank, row],) * self.size
 
     def write(self, line: str, rank: int, shard: int, symbol: Symbol) -> None:
         self.held[line, rank, shard] = symbol

@@ -6,18 +6,21 @@ the main thread knows nothing of the engine's legs until the schedule has waited
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise, product
 from typing import NoReturn, TypeAlias
 
-from dear_mpi.training.routes.codes import Decode, Encode
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update
+from dear_mpi.training.routes.codes import OfCodes
+from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg
 from dear_mpi.training.routes.memory import UNKNOWN, Memory
 from dear_mpi.training.routes.route import WAYS, Route, said
 
 SIZE = 3  # ranks: with two, a neighbour is all others
 PERIODS = 2
-MOST_PERIOD = 64  # iterations
+ROUND = 4  # iterations: longer rounds are no other
+MOST_PERIOD = 64
 BUCKET = "bucket 0"  # what messages call the one that is proved
 FIXED = ("layers", "gradients", "values", "state", "readiness")  # lines
 
@@ -43,6 +46,7 @@ def prove(route: Route) -> Proof:
         RouteError: it does not; the message names the leg, the line and the bucket.
     """
     check_form(route)
+    route = shortened(route)
     if route.period > MOST_PERIOD:
         said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_PERIOD}"
         raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
@@ -52,15 +56,33 @@ def prove(route: Route) -> Proof:
     return Proof(alike, exact, states.pop() if len(states) == 1 else "own", is_summed(route))
 
 
+def shortened(route: Route) -> Route:
+    """A route with short rounds, and a short time before them, in place of long ones: what lies between is alike."""
+    if {leg.every for leg in route.legs} - {1, route.period}:
+        return route
+
+    def short(leg: Leg) -> Leg:
+        until = None if leg.until is None else min(leg.until, ROUND)
+        return replace(
+            leg,
+            every=min(leg.every, ROUND),
+            after=min(leg.after, ROUND - 1),
+            first=min(leg.first, ROUND),
+            until=until,
+        )
+
+    return replace(route, out=tuple(map(short, route.out)), back=tuple(map(short, route.back)))
+
+
 def proof_of(route: Route, legs: Sequence[Leg]) -> tuple[bool, bool, str]:
     """For one order in which legs may be carried out: ``alike``, ``exact`` and ``state`` of its proof."""
-    memory, alike = Memory(SIZE, route.errors), True
-    for iteration in range(PERIODS * route.period):
+    memory, alike = Memory(SIZE, route.lines), True
+    for iteration in range(route.begin + PERIODS * route.period):
         memory.iteration = iteration
         suspects = run_legs(legs, memory)
         alike &= kind_of(memory, "values") == "equal"
         if (iteration + 1) % route.period == 0:
-            check_values(route, legs, memory, suspects)
+            (check_anchor if route.lags else check_values)(route, legs, memory, suspects)
     exact = all(memory.held["values", rank, shard] == synchronous(memory, shard) for rank, shard in memory.places)
     state = "shard" if route.update.shard else kind_of(memory, "state")
     return alike, exact, state
@@ -68,36 +90,43 @@ def proof_of(route: Route, legs: Sequence[Leg]) -> tuple[bool, bool, str]:
 
 def check_form(route: Route) -> None:
     """See that there is one update, and that threads are where they can be."""
-    updates = [leg for leg in route.legs if isinstance(leg, Update)]
-    if not updates:
+    if not route.updates:
         raise RouteError(f"route {route.name!r}: no leg updates line 'values' of {BUCKET}")
-    for again in updates[1:]:
-        refuse(route, again, "values", "updates a second time")
+    for before, again in pairwise(route.updates):
+        if before.until is None or before.until != again.first or again.shard != before.shard:
+            refuse(route, again, "values", "updates a second time")
     for leg in route.legs:
         if leg.on not in (MAIN, ENGINE):
             refuse(route, leg, leg.reads[0], f"must be on {MAIN!r} or {ENGINE!r}, not {leg.on!r}")
         if type(leg.every) is not int or leg.every < 1:
             refuse(route, leg, leg.reads[0], f"must have a whole number above 0 in every, not {leg.every!r}")
+        if not all(type(count) is int and count >= 0 for count in (leg.after, leg.first, leg.until or 0)):
+            refuse(route, leg, leg.reads[0], "must have whole numbers in after, first and until")
+        if leg.after and (leg not in route.last or leg.after >= leg.every):
+            refuse(route, leg, leg.reads[0], "may be late by less than a round, at the end of the way back")
         if isinstance(leg, Collective):
             check_collective(route, leg)
-        if isinstance(leg, Encode | Decode) and leg.wire is not route.codes.get(leg.codes):
+        if isinstance(leg, OfCodes) and leg.wire is not route.codes[leg.codes].wire:
             refuse(route, leg, leg.codes, "must have the wire that encodes this line, the same object")
-    for line in (*route.errors, *route.codes):
-        if line in FIXED or (line in route.errors and line in route.codes):
+    for line in (*route.lines, *route.codes):
+        if line in FIXED or (line in route.lines and line in route.codes):
             raise RouteError(f"route {route.name!r}: line {line!r} of {BUCKET} must have a name of its own")
 
 
 def check_collective(route: Route, leg: Collective) -> None:
     """See that there is what it sends, and that the engine carries it out."""
-    if leg.name not in WAYS:
-        refuse(route, leg, leg.line, f"must be one of {', '.join(WAYS)}: others move no shards")
-    allowed = ("gradients", "values", *route.codes, *route.errors)
+    if leg.name not in (*WAYS, "all_to_all"):
+        refuse(route, leg, leg.line, f"must be one of {', '.join(WAYS)}, all_to_all: others move no shards")
+    allowed = ("gradients", "values", *route.codes, *route.lines)
     if leg.on == MAIN:
         refuse(route, leg, leg.line, f"must be on {ENGINE!r}: the engine carries collectives out")
     if leg.line not in allowed:
         refuse(route, leg, leg.line, f"must be of one of the lines {', '.join(allowed)}")
-    if leg.line in route.codes and leg.name != "all_gather":
-        refuse(route, leg, leg.line, "must be an all_gather: codes do not add up")
+    adds_up = leg.line not in route.codes or route.codes[leg.line].adds_up
+    if not adds_up and leg.name not in ("all_to_all", "all_gather"):
+        refuse(route, leg, leg.line, "must be an all_to_all or an all_gather: codes do not add up")
+    if adds_up and leg.name == "all_to_all":
+        refuse(route, leg, leg.line, "must not be an all_to_all, which is for codes that do not add up")
 
 
 def refuse(route: Route, leg: Leg, line: str, what: str) -> NoReturn:
@@ -143,6 +172,23 @@ def check_values(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Se
         refuse(route, leg, line, f"leaves values with the gradient of rank {of} {times}")
 
 
+def check_anchor(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect]) -> None:
+    """The end of a period, where ranks go on while others' news are under way: all must have the same anchor, in which
+    the gradients of all ranks count alike, at most once, and at least in part if they have been sent."""
+    *_, leg = [leg for leg in legs if "anchor" in leg.writes] or legs
+    for rank, shard in memory.places:
+        found = memory.held.get(("anchor", rank, shard), -1)
+        if found == -1 or found != memory.held["anchor", 0, shard]:
+            refuse(route, leg, "anchor", f"leaves rank {rank} without the anchor of rank 0")
+        counts = memory.weighed[found]
+        for iteration in range(memory.iteration + 1 - route.period - route.delay):
+            shares = {counts.get((iteration, each), Fraction(0)) for each in range(memory.size)}
+            if len(shares) > 1 or not 0 < min(shares) <= 1 or UNKNOWN in counts:
+                for reader, at, what in suspects:
+                    refuse(route, reader, at, what)
+                refuse(route, leg, "anchor", f"lets gradients of ranks count {', '.join(map(str, sorted(shares)))}")
+
+
 def synchronous(memory: Memory, shard: int) -> object:
     """The values of ``full``."""
     symbol = memory.symbol
@@ -156,12 +202,12 @@ def synchronous(memory: Memory, shard: int) -> object:
 
 def is_summed(route: Route) -> bool:
     """Whether the way out, alone, leaves each rank with the sum of its shard."""
-    memory = Memory(SIZE, route.errors)
+    memory = Memory(SIZE, route.lines)
     run_legs(route.out, memory)
     due = {(0, rank): 1 for rank in range(SIZE)}
     found = [memory.held.get(("gradients", shard, shard)) for shard in range(SIZE)]
     summed = all(each is not None and memory.weighed[each] == due for each in found)
-    return summed and route.update not in route.out
+    return summed and not any(update in route.out for update in route.updates)
 
 
 def kind_of(memory: Memory, line: str) -> str:

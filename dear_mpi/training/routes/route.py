@@ -15,8 +15,9 @@ from itertools import combinations, pairwise, takewhile
 from math import lcm
 from typing import TypeVar
 
-from dear_mpi.training.routes.codes import Encode, Wire
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg, Update, all_gather
+from dear_mpi.training.routes.codes import OfCodes
+from dear_mpi.training.routes.collective import Collective, all_gather
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
 # What schedules start beside the ways of a route, by the names in their ``extras``.
@@ -33,12 +34,14 @@ class Route:
 
     Attributes:
         wire: the type in which gradients travel, by name, where the user gives no other; None for the parameters' own.
+        staggered: whether each bucket ends its rounds in an iteration of its own, evenly spread.
     """
 
     name: str
     out: tuple[Leg, ...]
     back: tuple[Leg, ...]
     wire: str | None = None
+    staggered: bool = False
 
     @property
     def legs(self) -> tuple[Leg, ...]:
@@ -48,6 +51,25 @@ class Route:
     def period(self) -> int:
         """Iterations after which it is as at the beginning."""
         return lcm(*(leg.every for leg in self.legs))
+
+    @property
+    def begin(self) -> int:
+        """The first iteration from which on one round is like the next."""
+        return max(leg.first for leg in self.legs)
+
+    @property
+    def delay(self) -> int:
+        """After how many iterations what was sent is used, at most."""
+        return max(leg.after for leg in self.legs)
+
+    @property
+    def lags(self) -> bool:
+        """Whether there is no iteration after which all ranks have the same values."""
+        return self.staggered or self.delay > 0
+
+    def shift(self, bucket: int, buckets: int) -> int:
+        """By how many iterations a bucket's rounds end later than those of the first one."""
+        return bucket * self.period // buckets if self.staggered else 0
 
     @cached_property
     def last(self) -> tuple[Leg, ...]:
@@ -72,23 +94,34 @@ class Route:
             yield (*self.ways["out", MAIN], *between, *self.ways["back", ENGINE], *self.last)
 
     @property
+    def updates(self) -> list[Update]:
+        """One for each iteration: those of the first iterations come first."""
+        return sorted((leg for leg in self.legs if isinstance(leg, Update)), key=lambda leg: leg.first)
+
+    @property
     def update(self) -> Update:
-        return next(leg for leg in self.legs if isinstance(leg, Update))
+        """The first of them: all are of the same part of a bucket."""
+        return self.updates[0]
 
     @property
     def updates_under_way(self) -> bool:
         """Whether the engine updates, before the schedule asks for it."""
-        return self.update.on == ENGINE
+        return any(leg.on == ENGINE for leg in self.updates)
 
     @cached_property
+    def lines(self) -> dict[str, str]:
+        """What legs need of their own, see ``Leg``."""
+        return {line: kind for leg in self.legs for line, kind in leg.lines.items()}
+
+    @property
     def errors(self) -> tuple[str, ...]:
-        """Lines on which each rank keeps what its codes have lost."""
-        return tuple(dict.fromkeys(leg.error for leg in self.legs if isinstance(leg, Encode) and leg.error))
+        """Lines that each rank has for itself: what its codes have lost."""
+        return tuple(line for line, kind in self.lines.items() if kind == "own")
 
     @cached_property
-    def codes(self) -> dict[str, Wire]:
-        """Lines that have a row of codes for each rank."""
-        return {leg.codes: leg.wire for leg in self.legs if isinstance(leg, Encode)}
+    def codes(self) -> dict[str, OfCodes]:
+        """Lines of codes, with the first leg of each."""
+        return {leg.codes: leg for leg in reversed(self.legs) if isinstance(leg, OfCodes)}
 
     def jobs(self, collective: str) -> tuple[tuple[Leg, ...], ...]:
         """What the engine does for what a schedule starts by this name: the legs of each of its jobs.
@@ -96,7 +129,7 @@ class Route:
         A ``reduce_scatter`` and an ``all_gather`` of one line, with nothing between them, are an ``all_reduce``.
         """
         ways = tuple(self.ways[way, ENGINE] for way in WAYS[collective])
-        if len(ways) == 2 and self.update not in ways[1]:
+        if len(ways) == 2 and not any(isinstance(leg, Update) for leg in ways[1]):
             return (joined(ways[0] + ways[1]),)
         return ways
 
@@ -108,7 +141,7 @@ class Route:
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
         """Seconds of what a schedule starts, from seconds of collectives; means over iterations."""
-        return lambda name, bucket: sum(price(leg, bucket) / leg.every for leg in self.collectives(name))
+        return lambda name, bucket: sum(price(leg, bucket) * leg.share for leg in self.collectives(name))
 
     def nbytes(self, line: str, count: int, *, wire: int, values: int, ranks: int) -> int:
         """Bytes that a collective of a line has for so many elements.
@@ -117,7 +150,9 @@ class Route:
             wire, values: bytes of an element of gradients, as they travel, and of parameters.
         """
         codes = self.codes.get(line)
-        return count * (wire if line == "gradients" else values) if codes is None else ranks * codes.nbytes(count)
+        if codes is None:
+            return count * (wire if line == "gradients" else values)
+        return codes.line_bytes(count, itemsize=wire, ranks=ranks)
 
     def __str__(self) -> str:
         return f"{' | '.join(map(said, self.out))}  ->  {' | '.join(map(said, self.back))}"
@@ -142,4 +177,11 @@ def said(leg: Leg) -> str:
     """A leg with what is unusual about it."""
     usual = ENGINE if isinstance(leg, Collective) else MAIN
     thread = f" on the {'engine' if leg.on == ENGINE else 'main'} thread" * (leg.on != usual)
-    return f"{leg}{thread}{f' every {leg.every} iterations' * (leg.every > 1)}"
+    return f"{leg}{thread}{when(leg)}"
+
+
+def when(leg: Leg) -> str:
+    """In which iterations it is done, if not in all."""
+    every = f" every {leg.every} iterations" * (leg.every > 1)
+    late = f", {leg.after} later" * (leg.after > 0)
+    return f"{every}{late}{f' from {leg.first} on' * (leg.first > 0)}{f' until {leg.until}' if leg.until else ''}"

@@ -11,7 +11,8 @@ from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.log.log import Times, waits_s
 from dear_mpi.training.measured import measured_costs
 from dear_mpi.training.profiles.profiler import Profiler
-from dear_mpi.training.routes.legs import Collective, Leg
+from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import Leg
 from dear_mpi.training.routes.route import WAYS
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing

@@ -38,14 +38,14 @@ def check_model(elements: int, config: Config, world: World) -> None:
 
     Side buffers of plans are not counted: between hosts they may take as much as the gradients once more.
     """
-    dtype, wire = lookup("dtype", config.dtype, DTYPES), lookup("wire", config.wire_name, DTYPES)
+    dtype, wire = lookup("dtype", config.dtype, DTYPES), DTYPES[config.line_type(config.find_route(), config.dtype)]
     packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
     packed += dtype.itemsize * (config.accumulate > 1)
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
     route = config.find_route()
     if route.update.shard:
         state //= world.size
-    each = dtype.itemsize * (1 + len(route.errors)) + wire.itemsize + packed
+    each = dtype.itemsize * (1 + len(route.lines)) + wire.itemsize + packed
     sizes = {"wire": wire.itemsize, "values": dtype.itemsize, "ranks": world.size}
     codes = sum(route.nbytes(line, elements, **sizes) for line in route.codes)
     check(f"model {config.model!r}", elements * each + state + codes, config, world)

@@ -14,7 +14,6 @@ from dear_mpi.training.declared import options_of
 from dear_mpi.training.log.log import Times
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.recording import Show, recorded, show_runs
-from dear_mpi.training.routes.route import Route
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import describe, timing
@@ -81,7 +80,6 @@ def train(
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         room = config.iterations - len(losses)
         agree(world.transport, "train", lambda: decisions.check_room(room, profiled=profile is not None))
-        agree(world.transport, "train", lambda: check_rounds(group.route, config, saving))
         times: list[Times] = []
         fill, profiler = FILL, None
         for iteration in range(len(losses), config.iterations):
@@ -118,15 +116,6 @@ def train(
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report
-
-
-def check_rounds(route: Route, config: Config, saving: Saving | None) -> dict[str, Any]:
-    """See that a run, and all of its checkpoints, end where all ranks have the same values; else ValueError."""
-    for what, count in (("iterations", config.iterations), ("every", saving and saving.every)):
-        if count and count % route.period:
-            said = f"must be divisible by {route.period}, the iterations of a round of the route {route.name!r}"
-            raise ValueError(f"{what} {said}, not {count}")
-    return {}
 
 
 def said_of(job: Job) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.dear_eager import DearEager
 from dear_mpi.training.schedules.fsdp import Fsdp
 from dear_mpi.training.schedules.horovod import Horovod
+from dear_mpi.training.schedules.local import DiLoCo, Local, PostLocal
 from dear_mpi.training.schedules.mg_wfbp import MgWfbp
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.schedules.sequential import Sequential
@@ -34,6 +35,8 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "dear": Dear,
     "dear-eager": DearEager,
 }
+ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}  # with other results
+NAMES = (*SCHEDULES, *(f"{name}:10" for name in ROUNDS))
 MINE = "MySchedule"  # what messages call a user's
 BASELINE = "wfbp"  # what predicted speed-ups are over
 
@@ -54,7 +57,7 @@ def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
 
 
 def find_schedule(name: str) -> type[Schedule]:
-    """The schedule of a name in ``SCHEDULES``, perhaps with options, or a class of a user's file.
+    """The schedule of a name in ``SCHEDULES`` or ``ROUNDS``, perhaps with options, or a class of a user's file.
 
     Raises:
         ValueError: there is none of this name, it has no such option, or it is no class derived from ``Schedule``.
@@ -64,7 +67,7 @@ def find_schedule(name: str) -> type[Schedule]:
     """
     if not is_in_file(name):
         base, *given = name.split(":")
-        schedule = lookup("schedule", base, SCHEDULES)
+        schedule = lookup("schedule", base, SCHEDULES | ROUNDS)
         return schedule.specialised(**options_of(name, schedule, given)) if given else schedule
     found = load(source_of(name, "schedule", MINE))
     if not (isinstance(found, type) and issubclass(found, Schedule)):
@@ -75,10 +78,16 @@ def find_schedule(name: str) -> type[Schedule]:
 
 
 def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:
-    """The values of ``option=value`` texts; ValueError if the schedule has no such option, or not of this value."""
+    """The values of ``option=value`` texts; a value alone is of the first option.
+
+    Raises:
+        ValueError: the schedule has no such option, or not of this value.
+    """
     found: dict[str, Any] = {}
     for text in given:
-        option, _, value = text.partition("=")
+        option, equals, value = text.partition("=")
+        if not equals and schedule.options:
+            option, value = next(iter(schedule.options)), text
         if not schedule.options:
             raise ValueError(f"schedule {name!r}: {name.partition(':')[0]} has no options, so not {option!r} either")
         read = lookup(f"schedule {name!r}: option", option, schedule.options)

@@ -19,6 +19,7 @@ from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.routes.route import Route
 
 
 class Schedule:
@@ -46,6 +47,11 @@ class Schedule:
     def specialised(cls, **options: Any) -> type[Schedule]:
         """This schedule with other values for some of its options."""
         return type(cls.__name__, (cls,), options)
+
+    @classmethod
+    def own_route(cls) -> Route | None:
+        """What buckets go through under this schedule, if it cannot be chosen."""
+        return None
 
     @staticmethod
     def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
