@@ -14,6 +14,7 @@ Without ``out`` a call works in place. The shard of a rank is the part of the bu
     broadcast        full at the root           the root's                    out is full, x of any contents elsewhere
     reduce           a full buffer              the result at the root,       out is full, of use at the root alone
                                                 of no use elsewhere
+    all_to_all       a chunk for each rank      a chunk from each rank        out is full
 
 ``comm`` is an mpi4py communicator or any ``Transport``. The first call of a kind prepares a plan, which is kept for
 others (``plans/one_off.py``). To repeat a collective on one buffer, or to compute meanwhile, make a plan yourself. All
@@ -26,7 +27,10 @@ from typing import TYPE_CHECKING, Any
 # Loaded when asked for, so that programs can be read and proved where there is no MPI and no NumPy.
 HOMES = {
     "algorithms.registry": ("ALGORITHMS", "programs"),
-    "plans.functions": ("all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"),
+    "plans.functions": (
+        *("all_gather", "all_reduce", "all_to_all", "barrier"),
+        *("broadcast", "reduce", "reduce_scatter"),
+    ),
     "plans.make_plan": ("make_plan", "transport_of"),
     "plans.plan": ("Plan",),
     "program.errors": ("CollectiveError", "MismatchError", "ProgramError", "TransportError"),

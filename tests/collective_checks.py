@@ -15,7 +15,17 @@ import numpy as np
 from hypothesis import strategies as st
 from ml_dtypes import finfo
 
-from dear_mpi.collectives import ALGORITHMS, Partition, all_reduce, barrier, broadcast, make_plan, reduce_scatter
+from dear_mpi.collectives import (
+    ALGORITHMS,
+    Partition,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    make_plan,
+    reduce_scatter,
+)
+from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.kernels.array import array_module, to_host
@@ -40,15 +50,22 @@ class Case:
     weighted: bool
     root: str
 
+    @property
+    def addressed(self) -> bool:
+        return COLLECTIVES[self.collective].addressed
+
     def elements(self, size: int) -> int:
-        return {"0": 0, "1": 1, "size-1": size - 1, "size": size, "odd": 37, "many": 331, "large": LARGE}[self.count]
+        """Of the full buffer: as many more as make chunks equal, where they must be."""
+        found = {"0": 0, "1": 1, "size-1": size - 1, "size": size, "odd": 37, "many": 331, "large": LARGE}[self.count]
+        return -(-found // size) * size if self.addressed else found
 
     def options(self, size: int) -> dict:
         """What differs from collective to collective; ranks of odd numbers own less, some of them nothing."""
-        found = {"weights": [3, 1, 2, 0, 4, 0.5, 2, 1][:size] if self.weighted else None}
-        if self.collective in ("broadcast", "reduce"):
+        weighted = self.weighted and not self.addressed
+        found = {"weights": [3, 1, 2, 0, 4, 0.5, 2, 1][:size] if weighted else None}
+        if COLLECTIVES[self.collective].rooted:
             found["root"] = 0 if self.root == "first" else size - 1
-        if self.collective not in ("all_gather", "broadcast"):
+        if COLLECTIVES[self.collective].reduces:
             found["op"] = self.op
         return found
 
@@ -60,12 +77,10 @@ class Case:
 SERVED = [(collective, name) for name, row in ALGORITHMS.items() for collective in row]
 MESSAGES = [pair for pair in SERVED if pair[1] != "shared"]
 SHARED = [pair for pair in SERVED if pair[1] == "shared"]
-NATIVE = [
-    (collective, "native") for collective in ("reduce_scatter", "all_gather", "all_reduce", "broadcast", "reduce")
-]
+NATIVE = [(collective, "native") for collective in COLLECTIVES]
 
 
-def cases(served=SERVED, counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DTYPES, "int32")):
+def cases(served=SERVED, counts=("0", "1", "size-1", "size", "odd"), dtypes=(*DTYPES, "int32", "int8")):
     """Any call."""
     return st.builds(
         lambda pair, **rest: Case(*pair, **rest),
@@ -91,7 +106,7 @@ def check_case(transport, case: Case, put=lambda array: array) -> None:
     ``put`` brings an array to where the collective works.
     """
     rank, size = transport.rank, transport.size
-    dtype = DTYPES.get(case.dtype, np.dtype("int32"))
+    dtype = DTYPES.get(case.dtype) or np.dtype(case.dtype)
     count, options = case.elements(size), case.options(size)
     partition = Partition.of(count, size, options["weights"])
     own, root = partition.shard(rank), options.get("root", 0)
@@ -99,6 +114,7 @@ def check_case(transport, case: Case, put=lambda array: array) -> None:
     expected = {
         "all_gather": lambda: parts[np.repeat(np.arange(size), partition.counts), np.arange(count)],
         "broadcast": lambda: parts[root],
+        "all_to_all": lambda: parts.reshape(size, size, -1)[:, rank].reshape(-1),
         "reduce_scatter": lambda: OPS[case.op](parts, axis=0)[own],
     }.get(case.collective, lambda: OPS[case.op](parts, axis=0))()
     x = put(contribution(rank, count, dtype))
@@ -532,6 +548,16 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5), t, counts=[5, *[0] * (t.size - 1)][:: 1 if t.rank == 0 else -1])),
     ("out of ranks", ValueError, "whether out is given must be the same on all ranks, not True on rank 0; False on",
      lambda t: reduce_scatter(np.zeros(t.size), t, **{} if t.rank else {"out": np.zeros(1)})),
+    ("chunks of all_to_all", ValueError, "elements for all_to_all, as many for each rank, not",
+     lambda t: all_to_all(np.zeros(t.size + 1, np.uint8), t)),
+    ("weights of all_to_all", ValueError, "weights must be left out for all_to_all, whose chunks are equal, not [",
+     lambda t: all_to_all(np.zeros(t.size), t, weights=[1] * t.size)),
+    ("counts of all_to_all", ValueError, "counts must be left out for all_to_all, whose chunks are equal, not [",
+     lambda t: all_to_all(np.zeros(t.size), t, counts=[1] * t.size)),
+    ("op of all_to_all", ValueError, "op must be left out for all_to_all, which combines nothing, not 'max'",
+     lambda t: all_to_all(np.zeros(t.size), t, op="max")),
+    ("shared all_to_all", ValueError, "algorithm 'shared' serves reduce_scatter, all_gather, all_reduce, not all_to",
+     lambda t: all_to_all(np.zeros(t.size), t, algorithm="shared")),
     ("counts and weights", ValueError, "weights or counts must be left out: both say what the ranks own",
      lambda t: all_reduce(np.zeros(t.size), t, counts=[1] * t.size, weights=[1] * t.size)),
     ("served", ValueError, "algorithm 'binomial' serves reduce, broadcast, all_reduce, not all_gather; these do: ",
@@ -565,5 +591,5 @@ BAD_CALLS = [
 ]  # fmt: skip
 NEEDS_PEERS = {
     *("weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"),
-    *("debug of ranks", "slab of ranks", "counts of ranks", "out of ranks"),
+    *("debug of ranks", "slab of ranks", "counts of ranks", "out of ranks", "chunks of all_to_all"),
 }

@@ -9,10 +9,14 @@ goes through the one link of rank 0, which is busy while all others wait.
 
 Cost for n bytes on P ranks, all of it at rank 0: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes,
 all_gather the other way round, all_reduce (P-1) n both ways; the ring moves (P-1)/P n per collective and link.
+
+In an all_to_all rank 0 has no room for what others have for each other. So in step k rank k swaps chunks with all ranks
+after it, one of which is next: (P-1) alpha + (P-1)/2 n beta.
 """
 
 from collections.abc import Callable
 
+from dear_mpi.collectives.algorithms.pairwise import swap
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 ROOT = 0
@@ -41,6 +45,14 @@ def broadcast(rank: int, size: int) -> Program:
 def reduce(rank: int, size: int) -> Program:
     """Rank 0 combines all buffers in rank order."""
     return Program("reduce", rank, size, collect(rank, size, whole, combine=True))
+
+
+def all_to_all(rank: int, size: int) -> Program:
+    """Chunk c of rank r is for rank c; it ends as chunk r there."""
+    before = [swap(peer) for peer in range(rank)]
+    after = [swap(*range(rank + 1, size))] if rank < size - 1 else []
+    idle = [Step()] * (size - 2 - rank)
+    return Program("all_to_all", rank, size, (*before, *after, *idle))
 
 
 Part = Callable[[int, int], range]

@@ -38,10 +38,12 @@ def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
 
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
-    "naive": by_name(naive.reduce_scatter, naive.all_gather, naive.all_reduce, naive.broadcast, naive.reduce),
+    "naive": by_name(
+        naive.reduce_scatter, naive.all_gather, naive.all_reduce, naive.broadcast, naive.reduce, naive.all_to_all
+    ),
     "ring": by_name(ring.reduce_scatter, ring.all_gather, ring.all_reduce),
     "bidirectional": family(bidirectional.all_gather),
-    "pairwise": family(pairwise.all_gather),
+    "pairwise": family(pairwise.all_gather) | by_name(pairwise.all_to_all),
     "ordered": family(ordered.all_gather),
     "shared": family(ordered.all_gather),  # the same without messages
     "bruck": family(bruck.all_gather),

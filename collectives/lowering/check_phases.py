@@ -48,7 +48,7 @@ class State:
 
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
-        self.expected = promised(collective, len(share.ranks))
+        self.expected = promised(collective, len(share.ranks))[0]  # the same for all ranks
         owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
         self.places = [(rank, element, owner) for rank in share.ranks for element, owner in enumerate(owners)]
         self.held: dict[object, tuple[int, ...]] = {}  # what is in it; of which element, since which run
@@ -64,7 +64,7 @@ class State:
         """A run begins: callers write new data into their buffers."""
         self.run = run
         for rank, element, owner in self.places:
-            mask = self.contract.brings(rank, owner)
+            mask = self.contract.brings(rank, owner, len(self.share.ranks))
             self.write(rank, ("buffer", rank), element, mask, f"the caller of rank {rank}")
 
     def apply(self, rank: int, move: Move, where: str) -> None:

@@ -127,12 +127,25 @@ class Call:
         }
 
     def partition(self, size: int) -> Partition:
-        """How the full buffer splits over the ranks."""
+        """How the full buffer splits over the ranks; evenly where data is addressed, and so changes its place."""
+        if COLLECTIVES[self.collective].addressed:
+            self.check_even(size)
         if self.counts is None:
             return Partition.of(self.count, size, self.weights)
         if self.weights is not None:
             raise ValueError("weights or counts must be left out: both say what the ranks own")
         return Partition.exactly(self.count, size, self.counts)
+
+    def check_even(self, size: int) -> None:
+        """See that there are as many elements for each rank."""
+        for name, given in (("weights", self.weights), ("counts", self.counts)):
+            if given is not None:
+                raise ValueError(
+                    f"{name} must be left out for {self.collective}, whose chunks are equal, not {given!r}"
+                )
+        if self.count % size:
+            due = f"a multiple of {size} elements for {self.collective}, as many for each rank"
+            raise ValueError(f"x must have {due}, not {self.count}")
 
     @property
     def count(self) -> int:

@@ -11,7 +11,7 @@ from dear_mpi.collectives.plans.make_plan import transport_of
 from dear_mpi.collectives.plans.one_off import OneOffs
 from dear_mpi.kernels.array import Array
 
-__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "reduce", "reduce_scatter"]
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,6 +56,19 @@ def all_gather(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     [[0, 1], [0, 1]]
     """
     return once("all_gather", x, comm, **options)
+
+
+def all_to_all(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
+    """Chunk c of x goes to rank c, for every c, and what rank c has for this rank comes in its place.
+
+    The P chunks are equal: without a multiple of P elements, or with weights or counts, there is an ArgumentError. By
+    pairwise exchange, unless an algorithm is given.
+
+    >>> from dear_mpi.collectives.transports.loopback import run_loopback
+    >>> run_loopback(2, lambda t: all_to_all(np.array([10, 11], np.uint8) + 10 * t.rank, t).tolist())
+    [[10, 20], [11, 21]]
+    """
+    return once("all_to_all", x, comm, **{"algorithm": "pairwise", **options})
 
 
 def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:

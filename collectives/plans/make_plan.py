@@ -51,7 +51,7 @@ def make_plan(
     Collective: all ranks call it, in the same order, with the same arguments but for the contents of the arrays.
 
     Args:
-        collective: ``reduce_scatter``, ``all_gather``, ``all_reduce``, ``broadcast`` or ``reduce``.
+        collective: ``reduce_scatter``, ``all_gather``, ``all_reduce``, ``broadcast``, ``reduce`` or ``all_to_all``.
         x, out: as in the table at the head of ``dear_mpi.collectives``: contiguous plain arrays of NumPy or CuPy.
         comm: an mpi4py communicator, or a ``Transport``.
         algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for a function of yours; ``auto`` or

@@ -57,6 +57,7 @@ TABLE: dict[tuple[str, int], dict[str, int | None]] = {
     **{("all_gather", ranks): {"bruck": limit, "ring": None, "shared": None} for ranks, limit in GATHERS.items()},
     ("broadcast", 4): {"binomial": None},
     ("reduce", 4): {"binomial": None},
+    ("all_to_all", 4): {"pairwise": None},
 }
 BUILT_IN = tuple(
     Rule(collective, ranks, limit, algorithm, SEGMENT_BYTES)

@@ -1,6 +1,8 @@
 """What each collective promises, as data: which ranks hold data of a chunk when it begins, and when it ends.
 
 A rank that holds data of a chunk at first contributes to it; a rank that holds it at the end holds all contributions.
+Data may also be addressed: what a rank holds of a chunk at first is for the chunk's owner alone. There it ends in the
+chunk of the rank that it comes from. So it changes its place in the buffer, which all other data keeps.
 """
 
 from collections.abc import Callable
@@ -23,19 +25,24 @@ def root(rank: int, owner: int) -> bool:
 
 @dataclass(frozen=True)
 class Contract:
-    """Functions of (rank, owner of the chunk): whether the rank holds data of it."""
+    """Functions of (rank, owner of the chunk): whether the rank holds data of it; and whether that is addressed."""
 
     begins: Holder
     ends: Holder
+    addressed: bool = False
 
-    def brings(self, rank: int, owner: int) -> int:
-        """What a rank holds at first of a chunk, as a set of contributions (bit i is rank i's): its own, or nothing."""
-        return 1 << rank if self.begins(rank, owner) else 0
+    def brings(self, rank: int, owner: int, size: int) -> int:
+        """What a rank holds at first of a chunk, as a set of contributions: its own (bit ``rank``), or nothing.
+
+        Where data is addressed, bit ``size + owner`` says for whom it is.
+        """
+        address = 1 << size + owner if self.addressed else 0
+        return 1 << rank | address if self.begins(rank, owner) else 0
 
     @property
     def reduces(self) -> bool:
         """Whether contributions are combined."""
-        return self.begins is everyone
+        return self.begins is everyone and not self.addressed
 
     @property
     def rooted(self) -> bool:
@@ -50,4 +57,5 @@ COLLECTIVES = {
     "all_reduce": Contract(everyone, everyone),
     "broadcast": Contract(root, everyone),
     "reduce": Contract(everyone, root),
+    "all_to_all": Contract(everyone, everyone, addressed=True),
 }

@@ -1,6 +1,7 @@
 """Run an algorithm on symbols: what each rank holds of each chunk, step by step, without any data.
 
-What a rank holds of a chunk is the set of ranks whose contributions are in it. The replay takes one step of all ranks
+What a rank holds of a chunk is the set of ranks whose contributions are in it, and for whom they are, where data is
+addressed. The replay takes one step of all ranks
 after the other. In a run some ranks are further than others; but as both ends of a message are in the same step, they
 do the same. Nor can they block each other, even if each send blocks until it is received: what the ranks in the
 earliest step wait for is among themselves, and under way. Time: O(total number of chunks sent).
@@ -14,7 +15,10 @@ from dear_mpi.collectives.program.errors import ProgramError, name_ranks
 from dear_mpi.collectives.program.program import Program, Receive, Send, label
 
 Row = list[int]
-"""What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data."""
+"""What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data.
+
+On ``size`` ranks, bit size + i is set where that is for rank i alone (``Contract.brings``).
+"""
 
 
 def replay(programs: Sequence[Program]) -> list[list[Row]]:
@@ -33,12 +37,12 @@ def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
     """What all ranks hold at first, then after each step: rows that the next step will change.
 
     Raises:
-        ProgramError: a message has one end alone in its step, or ends that differ; or undefined data is sent, or
-            combined with; or a contribution is combined twice.
+        ProgramError: a message has one end alone in its step, or ends that differ; or undefined data is sent; or
+            a contribution is combined twice.
     """
-    contract = COLLECTIVES[programs[0].collective]
+    contract, size = COLLECTIVES[programs[0].collective], len(programs)
     owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
-    rows = [[contract.brings(rank, owner) for owner in owners] for rank in range(len(programs))]
+    rows = [[contract.brings(rank, owner, size) for owner in owners] for rank in range(size)]
     yield rows
     for number in range(len(programs[0].steps)):
         take_step(programs, number, rows)
@@ -57,7 +61,7 @@ def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None
         for receive in step.receives:
             due = sent[rank, receive.peer]
             if due:
-                take(*due.popleft(), receive, rows[rank], rank=rank, number=number)
+                take(*due.popleft(), receive, rows[rank], programs[rank], number)
             else:
                 waiting.append((rank, f"receiving {receive}"))
     waiting += [(rank, f"sending {send}") for (_, rank), left in sent.items() for send, _ in left]
@@ -67,24 +71,31 @@ def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None
         raise ProgramError(f"rank {first}, step {number}: blocked for ever, {what}", rank=first)
 
 
-def take(send: Send, data: Row, receive: Receive, row: Row, *, rank: int, number: int) -> None:
-    """Receive one message into the row of a rank, in a step."""
-    if receive.chunks != send.chunks:
+def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, number: int) -> None:
+    """Receive one message into the row of the program's rank, in a step."""
+    rank = program.rank
+    if not fit(send.chunks, receive.chunks, program):
         differs = f"expects {label(receive.chunks)} from rank {receive.peer}, which sends {label(send.chunks)}"
         raise ProgramError(f"rank {rank}, step {number}: {differs}", rank=rank)
-    for chunk, arriving in zip(send.chunks, data, strict=True):
+    for chunk, arriving in zip(receive.chunks, data, strict=True):
         problem = fault(row[chunk], arriving, receive)
         if problem is not None:
             raise ProgramError(f"rank {rank}, step {number}, chunk {chunk}: {problem}", rank=rank, chunk=chunk)
         row[chunk] = row[chunk] | arriving if receive.combine else arriving
 
 
+def fit(sent: range, received: range, program: Program) -> bool:
+    """Whether chunks that are sent may be received as these: the same ones, or equally long ones where data is
+    addressed, for then all shards are."""
+    if not COLLECTIVES[program.collective].addressed:
+        return sent == received
+    return len(sent) == len(received) and (sent.start - received.start) % program.parts == 0
+
+
 def fault(held: int, arriving: int, receive: Receive) -> str | None:
     """What is wrong with this receive, if anything."""
     if not arriving:
         return f"rank {receive.peer} sends it without holding any data of it"
-    if receive.combine and not held:
-        return "combines what arrives with undefined data"
     if receive.combine and held & arriving:
         return f"combines the contribution of {ranks_in(held & arriving)} twice"
     return None
@@ -102,3 +113,13 @@ def members(mask: int) -> list[int]:
 def ranks_in(mask: int) -> str:
     """The same, for a reader."""
     return name_ranks(members(mask))
+
+
+def contributions(mask: int, size: int) -> str:
+    """The same, and for whom they are.
+
+    >>> contributions(0b0_0110, 3), contributions(0b100_001, 3)
+    ('ranks 1, 2', 'rank 0 for rank 2')
+    """
+    address, ranks = divmod(mask, 1 << size)
+    return f"{ranks_in(ranks)}{f' for {ranks_in(address)}' if address else ''}"

@@ -1,6 +1,6 @@
 """Prove an algorithm without running it: replay the programs of all ranks on symbols, and look at the end.
 
-What is checked: every send has its receive, in the same step and with the same chunks; nothing undefined is sent; no
+What is checked: every send has its receive, in the same step and with chunks that fit; nothing undefined is sent; no
 contribution is combined twice; no two receives of a step touch one chunk unless both combine; every rank finishes even
 if every send blocks until it is received; the collective's promise holds at the end. Errors name rank, step and chunk.
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program, Receive, Step
-from dear_mpi.collectives.program.replay import Row, after_steps, members, ranks_in, run
+from dear_mpi.collectives.program.replay import Row, after_steps, contributions, members, run
 
 __all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
 
@@ -24,21 +24,23 @@ def verify(programs: Sequence[Program]) -> None:
         ProgramError: naming the rank, the step, and the chunk or peer that break the collective.
     """
     check_shapes(programs)
-    collective = programs[0].collective
-    expected = promised(collective, len(programs))
-    for rank, row in enumerate(run(programs)):
+    collective, size = programs[0].collective, len(programs)
+    for rank, (row, expected) in enumerate(zip(run(programs), promised(collective, size), strict=True)):
         for chunk, held in enumerate(row):
             owner = programs[rank].owner(chunk)
             if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
-                due = ranks_in(expected[owner])
-                said = f"rank {rank} ends with the data of {ranks_in(held)} in chunk {chunk}, not of {due}"
+                found, due = (contributions(mask, size) for mask in (held, expected[owner]))
+                said = f"rank {rank} ends with the data of {found} in chunk {chunk}, not of {due}"
                 raise ProgramError(said, rank=rank, chunk=chunk)
 
 
-def promised(collective: str, size: int) -> Row:
-    """What a complete chunk of each owner holds: the contributions of all ranks that begin with data of it."""
-    brings = COLLECTIVES[collective].brings
-    return [sum(brings(rank, owner) for rank in range(size)) for owner in range(size)]
+def promised(collective: str, size: int) -> list[Row]:
+    """What each rank holds of a complete chunk of each owner: the contributions of all ranks that begin with data of
+    it; where data is addressed, what the owner has for this rank."""
+    contract, ranks = COLLECTIVES[collective], range(size)
+    if contract.addressed:
+        return [[contract.brings(owner, rank, size) for owner in ranks] for rank in ranks]
+    return [[sum(contract.brings(rank, owner, size) for rank in ranks) for owner in ranks]] * size
 
 
 def check_shapes(programs: Sequence[Program]) -> None:
@@ -71,6 +73,8 @@ def problems(program: Program, rank: int, first: Program, size: int) -> Iterator
         for transfer in step.sends + step.receives:
             if transfer.peer not in range(size) or not isinstance(transfer.peer, int) or transfer.peer == rank:
                 yield f"{where}: the peer must be another rank of 0..{size - 1}, not {transfer.peer}"
+            if isinstance(transfer, Receive) and transfer.combine and not COLLECTIVES[program.collective].reduces:
+                yield f"{where}: {program.collective} combines nothing: leave combine out"
             chunks = transfer.chunks
             if (
                 not isinstance(chunks, range)

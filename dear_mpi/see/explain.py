@@ -24,7 +24,7 @@ from dear_mpi.reporting.units import format_numbers, plural
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
-from dear_mpi.see.replayed import Replayed, holders
+from dear_mpi.see.replayed import Replayed
 
 MOST_RANKS = 64
 MOST_RANKS_IN_TABLES = 16
@@ -106,12 +106,12 @@ def lesson_lines(text: str, width: int) -> Iterator[str]:
 
 def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
     """The legend, then a table at first and after each step, with the markup of rich; what is wrong is red."""
-    written, chunks = replayed.programs, range(len(replayed.complete))
+    written, chunks = replayed.programs, range(replayed.programs[0].chunks)
     room = width - len(rank_head(written[0]))
-    naming = {mask: holders(mask) for history in replayed.rows for row in history for mask in row}
+    naming = {mask: replayed.holders(mask) for history in replayed.rows for row in history for mask in row}
     named = all(len(text) + 3 <= room // len(chunks) for text in naming.values())  # with the mark and a gap of 2
     if not named:
-        naming = {mask: str(mask.bit_count()) for mask in naming}
+        naming = {mask: str(replayed.whose(mask).bit_count()) for mask in naming}
     naming[0] = "-"
     own = written[0].parts
     owned = "Chunk c belongs to rank c" if own == 1 else f"The first {own} chunks belong to rank 0, and so on"
@@ -138,7 +138,7 @@ def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[
         line = rank_head(program)
         for chunk in chunks:
             mask = history[number][chunk]
-            complete = mask == replayed.complete[chunk]
+            complete = mask == replayed.complete[program.rank][chunk]
             wrong = fault is not None and (fault.rank, fault.chunk) == (program.rank, chunk)
             style = "bold red" if wrong else "bold green" if complete else ""
             text = f"{naming[mask] + ('*' if complete else ' '):>{cell}}"

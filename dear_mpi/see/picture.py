@@ -7,7 +7,7 @@ from typing import Any
 from dear_mpi.collectives.program.program import Program, Receive
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import legend_below, panels
-from dear_mpi.see.replayed import Replayed, holders
+from dear_mpi.see.replayed import Replayed
 
 PANEL_INCHES = 2.6
 MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # in the cells of a panel; in a row of them
@@ -89,19 +89,23 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
     written, complete = replayed.programs, replayed.complete
     held, size = [history[number] for history in replayed.rows], len(written)
     axes.imshow(
-        [[mask.bit_count() / size for mask in row] for row in held], cmap=SHADES, vmin=0, vmax=DARKEST, aspect="auto"
+        [[replayed.whose(mask).bit_count() / size for mask in row] for row in held],
+        cmap=SHADES,
+        vmin=0,
+        vmax=DARKEST,
+        aspect="auto",
     )
     frames = []
     for rank, row in enumerate(held):
         for chunk, mask in enumerate(row):
-            text = holders(mask)
+            text = replayed.holders(mask)
             if size <= MOST_RANKS_WITH_TEXT and len(text) * len(row) <= LETTERS:
-                color = "white" if mask.bit_count() > 0.8 * size else "black"
+                color = "white" if replayed.whose(mask).bit_count() > 0.8 * size else "black"
                 axes.text(chunk, rank, text, ha="center", va="center", color=color, fontsize="x-small")
-            if mask == complete[chunk]:
+            if mask == complete[rank][chunk]:
                 frames.append(Rectangle((chunk - 0.46, rank - 0.46), 0.92, 0.92))
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, lw=16 / (8 + size)))
-    axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(len(complete)), yticks=ticks(size))
+    axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(written[0].chunks), yticks=ticks(size))
     steps = [(program.rank, program.steps[last]) for program in written if 0 <= last < len(program.steps)]
     arrivals = [(to, rank) for rank, step in steps for to in step.receives]
     if arrivals:

@@ -47,20 +47,20 @@ class Replayed:
         return cls(readable, replay(whole), fault_of(shown, verify), count if count < steps else None)
 
     @cached_property
-    def complete(self) -> Row:
-        """What each chunk holds where it is complete."""
+    def complete(self) -> list[Row]:
+        """What each rank holds of each chunk where it is complete."""
         program = self.programs[0]
-        by_owner = promised(program.collective, program.size)
-        return [by_owner[program.owner(chunk)] for chunk in range(program.chunks)]
+        owners = [program.owner(chunk) for chunk in range(program.chunks)]
+        return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
 
+    def whose(self, mask: int) -> int:
+        """The contributions in what is held, as a set of ranks, without the rank for which they are."""
+        return mask & (1 << self.programs[0].size) - 1
 
-def holders(mask: int) -> str:
-    """The ranks whose contributions are in what is held.
-
-    >>> holders(0b11101)
-    '0,2-4'
-    """
-    return format_numbers(members(mask)).replace(" ", "")
+    def holders(self, mask: int) -> str:
+        """The ranks whose contributions are in what is held, such as 0,2-4; 1→3 if it is what 1 has for 3 alone."""
+        ranks = [members(each) for each in (self.whose(mask), mask >> self.programs[0].size)]
+        return "→".join(format_numbers(each).replace(" ", "") for each in ranks if each)
 
 
 def first(written: Sequence[Program], count: int) -> list[Program]:

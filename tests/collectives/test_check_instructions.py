@@ -7,6 +7,7 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.check_instructions import check_instructions
 from dear_mpi.collectives.lowering.instructions import BEGIN, Writer
 from dear_mpi.collectives.lowering.messages import messages
+from dear_mpi.collectives.program.contract import COLLECTIVES
 
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if runner_of(name) == "messages"]
 
@@ -28,6 +29,7 @@ def test_every_plan_is_right_however_it_is_cut(name, collective):
         written = programs(name, collective, size, hosts=[rank * 3 // size for rank in range(size)], pieces=3)
         for per_chunk, segment in CUTS:
             count = int(per_chunk * written[0].chunks)
+            count -= count % size if COLLECTIVES[collective].addressed else 0  # its shards are equal
             check(written, count, segment)
             check(written, count, segment, window=1)
             check(written, count, segment, window=17)

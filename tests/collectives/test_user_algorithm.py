@@ -223,9 +223,9 @@ UNUSABLE = {
     "no Program": ("def f(rank, size): return []\n", "f", "mine.py:f' must return a Program for rank 0 of 2, not list"),
     "None": ("def f(rank, size): ...\n", "f", "mine.py:f' must return a Program for rank 0 of 2, not NoneType"),
     "a collective that does not exist": (
-        f"{IMPORTS}def f(rank, size): return Program('all_to_all', rank, size, ())\n",
+        f"{IMPORTS}def f(rank, size): return Program('scan', rank, size, ())\n",
         "f",
-        "mine.py:f' serves all_to_all, not all_gather; these do: naive, ring",
+        "mine.py:f' serves scan, not all_gather; these do: naive, ring",
     ),
     "another collective": (
         f"{IMPORTS}def f(rank, size): return Program('all_reduce', rank, size, ())\n",

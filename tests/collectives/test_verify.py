@@ -1,5 +1,8 @@
 """The prover finds every way to be wrong, and says where: rank, step, chunk."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from dear_mpi.collectives import ProgramError, programs, verify
@@ -20,6 +23,13 @@ def exchange(rank, sent=None, received=None, combine=False):
         (Send(1 - rank, one(rank if sent is None else sent)),),
         (Receive(1 - rank, one(1 - rank if received is None else received), combine),),
     )
+
+
+def swapping(size, receive, again=False):
+    """Ranks give each other their chunks in one step, or in two; receives are what ``receive`` makes of a peer."""
+    peers = [[peer for peer in range(size) if peer != rank] for rank in range(size)]
+    steps = [Step(tuple(Send(peer, one(peer)) for peer in others), tuple(map(receive, others))) for others in peers]
+    return [Program("all_to_all", rank, size, (step,) * (1 + again)) for rank, step in enumerate(steps)]
 
 
 def test_correct():
@@ -63,9 +73,9 @@ BROKEN = {
         ),
         "rank 1, step 1, chunk 0: combines the contribution of rank 0 twice",
     ),
-    "data that is combined with nothing": (
+    "data that is combined where nothing is": (
         pair([exchange(0, combine=True)], [exchange(1)]),
-        "rank 0, step 0, chunk 1: combines what arrives with undefined data",
+        "rank 0, step 0: all_gather combines nothing: leave combine out",
     ),
     "two blocking sends that wait for each other": (
         pair([Step(exchange(0).sends), Step((), exchange(0).receives)],
@@ -88,6 +98,22 @@ BROKEN = {
         pair([Step((), (Receive(1, one(1)), Receive(1, one(1))))], []),
         "rank 0, step 0, chunk 1: receives from ranks 1 and 1 race",
     ),
+    "chunks of all_to_all that go astray": (
+        swapping(3, lambda peer: Receive(peer, one((peer + 1) % 3))),
+        "rank 0 ends with the data of rank 2 for rank 0 in chunk 0, not of rank 0 for rank 0",
+    ),
+    "chunks of all_to_all that come twice": (
+        swapping(3, lambda peer: Receive(peer, one(peer)), again=True),
+        "rank 0 ends with the data of rank 0 for rank 1 in chunk 1, not of rank 1 for rank 0",
+    ),
+    "chunks of all_to_all that stay": (
+        pair([Step()], [Step()], "all_to_all"),
+        "rank 0 ends with the data of rank 0 for rank 1 in chunk 1, not of rank 1 for rank 0",
+    ),
+    "chunks of all_to_all of other lengths": (
+        pair([Step((Send(1, range(2)),))], [Step((), (Receive(0, one(0)),))], "all_to_all"),
+        "rank 1, step 0: expects chunk 0 from rank 0, which sends chunks 0..1",
+    ),
     "programs in the wrong order": (
         pair([], [])[::-1],
         "program number 0 must be all_gather on rank 0 of 2, not all_gather on rank 1 of 2",
@@ -103,13 +129,33 @@ def test_broken(what):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather", "all_reduce"])
-def test_no_step_of_the_ring_can_be_left_out(collective):
-    """Every message of the ring is needed: the proof fails if any step of any rank is dropped."""
-    whole = programs("ring", collective, 4)
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [("ring", "reduce_scatter"), ("ring", "all_gather"), ("ring", "all_reduce"), ("pairwise", "all_to_all")],
+)
+def test_no_step_can_be_left_out(name, collective):
+    """Every message is needed: the proof fails if any step of any rank is dropped."""
+    whole = programs(name, collective, 4)
     for rank, program in enumerate(whole):
         for number in range(len(program.steps)):
             steps = program.steps[:number] + program.steps[number + 1 :]
             broken = [*whole[:rank], Program(collective, rank, 4, steps), *whole[rank + 1 :]]
             with pytest.raises(ProgramError):
                 verify(broken)
+
+
+@pytest.mark.parametrize("name", ["naive", "pairwise"])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_no_chunk_of_an_all_to_all_may_go_or_come_elsewhere(name, size):
+    """The proof fails if any one transfer of any rank is of another chunk, though both ends are as long."""
+    whole = programs(name, "all_to_all", size)
+    for program, number, kind, shift in product(
+        whole, range(len(whole[0].steps)), ["sends", "receives"], range(1, size)
+    ):
+        step = program.steps[number]
+        for at, transfer in enumerate(getattr(step, kind)):
+            moved = replace(transfer, chunks=one((transfer.chunks.start + shift) % size))
+            transfers = (*getattr(step, kind)[:at], moved, *getattr(step, kind)[at + 1 :])
+            steps = (*program.steps[:number], replace(step, **{kind: transfers}), *program.steps[number + 1 :])
+            with pytest.raises(ProgramError, match=r"in chunk \d, not of rank|race"):
+                verify([*whole[: program.rank], replace(program, steps=steps), *whole[program.rank + 1 :]])

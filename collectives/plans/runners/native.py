@@ -103,6 +103,7 @@ def mpi_call(
     calls: dict[str, tuple[str, tuple[Any, ...]]] = {
         "all_reduce": ("Allreduce", (send, target, combine)),
         "all_gather": ("Allgatherv" if by_counts else "Allgather", (given, gathered)),
+        "all_to_all": ("Alltoall", (given, [target.view("u1"), nbytes[rank], MPI.BYTE])),
         "reduce_scatter": scatter if by_counts else ("Reduce_scatter_block", (send, target, combine)),
         "broadcast": ("Bcast", ([target.view("u1"), MPI.BYTE], root)),
         # At the root in place; elsewhere MPI leaves the buffer alone.
