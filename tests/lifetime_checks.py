@@ -8,7 +8,16 @@ import weakref
 
 import numpy as np
 
-from dear_mpi.collectives import ALGORITHMS, Partition, all_gather, all_reduce, broadcast, make_plan, reduce_scatter
+from dear_mpi.collectives import (
+    ALGORITHMS,
+    Partition,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    make_plan,
+    reduce_scatter,
+)
 from dear_mpi.collectives.plans.one_off import MOST_BYTES, MOST_PLANS, OneOffs
 from dear_mpi.collectives.program.errors import CollectiveError, MismatchError, TransportError
 from dear_mpi.collectives.transports.transport import Wrapper
@@ -259,12 +268,20 @@ def check_a_one_off_that_was_broken_off_is_made_again(transport, count: int) -> 
 
 KINDS = [
     (collective, algorithm, count, dtype, op)
-    for collective, op in (("all_reduce", "sum"), ("reduce_scatter", "max"), ("all_gather", ""), ("all_reduce", "min"))
+    for collective, op in (
+        *(("all_reduce", "sum"), ("all_reduce", "min"), ("reduce_scatter", "max")),
+        *(("all_gather", ""), ("all_to_all", "")),
+    )
     for algorithm in ("ring", "auto", "bruck", "shared")
     for count, dtype in ((3, np.float64), (700, np.int32), (20_011, np.float32), (90_001, np.float64))
     if algorithm == "auto" or collective in ALGORITHMS[algorithm]
 ]
-FUNCTIONS = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather}
+FUNCTIONS = {
+    "all_reduce": all_reduce,
+    "reduce_scatter": reduce_scatter,
+    "all_gather": all_gather,
+    "all_to_all": all_to_all,
+}
 OPS = {"sum": np.sum, "max": np.max, "min": np.min, "": lambda data, axis: data[0]}
 
 
@@ -274,10 +291,13 @@ def soak(transport, seed: int, turns: int) -> None:
     held = []
     for turn in range(turns):
         collective, algorithm, count, dtype, op = choice.choice(KINDS)
+        count -= count % size if collective == "all_to_all" else 0
         own = Partition.of(count, size).shard(rank)
         data = [whole_numbers(other, count, seed + turn).astype(dtype) for other in range(size)]
         expected, x = OPS[op](data, axis=0), data[rank].copy()
         x[own] = data[0][own] if collective == "all_gather" else x[own]
+        if collective == "all_to_all":
+            expected = np.concatenate([part[own] for part in data])
         options = {"algorithm": algorithm} | ({"op": op} if op else {})
         if choice.random() < 0.7:
             result = FUNCTIONS[collective](x, transport, **options)

@@ -10,8 +10,8 @@ goes through the one link of rank 0, which is busy while all others wait.
 Cost for n bytes on P ranks, all of it at rank 0: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes,
 all_gather the other way round, all_reduce (P-1) n both ways; the ring moves (P-1)/P n per collective and link.
 
-In an all_to_all rank 0 has no room for what others have for each other. So in step k rank k swaps chunks with all ranks
-after it, one of which is next: (P-1) alpha + (P-1)/2 n beta.
+In an all_to_all rank 0 has no room for what the others have for each other. So each rank is the busy one for a step: in
+step k rank k swaps chunks with all ranks after it. That takes (P-1) alpha + (P-1)/2 n beta.
 """
 
 from collections.abc import Callable

@@ -125,7 +125,7 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
 def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """The table that picks one algorithm for an all-reduce and for its two halves, so that both have the same bits.
 
-    It is the one for the all-reduce; where that serves no halves, the one for the reduce-scatter.
+    It is the one for the all-reduce; where that serves no halves, the one for the reduce-scatter. Other rules stay.
     """
     halves, all_reduces = ("reduce_scatter", "all_gather"), [rule for rule in rules if rule.collective == "all_reduce"]
     by_messages = [rule for rule in rules if not rule.shared]
@@ -135,7 +135,8 @@ def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
         if not {*halves} <= {*ALGORITHMS.get(algorithm, halves)}:
             algorithm = pick(by_messages, "reduce_scatter", rule.ranks, rule.up_to_bytes or 1 << 62).algorithm
         chosen.append(replace(rule, algorithm=algorithm))
-    return tuple(replace(rule, collective=collective) for rule in chosen for collective in ("all_reduce", *halves))
+    others = (rule for rule in rules if rule.collective not in ("all_reduce", *halves))
+    return (*others, *(replace(rule, collective=each) for rule in chosen for each in ("all_reduce", *halves)))
 
 
 class Table(Struct):

@@ -7,8 +7,9 @@ Meaning. The buffer has ``size * parts`` chunks, of which rank r owns those from
 read what the buffer held when the step began; a receive either replaces chunks or combines what arrives with what is
 there. All contributions that a step combines into a chunk are combined at once, in rank order, the rank's own among
 them. Two-byte numbers are combined in fp32 and rounded once. Between one pair of ranks, messages are matched in
-program order. Both ends of a message are in the same step, and all ranks have equally many steps (some may be empty). A
-rank enters a step when its previous one is complete; nothing else synchronises.
+program order. A message is received in the chunks that were sent; only where data is addressed (``contract.py``) may it
+be in others, as many and as long. Both ends of a message are in the same step, and all ranks have equally many steps
+(some may be empty). A rank enters a step when its previous one is complete; nothing else synchronises.
 """
 
 import inspect

@@ -61,7 +61,7 @@ def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None
         for receive in step.receives:
             due = sent[rank, receive.peer]
             if due:
-                take(*due.popleft(), receive, rows[rank], programs[rank], number)
+                take(*due.popleft(), receive, rows[rank], programs[rank], number=number)
             else:
                 waiting.append((rank, f"receiving {receive}"))
     waiting += [(rank, f"sending {send}") for (_, rank), left in sent.items() for send, _ in left]
@@ -71,7 +71,7 @@ def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None
         raise ProgramError(f"rank {first}, step {number}: blocked for ever, {what}", rank=first)
 
 
-def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, number: int) -> None:
+def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *, number: int) -> None:
     """Receive one message into the row of the program's rank, in a step."""
     rank = program.rank
     if not fit(send.chunks, receive.chunks, program):

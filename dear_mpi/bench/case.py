@@ -21,6 +21,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_gather": lambda ranks: (ranks - 1) / ranks,
     "broadcast": lambda ranks: 1.0,
     "reduce": lambda ranks: 1.0,
+    "all_to_all": lambda ranks: (ranks - 1) / ranks,
 }
 OPS = ("sum", "average", "prod", "min", "max")
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."

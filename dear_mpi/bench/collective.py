@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import groupby
+from itertools import groupby, product
 
 from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Row, Samples, row_of
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
@@ -15,6 +15,7 @@ from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import default_segment, rules_of
+from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.dtypes import DTYPES
@@ -74,9 +75,14 @@ class Contest(Conditions):
     def names(self) -> tuple[str, ...]:
         return self.algorithms or lookup("device", self.device, DEFAULTS)
 
-    def cases(self) -> list[Case]:
+    def cases(self, ranks: int) -> list[Case]:
+        """What is measured; where chunks must be equal, sizes are rounded down to that, or up to one element each."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
-        return [Case(collective, nbytes, **conditions) for collective in self.collectives for nbytes in self.sizes]
+        found = list[Case]()
+        for collective, nbytes in product(self.collectives, self.sizes):
+            grain = ranks * DTYPES[self.dtype].itemsize if COLLECTIVES[collective].addressed else 1
+            found.append(Case(collective, max(nbytes // grain, 1) * grain, **conditions))
+        return list(dict.fromkeys(found))
 
     def check_for(self, world: World) -> None:
         """A ValueError if something is not allowed."""
@@ -92,7 +98,7 @@ class Contest(Conditions):
         if self.beside and self.device != "cpu":
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         check_distinct("algorithms", self.names)
-        check_exact(self.cases()[0], world.size)
+        check_exact(self.cases(world.size)[0], world.size)
         for name in self.names:
             contestant(name).check()
             if contestant(name).maker in OTHERS:
@@ -144,7 +150,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
                 others[who.maker], libraries[who.maker] = other, other.library
             elif who.session is not None and world.transport.native is not None:
                 libraries[name] = stack.enter_context(who.session(world))
-        for case in contest.cases():
+        for case in contest.cases(world.size):
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             samples, missing = at_size(case, contest, world, streams, others)
             for name, why in missing.items():
@@ -178,7 +184,7 @@ def check_plans(contest: Contest, world: World, streams: Streams) -> None:
     """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
     nbytes = world.size * DTYPES[contest.dtype].itemsize
-    least = replace(contest.cases()[0], nbytes=nbytes, placement="in", memory="private")
+    least = replace(contest.cases(world.size)[0], nbytes=nbytes, placement="in", memory="private")
     tried = [Interleaved(replace(least, collective=each), plans, world, streams) for each in contest.collectives]
     for each in tried:
         each.free()

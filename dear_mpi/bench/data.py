@@ -5,6 +5,9 @@ that was computed once: filling is one copy, checking one comparison, of bits.
 
     reductions            pattern depends on the rank; expected: the patterns of all ranks, combined
     all_gather, broadcast the same pattern everywhere; what a rank does not bring has the next turn's pattern
+    all_to_all            pattern depends on the rank; expected: of each rank's pattern, the chunk for this one
+
+Expected patterns are rows: one for the whole result, in an all_to_all one for each chunk.
 """
 
 from collections.abc import Callable
@@ -51,12 +54,15 @@ class Data:
 
         self.x = zeros(x_part)
         self.out = zeros(result_part) if out_of_place else None
-        bits, length = f"u{dtype.itemsize}", count + PERIOD + 1
-        mine, expected = (streams.put(np.resize(values.view(bits), length)) for values in patterns(case, rank, ranks))
-        self.mine, self.expected = mine[begins.start :], expected[ends.start :]
+        bits, (values, rows) = f"u{dtype.itemsize}", patterns(case, rank, ranks)
+        mine = streams.put(np.resize(values.view(bits), count + PERIOD + 1))
+        width = count // len(rows) + PERIOD + 1
+        expected = streams.put(np.stack([np.resize(row.view(bits), width) for row in rows]))
+        self.mine, self.expected = mine[begins.start :], expected[:, ends.start :]
         self.others = mine[x_part.start + 1 :]  # for what this rank does not bring
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(begins, x_part)]
-        self.result = (self.x if self.out is None else self.out).view(bits)[within(ends, result_part)]
+        result = (self.x if self.out is None else self.out).view(bits)[within(ends, result_part)]
+        self.result = result.reshape(len(rows), -1)
         self.count_nonzero = array_module(self.x).count_nonzero
 
     def fill(self, turn: int) -> None:
@@ -71,7 +77,7 @@ class Data:
 
     def errors(self, turn: int) -> int:
         """Elements of this rank's result that are not the exact one."""
-        expected = self.expected[turn % PERIOD :][: self.result.size]
+        expected = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
         return int(self.count_nonzero(self.result != expected))
 
 
@@ -87,17 +93,20 @@ def within(part: slice, whole: slice) -> slice:
 
 
 def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
-    """One period of this rank's values, and of the exact result."""
-    dtype = DTYPES[case.dtype]
+    """One period of this rank's values, and of the rows of the exact result."""
+    dtype, places = DTYPES[case.dtype], np.arange(PERIOD**2)
+    if COLLECTIVES[case.collective].addressed:
+        rows = np.array([((other + 1) * places + places // PERIOD) % PERIOD for other in range(ranks)]).astype(dtype)
+        return rows[rank], np.roll(rows, -rank * (case.count // ranks), axis=1)
     if not case.reduces:
         values = np.arange(PERIOD).astype(dtype)
-        return values, values
+        return values, values[None]
     rows = np.array([contribution(case, other, ranks) for other in range(ranks)])
     expected = COMBINE[case.op](rows, axis=0).astype(dtype)
     if case.op == "average":
         wide = compute_dtype(dtype).type
         expected = (expected.astype(wide) * wide(1 / ranks)).astype(dtype)
-    return rows[rank].astype(dtype), expected
+    return rows[rank].astype(dtype), expected[None]
 
 
 def contribution(case: Case, rank: int, ranks: int) -> Array:

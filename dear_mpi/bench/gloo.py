@@ -61,11 +61,11 @@ def gloo_call(case: Case, x: Array, out: Array | None, rank: int, ranks: int) ->
     """A collective of the default process group; a CannotRun where gloo has none."""
     if library_of(x) != "numpy" or (case.reduces and case.op not in OPS):
         raise CannotRun(f"has no {case.op} of memory of {library_of(x)}")
-    sharded = case.collective in ("all_gather", "reduce_scatter")
+    swaps, sharded = case.collective == "all_to_all", case.collective in ("all_gather", "reduce_scatter")
     if sharded and case.count % ranks:
         raise CannotRun("needs equal chunks")
-    if not sharded and out is not None:
-        raise CannotRun("works in place alone")
+    if not sharded and swaps == (out is None):
+        raise CannotRun(f"works {'out of' if swaps else 'in'} place alone")
     distributed = import_module("torch.distributed")
     source, target = tensor(x, case), tensor(x if out is None else out, case)
     shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
@@ -77,6 +77,7 @@ def gloo_call(case: Case, x: Array, out: Array | None, rank: int, ranks: int) ->
         "all_reduce": partial(distributed.all_reduce, source, op),
         "broadcast": partial(distributed.broadcast, source, 0),
         "reduce": partial(distributed.reduce, source, 0, op),
+        "all_to_all": partial(distributed.all_to_all_single, target, source),
         "all_gather": partial(gather, target, source[shard]),
         "reduce_scatter": partial(scatter, target[shard], source, op),
     }

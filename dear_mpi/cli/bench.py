@@ -37,7 +37,7 @@ def bench(flags: Flags) -> None:
 
 def bench_and_show(world: World, contest: Contest, tune: Path | None) -> dict[str, Any]:
     before = () if tune is None else rules_before(tune, contest.names, world)
-    with bar(world, len(contest.cases()), "warming up") as progress:
+    with bar(world, len(contest.collectives) * len(contest.sizes), "warming up") as progress:
         report = run_bench(contest, world, progress)
     show_bench(world, report)
     if tune is not None:

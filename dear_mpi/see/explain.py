@@ -31,6 +31,7 @@ MOST_RANKS_IN_TABLES = 16
 MOST_COLUMNS = 100
 LISTED = "Each cell names the ranks whose contributions the chunk holds on that rank (0-2: of ranks 0, 1 and 2)"
 COUNTED = "Each cell counts the ranks whose contributions the chunk holds on that rank"
+ADDRESSED = "; 0→2: what rank 0 has for rank 2 alone"
 SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds it to its own"
 
 
@@ -115,7 +116,8 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
     naming[0] = "-"
     own = written[0].parts
     owned = "Chunk c belongs to rank c" if own == 1 else f"The first {own} chunks belong to rank 0, and so on"
-    legend = f"{LISTED if named else COUNTED}; *: complete; -: nothing useful. {owned}. {SENT}."
+    told = f"{LISTED}{ADDRESSED * COLLECTIVES[written[0].collective].addressed}" if named else COUNTED
+    legend = f"{told}; *: complete; -: nothing useful. {owned}. {SENT}."
     yield from textwrap.wrap(legend, width)
     cell = max(max(map(len, naming.values())) + 1, len(str(chunks[-1]))) + 1
     fitting = max(1, room // cell)

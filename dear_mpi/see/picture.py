@@ -107,10 +107,10 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
     axes.add_collection(PatchCollection(frames, facecolor="none", edgecolor=FRAME, lw=16 / (8 + size)))
     axes.set(xlabel="chunk", ylabel="rank", xticks=ticks(written[0].chunks), yticks=ticks(size))
     steps = [(program.rank, program.steps[last]) for program in written if 0 <= last < len(program.steps)]
-    arrivals = [(to, rank) for rank, step in steps for to in step.receives]
+    arrivals = [(to, rank, replayed.sent_as(to, rank, last)) for rank, step in steps for to in step.receives]
     if arrivals:
         draw_arrows(axes, arrivals)
-    kinds = {to.combine for to, _ in arrivals}
+    kinds = {to.combine for to, *_ in arrivals}
     does, color = "added or copied" if kinds else "nothing sent", FRAME
     if len(kinds) == 1:
         does, color = ("added", ADDED) if True in kinds else ("copied", COPIED)
@@ -118,16 +118,15 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
     axes.set_title(f"step {last} fails" if last == replayed.broken else title, fontsize="medium", color=color)
 
 
-def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int]]) -> None:
-    """From the sender's row to the receiver's, beside the text of the cells."""
+def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int, range]]) -> None:
+    """From the sender's row to the receiver's, beside the text of the cells; with the chunks as they were sent."""
     arrows = [
-        (chunk + 0.3, to.peer, rank - to.peer, ADDED if to.combine else COPIED)
-        for to, rank in arrivals
-        for chunk in to.chunks
+        (start + 0.3, to.peer, chunk - start, rank - to.peer, ADDED if to.combine else COPIED)
+        for to, rank, sent in arrivals
+        for start, chunk in zip(sent, to.chunks, strict=False)
     ]
-    x, y, height, colors = zip(*arrows, strict=True)
-    in_cells = {"angles": "xy", "scale_units": "xy", "scale": 1}
-    axes.quiver(x, y, [0] * len(x), height, color=colors, width=0.008, **in_cells)
+    *places, colors = zip(*arrows, strict=True)
+    axes.quiver(*places, color=colors, width=0.008, angles="xy", scale_units="xy", scale=1)
 
 
 def ticks(count: int) -> range:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from dear_mpi.collectives import verify
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.program import Program, Receive
 from dear_mpi.collectives.program.replay import Row, members, replay, run
 from dear_mpi.collectives.program.verify import check_shapes, promised
 from dear_mpi.reporting.units import format_numbers
@@ -52,6 +52,13 @@ class Replayed:
         program = self.programs[0]
         owners = [program.owner(chunk) for chunk in range(program.chunks)]
         return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
+
+    def sent_as(self, receive: Receive, rank: int, number: int) -> range:
+        """The chunks, on the peer, that this receive of a rank in a step brings; its own where nothing meets it."""
+        of_peer = [each for each in self.programs[rank].steps[number].receives if each.peer == receive.peer]
+        sent = [send.chunks for send in self.programs[receive.peer].steps[number].sends if send.peer == rank]
+        at = of_peer.index(receive)
+        return sent[at] if at < len(sent) else receive.chunks
 
     def whose(self, mask: int) -> int:
         """The contributions in what is held, as a set of ranks, without the rank for which they are."""

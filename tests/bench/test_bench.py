@@ -99,7 +99,7 @@ def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
     for turn in range(1, 40):
         ranks = [
             Data(
-                Case(collective, 4000, placement=placement),
+                Case(collective, 4080, placement=placement),
                 SimpleNamespace(rank=rank, size=3, transport=None),
                 host_streams(),
                 "private",

@@ -106,6 +106,18 @@ def test_all_gathers_cost_what_their_closed_forms_say(name, size):
         assert mirror.time_s == pytest.approx(expected_s + (size - 1) * share * network.gamma)
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_all_to_alls_cost_what_their_closed_forms_say(size):
+    """Two swaps in a step of the pairwise one share a port; in the naive one all messages but its own miss a rank's."""
+    network, share = Network(alpha=1e-5, beta=1e-9), 4000
+    steps = {"pairwise": size // 2, "naive": size - 1}
+    shares = {"pairwise": size - 1, "naive": size * (size - 1) / 2}
+    for name, alphas in steps.items():
+        found = cost(programs(name, "all_to_all", size), 1000 * size, 4, network)
+        assert found.time_s == pytest.approx(alphas * network.alpha + shares[name] * share * network.beta)
+        assert set(found.nbytes) == {(size - 1) * share}
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 17])
 def test_each_message_takes_the_processors_of_both_ends(size):
     """Where alpha is long enough for the processor to be free when a message is there: 2 o for each step of a ring."""

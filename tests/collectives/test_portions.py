@@ -14,13 +14,14 @@ SEGMENT = 256
 CASES = [
     (algorithm, collective)
     for algorithm, functions in ALGORITHMS.items()
-    for collective in ("reduce_scatter", "all_gather", "all_reduce")
+    for collective in ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
     if collective in functions and runner_of(algorithm) == "messages"
 ]
 
 
 def carried_out(transport, algorithm, collective, portions, count, *, debug=False):
-    """What this rank has afterwards, as bytes: of a reduce_scatter its shard."""
+    """What this rank has afterwards, as bytes: of a reduce_scatter its shard; an all_to_all has equal chunks."""
+    count -= count % transport.size if collective == "all_to_all" else 0
     x = np.random.default_rng(transport.rank).standard_normal(count).astype(np.float32)
     how = {"algorithm": algorithm, "segment_bytes": SEGMENT, "debug": debug}
     plans = [make_plan(collective, x, transport, portion=portion, **how) for portion in portions]

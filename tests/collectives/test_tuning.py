@@ -62,6 +62,12 @@ def test_alike_picks_one_algorithm_for_an_all_reduce_and_its_halves(ranks, nbyte
     assert picked[0] == (asked if halves else pick(BUILT_IN, "reduce_scatter", ranks, nbytes).algorithm)
 
 
+def test_alike_leaves_other_collectives_alone():
+    others = [rule for rule in BUILT_IN if rule.collective in ("broadcast", "reduce", "all_to_all")]
+    assert len(others) == 3
+    assert set(others) <= set(alike(BUILT_IN))
+
+
 def test_alike_says_what_is_missing():
     rules = [Rule("all_reduce", 4, None, "recursive_doubling", 512)]
     with pytest.raises(ValueError, match="no rule is about reduce_scatter, only about: all_reduce"):

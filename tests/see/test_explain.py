@@ -5,9 +5,10 @@ from contextlib import nullcontext
 import pytest
 from rich.console import Console
 
-from dear_mpi.collectives import ALGORITHMS, ProgramError
+from dear_mpi.collectives import ALGORITHMS, ProgramError, programs
 from dear_mpi.see import proof
 from dear_mpi.see.explain import explain_algorithm
+from dear_mpi.see.replayed import Replayed
 
 COLUMNS = 80
 
@@ -59,6 +60,36 @@ rank 1  0-1* 0-1*
 """)
     for part in ("*: complete", "-: nothing useful", "Chunk c belongs to rank c", "rank 0 sends chunk 2 to rank 1"):
         assert part in " ".join(text.split())
+
+
+def test_what_is_addressed_has_an_arrow(capsys):
+    text = told(capsys, "pairwise", "all_to_all", 3)
+    assert text.partition("at first\n")[2].startswith("""\
+chunk     0    1    2
+rank 0  0→0* 0→1  0→2
+rank 1  1→0  1→1* 1→2
+rank 2  2→0  2→1  2→2*
+step 0 sends 0→1:1 0→2:2 1→2:2 1→0:0 2→0:0 2→1:1
+
+after step 0
+chunk     0    1    2
+rank 0  0→0* 1→0* 2→0*
+rank 1  0→1* 1→1* 2→1*
+rank 2  0→2* 1→2* 2→2*
+""")
+    assert "0→2: what rank 0 has for rank 2 alone" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("algorithm", "collective"), [("ring", "all_reduce"), ("pairwise", "all_to_all")])
+def test_arrows_begin_where_chunks_are_sent_from(algorithm, collective):
+    """On the sender's row, and the chunk that it names; they end where the receiver stores it."""
+    replayed = Replayed.of(programs(algorithm, collective, 5))
+    for program in replayed.programs:
+        for number, step in enumerate(program.steps):
+            for receive in step.receives:
+                sent = replayed.sent_as(receive, program.rank, number)
+                moved = collective == "all_to_all"
+                assert sent == (range(program.rank, program.rank + 1) if moved else receive.chunks)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

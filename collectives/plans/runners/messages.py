@@ -112,9 +112,9 @@ class MessagesRun(InstructionRun):
         chunks, segment, portion: as for ``messages``; window, staged: as for ``write_instructions``.
         slab: where side buffers are taken from, unless they are staged.
 
-    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine (staged: for each
-    peer and direction); more only where a step sends and receives the same chunks in other portions, which none of
-    our algorithms does.
+    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine, or data for chunks
+    that leave in the same step (staged: for each peer and direction); more only where a step sends and receives the
+    same chunks in other portions, which none of our algorithms does.
     """
 
     def __init__(
