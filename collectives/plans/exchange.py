@@ -3,8 +3,6 @@
 Each message goes straight from the rank that has it to the rank that wants it. Nothing is kept for the next call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

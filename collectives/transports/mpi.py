@@ -4,8 +4,6 @@ Bytes are sent, never typed elements: MPI has no bf16, and the reduction is ours
 they are; nothing is copied here.
 """
 
-from __future__ import annotations
-
 import time
 from array import array
 from collections.abc import Sequence
@@ -56,7 +54,7 @@ class MpiTransport:
         self.under_way = UNDER_WAY
 
     @classmethod
-    def of(cls, comm: MPI.Intracomm) -> MpiTransport:
+    def of(cls, comm: MPI.Intracomm) -> "MpiTransport":
         """The one transport of a communicator, made at first use and kept as one of its MPI attributes."""
         comm = MPI.Intracomm(comm)
         found = comm.Get_attr(keyval())

@@ -9,8 +9,6 @@ its ``Work`` is over when the thread says so. Tensors are of the host. All bytes
 so ``torch.distributed`` needs no address and no port: its store is one that each rank has for itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -59,7 +57,7 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
     dist.init_process_group(NAME, store=dist.HashStore(), rank=transport.rank, world_size=transport.size)
 
 
-def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> DearGroup:
+def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> "DearGroup":
     """The group that torch.distributed asks for: its default one, or one of the ranks that it names.
 
     Each has a communicator of its own, made by its ranks alone, also where several have all ranks: their threads start

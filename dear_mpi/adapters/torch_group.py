@@ -4,8 +4,6 @@ A collective is a generator: the code above its ``yield`` looks at the arguments
 what it yields is the result. So whatever is wrong with the arguments is raised by all ranks, and the group goes on.
 """
 
-from __future__ import annotations
-
 import atexit
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A loss of PyTorch in a session of ours."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ with TorchSession(model, torch.nn.CrossEntropyLoss(reduction="sum"), comm, examp
         print(session.step(x, targets))
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import partial

@@ -7,8 +7,6 @@ mask, such as max(h, 0), hides both. The first filling is used again at the end:
 differs from itself. Such a layer, or one that cannot be copied, runs forward while the memory is full of NaN.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence
@@ -40,7 +38,7 @@ class LayerUse:
     filled: bool = field(default=False, init=False)
     parts: int = field(default=0, init=False)  # of this batch, before the last
     kept: list[Array] = field(default_factory=list, init=False)  # the sums of their gradients
-    copies: Copies | None = field(default=None, init=False)  # of the layer, while it is inspected
+    copies: "Copies | None" = field(default=None, init=False)  # of the layer, while it is inspected
 
     @property
     def places(self) -> Sequence[GradPlace]:

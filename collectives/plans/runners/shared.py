@@ -8,8 +8,6 @@ holds where processors keep stores in order and libraries send over queues in me
 only.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -76,7 +74,7 @@ class SharedRun(InstructionRun):
         array = self.buffer if operand == ("buffer", self.rank) else self.reached.arrays[rank]
         return array[elements.start : elements.stop]
 
-    def on(self, buffer: Array) -> SharedRun | None:
+    def on(self, buffer: Array) -> "SharedRun | None":
         if not self.reached.mailboxes:
             return None
         other = SharedRun(self.task.on(buffer))

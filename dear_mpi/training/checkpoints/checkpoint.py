@@ -5,8 +5,6 @@ of the optimiser's state the mean. The file is one of NumPy (npz): its arrays ha
 found. The checkpoint before the last stays as FILE.old.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zipfile

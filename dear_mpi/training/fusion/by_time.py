@@ -13,8 +13,6 @@ begin, here one at each fourth layer:
 ``network(nbytes)`` what an all-reduce of so many bytes takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import ceil

@@ -13,8 +13,6 @@ iteration. Medians of each layer alone would not, where a layer takes now more, 
 times until a sleep is worth it, so the medians of most are 0.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

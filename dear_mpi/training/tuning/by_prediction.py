@@ -7,8 +7,6 @@ It costs seconds instead of iterations, and tries ``cut:SIZE``, too. It is as go
 of how compute and communication slow each other down than the layers showed while they were timed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dear_mpi.training.fusion.policies import fused

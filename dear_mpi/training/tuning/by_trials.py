@@ -6,8 +6,6 @@
 After a cut nothing is under way. So the first iteration waits for less than others, or makes what later ones use.
 """
 
-from __future__ import annotations
-
 from statistics import median
 
 from dear_mpi.kernels.lookup import lookup

@@ -4,8 +4,6 @@ What a tuned fusion decides depends on clocks, and no two ranks have the same. S
 the others. All of them cut at the same point between two iterations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 
