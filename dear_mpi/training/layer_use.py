@@ -210,8 +210,5 @@ def far(one: Array, other: Array) -> bool:
     with np.errstate(all="ignore"):
         first, second = one.astype(np.float64), other.astype(np.float64)
         finite = np.isfinite(first) & np.isfinite(second)
-        if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
-            return True
-        first, second = first[finite], second[finite]
-        most = np.maximum(abs(first), abs(second)).max(initial=0.0)
-        return bool((abs(first - second) > most * 10.0**-one.itemsize).any())
+        most = np.maximum(abs(first), abs(second)).max(initial=0.0, where=finite)
+        return not np.allclose(first, second, rtol=0, atol=most * 10.0**-one.itemsize, equal_nan=True)
