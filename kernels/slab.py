@@ -5,8 +5,6 @@ cache few of them (MPICH: 16). Only plain ``cudaMalloc`` gives handles: memory o
 buckets and side buffers share one slab, and neither is given back while a request exists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -41,16 +39,16 @@ class Slab:
         self.block = allocate(self.left)
 
     @classmethod
-    def beside(cls, array: Array, nbytes: int = 0, *, growth: int = 0) -> Slab:
+    def beside(cls, array: Array, nbytes: int = 0, *, growth: int = 0) -> "Slab":
         """A slab in the memory where ``array`` is: on its device, or in the host's memory."""
         return cls(kernels_for(array).allocate, nbytes, growth=growth)
 
     @classmethod
-    def pinned(cls, array: Array) -> Slab:
+    def pinned(cls, array: Array) -> "Slab":
         """A slab of pinned host memory, from and to which the device of ``array`` copies."""
         return cls(kernels_for(array).pinned)
 
-    def another(self) -> Slab:
+    def another(self) -> "Slab":
         """An empty slab that grows as this one does."""
         return Slab(self.allocate, growth=self.growth)
 

@@ -6,8 +6,6 @@ one rank that sends device buffers to itself. That proves that MPI recognises de
 carry it to other ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -98,7 +96,7 @@ probed = cache(probe)  # once per process: the answer does not change
 
 
 def decide(
-    comm: MPI.Intracomm, override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
+    comm: "MPI.Intracomm", override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
     """Collective: whether device memory goes to MPI as it is; the same on all ranks, what it raises, too.
 
@@ -116,7 +114,7 @@ def decide(
     return decision(comm.allgather((override, MPI.Get_processor_name(), answer)))
 
 
-def built_for(array: Array, comm: MPI.Intracomm, *, taken: bool) -> bool:
+def built_for(array: Array, comm: "MPI.Intracomm", *, taken: bool) -> bool:
     """Whether the library's own collectives take this memory: if messages do (``taken``), and the library says so.
 
     Messages need only a UCX that knows CUDA. Reductions crash if MPI itself was built without CUDA.

@@ -1,7 +1,5 @@
 """The MPI library in this process: starting it, and what it says about itself and about this rank."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -46,7 +44,7 @@ class MpiFacts:
     node_size: int
 
 
-def started() -> MPI.Intracomm:
+def started() -> "MPI.Intracomm":
     """The communicator of all processes of the job; starts MPI. Raises ValueError where there is none to be used."""
     try:
         from mpi4py import MPI
@@ -104,7 +102,7 @@ def without_pmix() -> str | None:
     return job.stdout.strip() or None if job.returncode == 0 else None
 
 
-def queries(comm: MPI.Intracomm) -> dict[str, bool | str | None]:
+def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
     """What the MPI library says about device memory; None for a query that it does not have."""
     info = comm.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds")

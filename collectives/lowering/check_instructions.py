@@ -6,8 +6,6 @@ that block each other; a send that meets the receive of another message; memory 
 not over, or not merged, needs it; a wrong result.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NoReturn
@@ -75,7 +73,7 @@ class SymbolicRank:
     def fail(self, number: int, problem: str) -> NoReturn:
         raise ProgramError(f"{self.where(number)}: {problem}")
 
-    def walk(self, lanes: Lanes) -> bool:
+    def walk(self, lanes: "Lanes") -> bool:
         """Go through the instructions as far as possible; whether there was anything to do."""
         begin, instructions = self.position, self.listing.instructions
         while self.position < len(instructions) and self.over.issuperset(instructions[self.position].waits):
@@ -91,7 +89,7 @@ class SymbolicRank:
             self.position += 1
         return self.position > begin
 
-    def start(self, number: int, lanes: Lanes) -> None:
+    def start(self, number: int, lanes: "Lanes") -> None:
         """Post a message, which uses its places from now on."""
         message, places = self.listing.messages[number], self.places[number]
         if message.incoming:

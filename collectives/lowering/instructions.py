@@ -95,36 +95,16 @@ def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, sta
         staged: every message has a side buffer, because the transport cannot reach the buffer itself.
     """
     writer = Writer(messages, window, staged=staged)
-    for number, message in enumerate(messages):
-        if message.incoming:
-            writer.add_receive(number, message)
-        else:
-            writer.add_send(number, message)
-        writer.keep_lane(number, message)
     return InstructionList(messages, list(writer.instructions()), writer.side_buffers)
 
 
 @dataclass
-class Cell:
-    """Which receives last wrote a cell, in which step, which sends have read that, and who wrote and read it before."""
+class Version:
+    """What a cell holds from a step on: the receives of that step wrote it, and sends of later ones have read it."""
 
     step: int = -1
     writers: set[int] = field(default_factory=set)
     readers: set[int] = field(default_factory=set)
-    writers_before: set[int] = field(default_factory=set)
-    readers_before: set[int] = field(default_factory=set)
-
-    def read(self, send: int) -> set[int]:
-        """Note a send; return the receives whose data it carries."""
-        self.readers.add(send)
-        return self.writers
-
-    def write(self, receive: int, *, step: int) -> None:
-        """Note a receive; the receives of one step combine with the same data, in any order."""
-        if step != self.step:
-            self.writers_before, self.readers_before = self.writers, self.readers
-            self.step, self.writers, self.readers = step, set(), set()
-        self.writers.add(receive)
 
 
 class Writer:
@@ -132,7 +112,7 @@ class Writer:
 
     def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
         self.messages, self.window, self.staged = messages, window, staged
-        self.cells: dict[int, Cell] = defaultdict(Cell)
+        self.cells: dict[int, list[Version]] = defaultdict(lambda: [Version()])
         self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
         self.side_buffers: dict[int, SideBuffer] = {}
         self.together: dict[object, list[int]] = defaultdict(list)  # receives that are merged at once
@@ -143,6 +123,9 @@ class Writer:
         self.start_time: dict[int, Key] = {}
         # Sends that must be over before a message starts; of receives that have a side buffer, before they are merged.
         self.after: dict[int, set[int]] = defaultdict(set)
+        for number, message in enumerate(messages):
+            (self.add_receive if message.incoming else self.add_send)(number, message)
+            self.keep_lane(number, message)
 
     def place(self, number: int) -> object:
         """What receives have in common that are merged at once: the step, and the first cell."""
@@ -155,8 +138,10 @@ class Writer:
 
     def add_send(self, number: int, message: Message) -> None:
         """A send starts when the receives that wrote its cells, all of earlier steps, are merged."""
-        sources = set().union(*(self.cells[cell].read(number) for cell in message.cells))
-        self.start_time[number] = self.latest(sources)
+        read = [self.cells[cell][-1] for cell in message.cells]
+        for version in read:
+            version.readers.add(number)
+        self.start_time[number] = self.latest(set().union(*(version.writers for version in read)))
         if self.staged:
             self.side_buffers[number] = self.side_buffer(message)
 
@@ -168,10 +153,12 @@ class Writer:
     def add_receive(self, number: int, message: Message) -> None:
         """A receive goes into the buffer if no send reads there any more; else into a side buffer, to be merged."""
         cells = [self.cells[cell] for cell in message.cells]
-        for cell in cells:
-            cell.write(number, step=message.key[0])
-        readers = set().union(*(cell.readers_before for cell in cells))
-        writers = set().union(*(cell.writers_before for cell in cells))
+        for versions in cells:  # the receives of one step combine with the same data, in any order
+            if versions[-1].step != message.key[0]:
+                versions.append(Version(message.key[0]))
+            versions[-1].writers.add(number)
+        readers = set().union(*(before.readers for *_, before, _ in cells))
+        writers = set().union(*(before.writers for *_, before, _ in cells))
         crossing = any(self.messages[reader].key[0] == message.key[0] for reader in readers)
         if message.combine or self.staged or crossing:
             arrived = max(self.messages[other].key for other in self.together[self.place(number)])

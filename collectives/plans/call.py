@@ -1,7 +1,5 @@
 """The arguments of a collective call, checked. Every message names the argument, what was given, what is allowed."""
 
-from __future__ import annotations
-
 import sys
 import zlib
 from collections.abc import Sequence
@@ -53,7 +51,7 @@ class Call:
         rules = rules_of(self.algorithm)
         return alike(rules) if self.alike and rules is not None else rules
 
-    def chosen(self, transport: Transport, *, sharing: bool) -> Call:
+    def chosen(self, transport: Transport, *, sharing: bool) -> "Call":
         """This call with ``auto`` and None replaced by the algorithm and the segments of the tuning table; or raise.
 
         Ranks that work in each other's memory (``sharing``) prefer the rules for them.

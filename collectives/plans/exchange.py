@@ -6,14 +6,13 @@ The collective ``all_to_all`` takes less time where it fits: its plan is kept, a
 chunks are equal, and no rank can tell from its own sizes whether those of all pairs are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 
 from dear_mpi.collectives.plans.call import MESSAGE_BYTES
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
+from dear_mpi.collectives.plans.plan import Carried
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -45,44 +44,17 @@ def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], i
                 said = f"rank {sender} sends {sent[receiver]} bytes to rank {receiver}"
                 raise MismatchError(f"{what}: {said}, which expects {expected[sender]}")
     np.copyto(incoming[transport.rank], outgoing[transport.rank])
-    Exchange(transport, what, tag, outgoing, incoming).run()
-
-
-class Exchange:
-    """The messages of one exchange, as one of them is waited for."""
-
-    def __init__(
-        self, transport: Transport, what: str, tag: int, outgoing: Sequence[Array], incoming: Sequence[Array]
-    ) -> None:
-        self.transport, self.what, self.arrays = transport, what, (outgoing, incoming)
-        requests, names = list[Request](), list[str]()
-        for verb, prepare, arrays in (
-            ("receiving from", transport.recv_init, incoming),
-            ("sending to", transport.send_init, outgoing),
-        ):
-            for peer, array in enumerate(arrays):
-                for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
-                    requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
-                    names.append(f"{verb} rank {peer}")
-        begin = BoundInstruction((), (), [request.Start for request in requests])
-        self.messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, names, ())], requests)
-
-    def run(self) -> None:
-        """Move the bytes. After an error messages may still be under way, so that their memory is kept for good."""
-        waits, under_way = self.transport.waits, self.transport.under_way
-        waits.number += 1
-        self.number, waits.now = waits.number, self
-        under_way.add(self)
-        try:
-            self.messages.whole()
-        finally:
-            waits.now = None
-        under_way.discard(self)
-        self.messages.free()
-
-    def progress(self) -> tuple[int, ...]:
-        return (self.number, *self.messages.progress())
-
-    def waits_for(self) -> str:
-        message = self.messages.waits_for()
-        return message and f"{message} in {self.what}"
+    requests, names = list[Request](), list[str]()
+    for verb, prepare, arrays in (
+        ("receiving from", transport.recv_init, incoming),
+        ("sending to", transport.send_init, outgoing),
+    ):
+        for peer, array in enumerate(arrays):
+            for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
+                requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
+                names.append(f"{verb} rank {peer}")
+    begin = BoundInstruction((), (), [request.Start for request in requests])
+    messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, names, ())], requests)
+    carried = Carried(messages, what, transport)
+    carried.carry(carried.whole)
+    messages.free()

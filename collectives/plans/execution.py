@@ -4,8 +4,6 @@ The runners (``runners/messages.py``, ``runners/shared.py``) make every request,
 advance. A run then only starts, waits and calls. It slices no array and allocates nothing.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +36,7 @@ class Task:
         """How contributions are combined; an average is a sum that the plan scales at its end."""
         return "sum" if self.call.op == "average" else self.call.op
 
-    def on(self, buffer: Array) -> Task:
+    def on(self, buffer: Array) -> "Task":
         """The same in place on another buffer; the one before is not kept alive."""
         return replace(self, buffer=buffer, call=replace(self.call, x=buffer, out=None))
 
@@ -134,7 +132,7 @@ class InstructionRun:
         place = self.waits_for() or f"after instruction {self.progress()[0]} of {len(self.instructions)}"
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
-    def on(self, buffer: Array) -> InstructionRun | None:
+    def on(self, buffer: Array) -> "InstructionRun | None":
         """The same on another buffer of this count and type, made without the other ranks; None if they are needed.
 
         The two share side buffers, so a run of one must be over when a run of the other begins.

@@ -1,7 +1,5 @@
 """From what a user asks for to a plan: check the call, agree on it, say where it works, let a runner prepare it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -119,7 +117,7 @@ def transport_of(comm: Any) -> Transport:
 
 
 @cache
-def mpi_transport() -> type[MpiTransport]:
+def mpi_transport() -> "type[MpiTransport]":
     """The class, whose module imports, and so starts, MPI."""
     from dear_mpi.collectives.transports.mpi import MpiTransport
 

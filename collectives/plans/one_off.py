@@ -9,8 +9,6 @@ or another one, all ranks make a new plan; so whatever they disagree about is fo
 A plan knows only the address of a user's array: it runs for whatever array of its count and type now begins there.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections import OrderedDict
@@ -43,7 +41,7 @@ class OneOffs:
         transport.kept.add(self)
 
     @classmethod
-    def of(cls, transport: Transport) -> OneOffs:
+    def of(cls, transport: Transport) -> "OneOffs":
         """The kept plans of a transport, which live as long as it does."""
         found: OneOffs = vars(transport).get("one_offs") or vars(transport).setdefault("one_offs", cls(transport))
         return found
@@ -71,7 +69,7 @@ class OneOffs:
         self.kept.move_to_end(number)
         return self.run(self.kept[number], x, out)
 
-    def run(self, kept: OneOff, x: Array, out: Array | None) -> Array:
+    def run(self, kept: "OneOff", x: Array, out: Array | None) -> Array:
         try:
             return kept(x, out)
         except BaseException:
@@ -98,7 +96,7 @@ class OneOffs:
             return ()
         return key
 
-    def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> OneOff | None:
+    def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> "OneOff | None":
         """Keep a plan, if that is worth it; all ranks decide alike, and drop the same ones."""
         if library_of(plan.call.x) != "numpy" or not options.keys().isdisjoint(("slab", "debug")):
             return None

@@ -50,18 +50,58 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
     return run
 
 
-class Plan:
-    """A prepared collective: ``run`` moves the data in the memory of ``work``; ``name`` is what messages call it."""
+class Carried:
+    """What moves data on a transport, as one that waits for it sees it; ``name`` is what messages call it."""
 
-    def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
-        self.run, self.result, self.call, self.transport = run, work.result, call, transport
-        self.name, self.waits = call.collective, transport.waits
-        self.before, self.after = work.before, work.after
-        self.algorithm, self.segment_bytes = call.algorithm, call.segment * call.x.dtype.itemsize
-        self.running = self.started = self.freed = False
+    after: Sequence[Callable[[], object]] = ()
+    how = ""  # more about it, for messages
+
+    def __init__(self, run: InstructionRun, name: str, transport: Transport) -> None:
+        self.run, self.name, self.transport, self.waits = run, name, transport, transport.waits
+        self.running = self.started = False
         self.number = 0  # of its run, among the collectives of this rank
         self.broken: str | None = None
-        self.one_thread = transport.one_thread
+
+    def whole(self) -> None:
+        self.running = self.started = True
+        self.number = self.waits.number = self.waits.number + 1
+        self.waits.now = self
+        self.run.whole()
+        self.finish()
+
+    def finish(self) -> None:
+        for call in self.after:
+            call()
+        self.running, self.waits.now = False, None
+        self.transport.under_way.discard(self)
+
+    def carry(self, part: Callable[[], T]) -> T:
+        """Do a part of a run. After an error it is unknown which messages are over: then no run is started again."""
+        try:
+            return part()
+        except BaseException as error:
+            self.broken = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
+            self.transport.under_way.add(self)  # for good: messages may still use its memory
+            self.waits.now = None
+            raise
+
+    def progress(self) -> tuple[int, ...]:
+        return (self.number, *self.run.progress())
+
+    def waits_for(self) -> str:
+        message = self.run.waits_for()
+        return message and f"{message} in {self.name}{self.how}"
+
+
+class Plan(Carried):
+    """A prepared collective: ``run`` moves the data in the memory of ``work``."""
+
+    def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
+        super().__init__(run, call.collective, transport)
+        self.call, self.result, self.before, self.after = call, work.result, work.before, work.after
+        self.algorithm, self.how = call.algorithm, f" ({call.algorithm})"
+        self.segment_bytes = call.segment * call.x.dtype.itemsize
+        self.freed, self.one_thread = False, transport.one_thread
 
     @alone
     def start(self) -> None:
@@ -110,12 +150,6 @@ class Plan:
         self.number = self.waits.number = self.waits.number + 1
         self.run.start()
 
-    def finish(self) -> None:
-        for call in self.after:
-            call()
-        self.running, self.waits.now = False, None
-        self.transport.under_way.discard(self)
-
     @alone
     def __call__(self) -> Array:
         """One whole run; the result; raises as ``start``."""
@@ -129,23 +163,6 @@ class Plan:
         self.carry(self.whole)
         return self.result
 
-    def whole(self) -> None:
-        self.running = self.started = True
-        self.number = self.waits.number = self.waits.number + 1
-        self.waits.now = self
-        self.run.whole()
-        self.finish()
-
-    def carry(self, part: Callable[[], T]) -> T:
-        """Do a part of a run. After an error it is unknown which messages are over: then no run is started again."""
-        try:
-            return part()
-        except BaseException as error:
-            self.broken = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
-            self.transport.under_way.add(self)  # for good: messages may still use its memory
-            self.waits.now = None
-            raise
-
     def check_whole(self, verb: str) -> None:
         if self.broken is not None:
             raise CollectiveError(f"{verb}() on a plan that was broken off by {self.broken}: make another one")
@@ -156,13 +173,6 @@ class Plan:
             raise CollectiveError("start() on a plan that was freed: make another one")
         if self.running:
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
-
-    def progress(self) -> tuple[int, ...]:
-        return (self.number, *self.run.progress())
-
-    def waits_for(self) -> str:
-        message = self.run.waits_for()
-        return message and f"{message} in {self.name} ({self.algorithm})"
 
     def free(self) -> None:
         """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs.

@@ -8,10 +8,12 @@ others: every rank raises the same error.
 import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dear_mpi.collectives.program.errors import ArgumentError, CollectiveError, MismatchError, name_ranks
 from dear_mpi.collectives.transports.transport import Transport
+
+T = TypeVar("T")
 
 
 def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
@@ -57,6 +59,14 @@ def by_rank_0(transport: Transport, what: str, action: Callable[[], object]) -> 
         return {}
 
     agree(transport, what, act)
+
+
+def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T]) -> T:
+    """Collective: what rank 0 says, on all ranks; raises as ``by_rank_0``."""
+    said: list[T] = []
+    by_rank_0(transport, what, lambda: said.append(say()))
+    heard: T = transport.gather_values(said)[0][0]
+    return heard
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:

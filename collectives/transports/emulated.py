@@ -11,8 +11,6 @@ Time passes by sleeping, never by spinning: the emulated network takes no proces
 compared with. A rank must be in ``Wait`` or ``Test`` for its messages to leave, as an engine's thread always is.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -67,7 +65,7 @@ class Port:
         self.outgoing_free_s = self.incoming_free_s = 0.0
         self.leaving: deque[tuple[float, EmulatedSend]] = deque()
 
-    def depart(self, send: EmulatedSend) -> None:
+    def depart(self, send: "EmulatedSend") -> None:
         """Let a message leave after the messages that are already leaving."""
         begin_s = max(time.perf_counter(), self.outgoing_free_s)
         self.outgoing_free_s = begin_s + send.nbytes / self.link.bandwidth

@@ -4,9 +4,6 @@ Bytes are sent, never typed elements: MPI has no bf16, and the reduction is ours
 they are; nothing is copied here.
 """
 
-from __future__ import annotations
-
-import time
 from array import array
 from collections.abc import Sequence
 from functools import cache
@@ -18,13 +15,13 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
+from dear_mpi.collectives.transports.patience import PatientRequest
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of
 
 UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed
 MAKING: dict[int, Lock] = {}  # by communicator: held while its transport is being made
-NAPS_S = 100e-6, 5e-3  # first and longest nap of a rank that waits asleep
 
 
 class MpiTransport:
@@ -56,7 +53,7 @@ class MpiTransport:
         self.under_way = UNDER_WAY
 
     @classmethod
-    def of(cls, comm: MPI.Intracomm) -> MpiTransport:
+    def of(cls, comm: MPI.Intracomm) -> "MpiTransport":
         """The one transport of a communicator, made at first use and kept as one of its MPI attributes."""
         comm = MPI.Intracomm(comm)
         found = comm.Get_attr(keyval())
@@ -122,10 +119,8 @@ class MpiTransport:
 
     def barrier(self, *, asleep: bool = False) -> None:
         if asleep:  # not among the waits, which are watched
-            over, nap_s = self.native.Ibarrier(), NAPS_S[0]
-            while not over.Test():
-                time.sleep(nap_s)
-                nap_s = min(1.3 * nap_s, NAPS_S[1])
+            over: Any = self.native.Ibarrier()
+            PatientRequest(over).Wait()
             return
         with self.waits.meeting("barrier"):
             self.native.Barrier()

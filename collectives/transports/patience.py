@@ -7,8 +7,6 @@ Where more threads than cores want to run, a rank that spins takes the core of i
 all messages of plans; set-up, reports and the MPI library's own collectives wait as MPI does.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform
@@ -69,7 +67,7 @@ class Crowd:
     cores: int
 
     @classmethod
-    def of(cls, threads: int, masks: Iterable[Iterable[int]], limits: Iterable[Limit | None]) -> Crowd:
+    def of(cls, threads: int, masks: Iterable[Iterable[int]], limits: Iterable[Limit | None]) -> "Crowd":
         """So many threads on one machine; each rank may run on the cores of its mask, within the limit of its cgroup.
 
         >>> Crowd.of(4, [{0, 1}, {1, 2}], [("a", 1.5), ("a", 1.5)]), Crowd.of(4, [{0, 1}], [None])
@@ -92,7 +90,7 @@ class Crowd:
         return f"waiting ranks {how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
 
 
-def crowd_of(transport: Transport, threads: int) -> Crowd:
+def crowd_of(transport: Transport, threads: int) -> "Crowd":
     """Collective: the most crowded machine of the job, if each rank has so many threads; the same on all ranks."""
     known = transport.gather_values((machine(), threads, own_cores(), cgroup_limit()))
     crowds = []

@@ -17,8 +17,6 @@ buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
 ``before_backward(u)`` comes after ``after_backward(u + 1)``, when autograd may have begun with u.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 

@@ -8,8 +8,6 @@ line's changes: so values are copied when a layer runs forward, and gradients wh
 pullback with what it keeps as arrays, so both passes are compiled, once for each function and shape.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial
@@ -78,7 +76,7 @@ class JaxLayer:
                 parameter.grad[...] = gradient
         return np.asarray(dx[0]) if dx else np.zeros(0, dy.dtype)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> JaxLayer:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "JaxLayer":
         """Another use of the same function."""
         return copy.copy(self)
 

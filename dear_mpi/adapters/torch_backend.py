@@ -9,8 +9,6 @@ its ``Work`` is over when the thread says so. Tensors are of the host. All bytes
 so ``torch.distributed`` needs no address and no port: its store is one that each rank has for itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -18,18 +16,20 @@ from typing import Any, NoReturn
 import numpy as np
 import torch.distributed as dist
 
-from dear_mpi.adapters.torch_group import Steps, TorchGroup, collective
-from dear_mpi.adapters.torch_tensors import check_fits, contiguous, counts, cut, for_each, octets, only, plain
+from dear_mpi.adapters.torch_group import Call, Calls, TorchGroup, collective
+from dear_mpi.adapters.torch_tensors import check_fits, contiguous, counts, cut, for_each, octets, only
 from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
 from dear_mpi.collectives.plans.exchange import exchange
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import check_seconds
 
 __all__ = ["DearGroup", "init_process_group"]
 
 NAME = "dear"
+Arrays = Sequence[Array]
 OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}  # PyTorch's names and ours
 
 
@@ -59,7 +59,7 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
     dist.init_process_group(NAME, store=dist.HashStore(), rank=transport.rank, world_size=transport.size)
 
 
-def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> DearGroup:
+def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> "DearGroup":
     """The group that torch.distributed asks for: its default one, or one of the ranks that it names.
 
     Each has a communicator of its own, made by its ranks alone, also where several have all ranks: their threads start
@@ -91,129 +91,111 @@ class DearGroup(TorchGroup):
         return NAME
 
     @collective
-    def allreduce(self, tensors: Sequence[Any], opts: Any) -> Steps:
+    def allreduce(self, arrays: Arrays, tensors: Sequence[Any], opts: Any) -> Calls:
         op = op_of(opts)
-        with plain(tensors) as arrays:
-            yield tensors
-            for array in arrays:
-                all_reduce(array, self.transport, op=op, **self.options)
+        return [partial(all_reduce, array, self.transport, op=op, **self.options) for array in arrays]
 
     allreduce_coalesced = allreduce
 
     @collective
-    def reduce(self, tensors: Sequence[Any], opts: Any) -> Steps:
+    def reduce(self, arrays: Arrays, tensors: Sequence[Any], opts: Any) -> Calls:
         """Only the root's tensor changes."""
-        op, root = op_of(opts), opts.rootRank
-        with plain(tensors) as arrays:
-            yield tensors
-            for array in arrays:
-                reduce(array if self.rank() == root else array.copy(), self.transport, root=root, op=op)
+        how = {"root": opts.rootRank, "op": op_of(opts)}
+        own = arrays if self.rank() == opts.rootRank else [array.copy() for array in arrays]
+        return [partial(reduce, array, self.transport, **how) for array in own]
 
     @collective
-    def broadcast(self, tensors: Sequence[Any], opts: Any) -> Steps:
-        with plain(tensors) as arrays:
-            yield tensors
-            for array in arrays:
-                broadcast(octets(array), self.transport, root=opts.rootRank)
+    def broadcast(self, arrays: Arrays, tensors: Sequence[Any], opts: Any) -> Calls:
+        return [partial(broadcast, octets(array), self.transport, root=opts.rootRank) for array in arrays]
 
     @collective
-    def allgather(self, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any = None) -> Steps:
+    def allgather(
+        self, arrays: Arrays, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any = None
+    ) -> Calls:
         """Ranks may give tensors of different sizes."""
         (tensors,), (own,) = outputs, given
-        with plain(tensors) as arrays:
-            check_fits("tensor", own, tensors[self.rank()])
-            whole = np.empty(sum(array.nbytes for array in arrays), np.uint8)
-            own = octets(contiguous(own))
-            yield outputs
-            sizes = counts([array.nbytes for array in arrays])
-            all_gather(own, self.transport, out=whole, **sizes, **self.options)
-            for array in arrays:
-                octets(array)[...], whole = whole[: array.nbytes], whole[array.nbytes :]
+        check_fits("tensor", own, tensors[self.rank()])
+        sizes = [array.nbytes for array in arrays]
+        whole, own = np.empty(sum(sizes), np.uint8), octets(contiguous(own))
+        gathered = zip(arrays, np.split(whole, np.cumsum(sizes)[:-1]), strict=True)
+        copies = [partial(np.copyto, octets(array), piece) for array, piece in gathered]
+        return [partial(all_gather, own, self.transport, out=whole, **counts(sizes), **self.options), *copies]
 
     @collective
-    def all_gather_single_coalesced(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None) -> Steps:
+    def all_gather_single_coalesced(
+        self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None
+    ) -> Calls:
         """Output: what the ranks give, one after the other."""
-        with plain(outputs) as arrays:
-            for output, own in zip(outputs, given, strict=True):
-                check_fits("output_tensor", output, own, self.size())
-            yield outputs
-            for array, own in zip(arrays, given, strict=True):
-                rows = octets(array).reshape(self.size(), -1)
-                rows[self.rank()] = octets(contiguous(own))
-                all_gather(rows, self.transport, **self.options)
+        calls: list[Call] = []
+        for array, output, own in zip(arrays, outputs, given, strict=True):
+            check_fits("output_tensor", output, own, self.size())
+            rows = octets(array).reshape(self.size(), -1)
+            calls.append(partial(np.copyto, rows[self.rank()], octets(contiguous(own))))
+            calls.append(partial(all_gather, rows, self.transport, **self.options))
+        return calls
 
     def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
         return self.all_gather_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any) -> Steps:
+    def reduce_scatter_single_coalesced(
+        self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Any], opts: Any
+    ) -> Calls:
         """Given: a shard for each rank, one after the other; output: the sum of the shards with this rank's number."""
-        op = op_of(opts)
-        with plain(outputs) as arrays:
-            for output, whole in zip(outputs, given, strict=True):
-                check_fits("input", whole, output, self.size())
-            wholes = [contiguous(whole).reshape(-1) for whole in given]
-            yield outputs
-            for array, whole in zip(arrays, wholes, strict=True):
-                reduce_scatter(whole, self.transport, out=array.reshape(-1), op=op, **self.options)
+        for output, whole in zip(outputs, given, strict=True):
+            check_fits("input", whole, output, self.size())
+        return [self.scattered(*pair, opts) for pair in zip(arrays, map(contiguous, given), strict=True)]
 
     def reduce_scatter_single(self, output: Any, given: Any, opts: Any) -> Any:
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter(self, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Steps:
+    def reduce_scatter(
+        self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any
+    ) -> Calls:
         """Shards may be of different sizes."""
-        ((output,), (shards,)), op = (outputs, given), op_of(opts)
-        with plain([output]) as (array,):
-            check_fits("output", output, shards[self.rank()])
-            whole = np.concatenate([contiguous(shard).reshape(-1) for shard in shards])
-            yield outputs
-            sizes = counts([shard.numel() for shard in shards])
-            reduce_scatter(whole, self.transport, out=array.reshape(-1), op=op, **sizes, **self.options)
+        (output,), (shards,), (array,) = outputs, given, arrays
+        check_fits("output", output, shards[self.rank()])
+        whole = np.concatenate([contiguous(shard).reshape(-1) for shard in shards])
+        return [self.scattered(array, whole, opts, **counts([shard.numel() for shard in shards]))]
+
+    def scattered(self, array: Array, whole: Array, opts: Any, **sizes: Any) -> Call:
+        """The call that brings a shard of the sum of ``whole`` into an array."""
+        out, options = array.reshape(-1), {**sizes, **self.options}
+        return partial(reduce_scatter, whole.reshape(-1), self.transport, out=out, op=op_of(opts), **options)
 
     @collective
-    def gather(self, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any) -> Steps:
+    def gather(self, arrays: Arrays, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any) -> Calls:
         """Outputs: a list at the root, none elsewhere."""
-        (own,), (tensors,) = given, outputs or [[]]
-        with plain(tensors) as arrays:
-            outgoing = only(opts.rootRank, contiguous(own), self.size())
-            incoming = for_each(arrays, self.size())
-            yield outputs
-            exchange(self.transport, "gather", outgoing, incoming)
+        (own,) = given
+        outgoing, incoming = only(opts.rootRank, contiguous(own), self.size()), for_each(arrays, self.size())
+        return [partial(exchange, self.transport, "gather", outgoing, incoming)]
 
     @collective
-    def scatter(self, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Steps:
+    def scatter(self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Calls:
         """Given: a list at the root, none elsewhere."""
-        (tensors,) = given or [[]]
-        with plain(outputs) as (array,):
-            outgoing = for_each([contiguous(tensor) for tensor in tensors], self.size())
-            incoming = only(opts.rootRank, array, self.size())
-            yield outputs
-            exchange(self.transport, "scatter", outgoing, incoming)
+        (array,), (tensors,) = arrays, given or [[]]
+        outgoing = for_each(list(map(contiguous, tensors)), self.size())
+        incoming = only(opts.rootRank, array, self.size())
+        return [partial(exchange, self.transport, "scatter", outgoing, incoming)]
 
     @collective
-    def alltoall(self, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None) -> Steps:
-        with plain(outputs) as arrays:
-            outgoing = for_each([contiguous(tensor) for tensor in given], self.size())
-            incoming = for_each(arrays, self.size())
-            yield outputs
-            exchange(self.transport, "all_to_all", outgoing, incoming)
+    def alltoall(self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None) -> Calls:
+        outgoing = for_each(list(map(contiguous, given)), self.size())
+        return [partial(exchange, self.transport, "all_to_all", outgoing, for_each(arrays, self.size()))]
 
     @collective
     def all_to_all_single(
-        self, output: Any, given: Any, output_sizes: Any, given_sizes: Any, opts: Any = None
-    ) -> Steps:
+        self, arrays: Arrays, output: Any, given: Any, output_sizes: Any, given_sizes: Any, *opts: Any
+    ) -> Calls:
         """Cut along the first dimension: into the sizes given, or evenly if there are none."""
-        with plain([output]) as (array,):
-            outgoing = cut(contiguous(given), given_sizes, self.size())
-            incoming = cut(array, output_sizes, self.size())
-            yield output
-            exchange(self.transport, "all_to_all_single", outgoing, incoming)
+        outgoing = cut(contiguous(given), given_sizes, self.size())
+        incoming = cut(arrays[0], output_sizes, self.size())
+        return [partial(exchange, self.transport, "all_to_all_single", outgoing, incoming)]
 
     @collective
-    def barrier(self, opts: Any = None) -> Steps:
-        yield None
-        barrier(self.transport)
+    def barrier(self, arrays: Arrays, outputs: Any, opts: Any = None) -> Calls:
+        return [partial(barrier, self.transport)]
 
     def send(self, *arguments: Any) -> NoReturn:
         raise NotImplementedError(f"backend {NAME!r} does not offer send and receive between two ranks")

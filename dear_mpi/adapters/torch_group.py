@@ -4,12 +4,10 @@ A collective is a generator: the code above its ``yield`` looks at the arguments
 what it yields is the result. So whatever is wrong with the arguments is raised by all ranks, and the group goes on.
 """
 
-from __future__ import annotations
-
 import atexit
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from queue import SimpleQueue
@@ -17,13 +15,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
+from dear_mpi.adapters.torch_tensors import plain
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 
 FAILED_S, EXIT_S = 2.0, 60.0  # for which a rank that fails, and one that ends, waits for collectives under way
+Call = Callable[[], object]
+Calls = Sequence[Call]
 Steps = Iterator[Any]
 
 
@@ -47,12 +49,21 @@ class Work(dist.Work):  # type: ignore[misc]
         return self.future.then(lambda future: future.wait())
 
 
-def collective(method: Callable[..., Steps]) -> Callable[..., Work]:
-    """Let the thread of a group carry out a method."""
+def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
+    """Let the thread of a group carry out a method: it is given the arrays of its first argument's tensors, to which
+    results go, and looks at the other arguments of this rank. It moves nothing: the calls that it returns do."""
+
+    def steps(outputs: Any, *others: Any, **options: Any) -> Steps:
+        group, *arguments = others
+        with plain(tree_leaves(outputs)) as arrays:
+            calls = method(group, arrays, outputs, *arguments, **options)
+            yield outputs
+            for call in calls:
+                call()
 
     @wraps(method)
-    def start(group: TorchGroup, *arguments: Any, **options: Any) -> Work:
-        return group.start(method.__name__, method(group, *arguments, **options))
+    def start(group: TorchGroup, outputs: Any = (), *arguments: Any, **options: Any) -> Work:
+        return group.start(method.__name__, steps(outputs, group, *arguments, **options))
 
     return start
 

@@ -14,8 +14,6 @@ Parameters are views into the line. A gradient is copied into the line when auto
 line's memory is ``tensor.grad`` from then on; when a batch is accumulated, autograd itself adds to it there.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager

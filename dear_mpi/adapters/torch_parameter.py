@@ -6,8 +6,6 @@
 So an update of the line is one of the module's parameters, and nothing is copied between the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 What ``torch.distributed`` hands to a collective becomes arrays that ours take; whatever does not fit is a ValueError.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -7,8 +7,6 @@ mask, such as max(h, 0), hides both. The first filling is used again at the end:
 differs from itself. Such a layer, or one that cannot be copied, runs forward while the memory is full of NaN.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence
@@ -40,7 +38,7 @@ class LayerUse:
     filled: bool = field(default=False, init=False)
     parts: int = field(default=0, init=False)  # of this batch, before the last
     kept: list[Array] = field(default_factory=list, init=False)  # the sums of their gradients
-    copies: Copies | None = field(default=None, init=False)  # of the layer, while it is inspected
+    copies: "Copies | None" = field(default=None, init=False)  # of the layer, while it is inspected
 
     @property
     def places(self) -> Sequence[GradPlace]:
@@ -212,8 +210,5 @@ def far(one: Array, other: Array) -> bool:
     with np.errstate(all="ignore"):
         first, second = one.astype(np.float64), other.astype(np.float64)
         finite = np.isfinite(first) & np.isfinite(second)
-        if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
-            return True
-        first, second = first[finite], second[finite]
-        most = np.maximum(abs(first), abs(second)).max(initial=0.0)
-        return bool((abs(first - second) > most * 10.0**-one.itemsize).any())
+        most = np.maximum(abs(first), abs(second)).max(initial=0.0, where=finite)
+        return not np.allclose(first, second, rtol=0, atol=most * 10.0**-one.itemsize, equal_nan=True)

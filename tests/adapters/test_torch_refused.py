@@ -9,8 +9,7 @@ torch = pytest.importorskip("torch", reason="adapters of PyTorch need torch (our
 
 from torch import nn  # noqa: E402
 
-from dear_mpi.adapters.torch_loss import TorchLoss  # noqa: E402
-from dear_mpi.adapters.torch_session import TorchSession  # noqa: E402
+from dear_mpi.adapters.torch_session import TorchLoss, TorchSession  # noqa: E402
 from dear_mpi.adapters.torch_tensors import array_of, tensor_of  # noqa: E402
 from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402

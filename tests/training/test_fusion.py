@@ -14,7 +14,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fusion.by_time import PassTimes, by_time
-from dear_mpi.training.fusion.policies import borders, by_bytes, by_layers, equal_buckets, fuse
+from dear_mpi.training.fusion.policies import borders, fuse
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.runs.config import Config
@@ -48,9 +48,9 @@ def test_every_policy_keeps_the_trained_layers_in_order(nbytes):
         assert all(groups), f"{policy}: an empty bucket"
 
 
-@given(nbytes=SIZES, limit=st.integers(0, 60))
+@given(nbytes=SIZES, limit=st.integers(1, 60))
 def test_by_bytes_fills_a_bucket_to_strictly_below_the_limit(nbytes, limit):
-    groups = by_bytes(limit, nbytes)
+    groups = fuse(f"{limit}B", nbytes)
     for group, total in zip(groups, totals(groups, nbytes), strict=True):
         assert total < limit or len(group) == 1
     for total, following in zip(totals(groups, nbytes), groups[1:], strict=False):
@@ -70,12 +70,12 @@ def test_by_bytes_fills_a_bucket_to_strictly_below_the_limit(nbytes, limit):
     ],
 )
 def test_by_bytes_with_a_limit_of_10(nbytes, groups):
-    assert by_bytes(10, nbytes) == groups
+    assert fuse("10B", nbytes) == groups
 
 
 @given(nbytes=SIZES, count=COUNTS)
 def test_by_layers_fills_all_buckets_but_the_last(nbytes, count):
-    lengths = [len(group) for group in by_layers(count, nbytes)]
+    lengths = [len(group) for group in fuse(f"layers:{count}", nbytes)]
     assert all(length == count for length in lengths[:-1])
     assert all(1 <= length <= count for length in lengths)
 
@@ -83,12 +83,12 @@ def test_by_layers_fills_all_buckets_but_the_last(nbytes, count):
 @given(nbytes=st.lists(st.integers(1, 40), min_size=1, max_size=20), data=st.data())
 def test_equal_buckets_makes_exactly_that_many(nbytes, data):
     count = data.draw(st.integers(1, len(nbytes)))
-    assert len(equal_buckets(count, nbytes)) == count
+    assert len(fuse(f"buckets:{count}", nbytes)) == count
 
 
 @given(count=COUNTS, layers=COUNTS, size=st.integers(1, 10**9))
 def test_equal_buckets_of_equal_layers_are_equal(count, layers, size):
-    groups = equal_buckets(count, [size] * (count * layers))
+    groups = fuse(f"buckets:{count}", [size] * (count * layers))
     assert [len(group) for group in groups] == [layers] * count
 
 
@@ -103,7 +103,7 @@ def test_equal_buckets_of_equal_layers_are_equal(count, layers, size):
 )
 def test_three_equal_buckets(nbytes, groups):
     """Small layers beside a large one still give the number of buckets that was asked for."""
-    assert equal_buckets(3, nbytes) == groups
+    assert fuse("buckets:3", nbytes) == groups
 
 
 def test_policies_by_name():

@@ -15,8 +15,6 @@ caller's launches before the run. A buffer passes from a stream to MPI only here
 in ``native.py``. What a run launches last is not waited for: it is in order on that stream.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -138,7 +136,7 @@ class MessagesRun(InstructionRun):
         self.beside = self.side_memory(Slab.pinned(buffer) if staged else slab or Slab.beside(buffer))
         self.bind_all()
 
-    def on(self, buffer: Array) -> MessagesRun:
+    def on(self, buffer: Array) -> "MessagesRun":
         other = copy(self)
         other.buffer = buffer
         other.bind_all()

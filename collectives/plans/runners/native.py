@@ -4,8 +4,6 @@ They are the blocking ones, which are the fastest that MPI libraries have. So a 
 or ``advance``, and either does all of it at once.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -63,7 +61,7 @@ class NativeRun(InstructionRun):
             calls.append(partial(move, shard, buffer[: shard.size]))
         super().__init__(transport.rank, [BoundInstruction((), AWAITED, calls)], ())
 
-    def on(self, buffer: Array) -> NativeRun:
+    def on(self, buffer: Array) -> "NativeRun":
         return NativeRun(self.task.on(buffer))
 
     def start(self) -> None:

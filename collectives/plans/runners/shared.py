@@ -8,30 +8,21 @@ holds where processors keep stores in order and libraries send over queues in me
 only.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.collectives.lowering.phases import Move, Operand, phases
-from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, straight
-from dear_mpi.collectives.transports.transport import Request, Transport
+from dear_mpi.collectives.plans.runners.messages import check, check_call
+from dear_mpi.collectives.transports.transport import Request
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.calls import combiner, copier
 
+__all__ = ["check", "check_call", "prepare"]  # later the ranks find out together whether memory is in reach
+
 Round = tuple[Sequence[str], tuple[Request, Request]]  # of a barrier: two messages, and what they are
-
-
-def check(algorithm: str, collective: str, transport: Transport) -> None:
-    find_algorithm(algorithm, collective)
-
-
-def check_call(call: Call, transport: Transport) -> None:
-    """There is nothing to check here: later the ranks find out together whether memory is in reach."""
 
 
 class SharedRun(InstructionRun):
@@ -83,7 +74,7 @@ class SharedRun(InstructionRun):
         array = self.buffer if operand == ("buffer", self.rank) else self.reached.arrays[rank]
         return array[elements.start : elements.stop]
 
-    def on(self, buffer: Array) -> SharedRun | None:
+    def on(self, buffer: Array) -> "SharedRun | None":
         if not self.reached.mailboxes:
             return None
         other = SharedRun(self.task.on(buffer))

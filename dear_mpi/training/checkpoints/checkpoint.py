@@ -5,8 +5,6 @@ of the optimiser's state the mean. The file is one of NumPy (npz): its arrays ha
 found. The checkpoint before the last stays as FILE.old.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zipfile
@@ -18,7 +16,7 @@ import msgspec
 import numpy as np
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.transports.agree import agree, by_rank_0
+from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
@@ -67,16 +65,14 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     """
     group.flush()
     transport, arena = group.world.transport, group.arena
-    found: list[TrainingState] = []
 
-    def check() -> None:
-        found.append(TrainingState.of(arrays))
-        found[0].check(arena, parameters)
+    def checked() -> bytes:
+        found = TrainingState.of(arrays)
+        found.check(arena, parameters)
+        return msgspec.json.encode(found.about)
 
-    by_rank_0(transport, "checkpoint", check)
-    said = transport.gather_values(msgspec.json.encode(found[0].about) if found else b"")[0]
-    about = msgspec.json.decode(said, type=About)  # each rank its own
-    state = TrainingState(about, found[0].arrays if found else {})
+    about = msgspec.json.decode(said_by_rank_0(transport, "checkpoint", checked), type=About)  # each rank its own
+    state = TrainingState(about, arrays)
     fill(group, VALUE, arena.values, state)
     for number in range(len(arena.state)):
         with state_line(arena, group.buckets, number) as line:

@@ -9,8 +9,6 @@
 It knows no buckets and no schedules, so training can go on with others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -60,7 +58,7 @@ class TrainingState:
         return {"about": np.frombuffer(msgspec.json.encode(self.about), np.uint8), **self.arrays}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array]) -> TrainingState:
+    def of(cls, arrays: Mapping[str, Array]) -> "TrainingState":
         """The state that was packed; ValueError if it is none."""
         if not isinstance(arrays, Mapping):
             raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")

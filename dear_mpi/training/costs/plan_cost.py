@@ -5,8 +5,6 @@ bounds of DeAR and WFBP are equal while ar <= 2 ff, and at most 1.25 apart, wher
 not layer by layer, a fair WFBP can miss its bound by more than DeAR does, and lose by up to 4/3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 

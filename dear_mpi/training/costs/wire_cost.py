@@ -3,8 +3,6 @@
 That prices buckets which have no plan yet: for fusion, and for orders that are decided in advance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +20,7 @@ class WireCost:
     beta: float  # of each byte of the buffer
 
     @classmethod
-    def through(cls, small: tuple[int, float], large: tuple[int, float]) -> WireCost:
+    def through(cls, small: tuple[int, float], large: tuple[int, float]) -> "WireCost":
         """The line through two sizes in bytes and their seconds; nothing on it is below zero.
 
         >>> WireCost.through((100, 2.0), (300, 4.0))

@@ -13,8 +13,6 @@ begin, here one at each fourth layer:
 ``network(nbytes)`` what an all-reduce of so many bytes takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import ceil
@@ -86,7 +84,7 @@ def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Grou
     free_s = 0.0  # when the wire is free for the group
     groups: Groups = []
     size = 0
-    for layer in (layer for layer in reversed(range(len(nbytes))) if nbytes[layer]):
+    for layer in reversed(with_parameters(nbytes)):
         if groups:
             begin_s = max(free_s, ready_s[groups[0][0]])
             end_s = begin_s + cost(size)
@@ -110,7 +108,7 @@ def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Gr
     >>> in_cycles([10, 0, 10, 10], [0.3, 0.2, 0.1002, 0.1001], lambda nbytes: 0.15)
     [[0], [2, 3]]
     """
-    layers = [layer for layer in reversed(range(len(nbytes))) if nbytes[layer]]
+    layers = with_parameters(nbytes)[::-1]
     groups: Groups = []
     now_s = 0.0
     while layers:
@@ -121,6 +119,11 @@ def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Gr
         groups = [group[::-1] for group in reversed(buffers)] + groups
         now_s += max(CYCLE_S, sum(cost(sum(nbytes[layer] for layer in group)) for group in buffers))
     return groups
+
+
+def with_parameters(nbytes: Sequence[int]) -> list[int]:
+    """The layers that have parameters."""
+    return [layer for layer, size in enumerate(nbytes) if size]
 
 
 def filled(layers: Sequence[int], nbytes: Sequence[int], most: int) -> Groups:

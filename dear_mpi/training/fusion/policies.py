@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from dear_mpi.reporting.units import parse_bytes, whole_number
-from dear_mpi.training.fusion.by_time import BY_TIME, Groups, filled
+from dear_mpi.training.fusion.by_time import BY_TIME, Groups, filled, with_parameters
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 
@@ -85,7 +85,8 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
     """Group layers as a policy says.
 
     Args:
-        policy: ``none`` (one layer per bucket), ``layers:K``, ``buckets:N``, or a size such as ``25MB``.
+        policy: ``none`` (one layer per bucket), ``layers:K`` (the last bucket may have fewer), ``buckets:N``, or a
+            size such as ``25MB``.
         nbytes: bytes of parameters of each layer, in forward order.
 
     Raises:
@@ -95,14 +96,18 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
     [[0, 2], [3]]
     """
     kind, _, argument = policy.partition(":")
+    layers = with_parameters(nbytes)
     if policy == "none":
-        return by_layers(1, nbytes)
+        return [[layer] for layer in layers]
     if kind in ("layers", "buckets"):
         count = whole_number(argument)
         if not count:
             raise ValueError(f"fusion {policy!r} needs a whole number above zero after the colon, as in {kind}:4")
-        return (by_layers if kind == "layers" else equal_buckets)(count, nbytes)
-    return by_bytes(size_of(policy, policy), nbytes)
+        if kind == "layers":
+            return [layers[start : start + count] for start in range(0, len(layers), count)]
+        return equal_buckets(count, layers, nbytes)
+    # Below the limit, as in DeAR's published code, where it is 25 MB unless it is tuned.
+    return filled(layers, nbytes, size_of(policy, policy) - 1)
 
 
 def size_of(policy: str, size: str) -> int:
@@ -133,28 +138,8 @@ def in_bytes(policy: str) -> str:
         return policy
 
 
-def with_parameters(nbytes: Sequence[int]) -> list[int]:
-    """The layers that have parameters."""
-    return [layer for layer, size in enumerate(nbytes) if size]
-
-
-def by_layers(count: int, nbytes: Sequence[int]) -> Groups:
-    """``count`` layers per bucket; the last bucket may have fewer."""
-    layers = with_parameters(nbytes)
-    return [layers[start : start + count] for start in range(0, len(layers), count)]
-
-
-def by_bytes(limit: int, nbytes: Sequence[int]) -> Groups:
-    """Layers join a bucket while it stays below ``limit`` bytes; one that is larger has a bucket of its own.
-
-    The rule of DeAR's published code, where the limit is 25 MB unless it is tuned.
-    """
-    return filled(with_parameters(nbytes), nbytes, limit - 1)
-
-
-def equal_buckets(count: int, nbytes: Sequence[int]) -> Groups:
+def equal_buckets(count: int, layers: list[int], nbytes: Sequence[int]) -> Groups:
     """Exactly ``count`` buckets; each border is put where the bytes before it are nearest to their equal share."""
-    layers = with_parameters(nbytes)
     if count > len(layers):
         raise ValueError(f"fusion buckets:{count} asks for more buckets than the {len(layers)} layers with parameters")
     ends = list(accumulate(nbytes[layer] for layer in layers))

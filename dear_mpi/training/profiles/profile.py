@@ -10,8 +10,6 @@ Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``dear
 and ``--model synthetic:FILE.json`` in ``dear_mpi/models/paper_models.py``.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -93,7 +91,7 @@ class Profile:
         """The forward and the backward pass."""
         return sum(use.forward_s for use in self.uses), sum(use.backward_s for use in self.uses)
 
-    def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> Profile:
+    def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
         """The same layers on a machine whose passes take so long.
 
         A backward pass that is not given is scaled as the forward pass is; so are updates and the rest.

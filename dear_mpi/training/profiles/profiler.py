@@ -13,15 +13,16 @@ iteration. Medians of each layer alone would not, where a layer takes now more, 
 times until a sleep is worth it, so the medians of most are 0.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.models.layer import layer_name
+from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.log import uses_s
@@ -34,7 +35,7 @@ MOST = 1000  # iterations that are kept: the last ones
 
 
 class Profiler:
-    """Collects what iterations of a session take. Only ``profile`` is collective.
+    """Collects what iterations of a session take. Only ``profile`` and ``costs`` are collective.
 
     Args:
         schedule: the name of the schedule that is measured; the first of the session if it is not given.
@@ -105,6 +106,26 @@ class Profiler:
             update_s_per_element=update_s,
             rest_s=rest_s,
             uses=tuple(self.use(number, layers_s[number], layers_s[uses + number]) for number in range(uses)),
+        )
+
+    def costs(self, *, timed: bool = False) -> Costs:
+        """Collective: layers, updates and the rest from the profile; and what collectives cost alone.
+
+        To be called while nothing is under way, because it overwrites gradients.
+
+        Args:
+            timed: time collectives on an emulated link, too: with what hosts add to it.
+        """
+        group, schedule, found = self.group, self.group.schedules[self.schedule], self.profile(self.schedule).costs()
+        prices = WirePrices(group.fabric, timed=True) if timed else group.prices
+        loss_s = plan_s(group.fabric, group.meter.plan, timed=timed)
+        return replace(
+            found,
+            price=prices.of((*schedule.collectives, *schedule.extras)),
+            loss_s=loss_s,
+            verdict_s=loss_s,
+            ranks=group.world.size,
+            portions=group.fabric.portions,
         )
 
     def use(self, number: int, forward_s: float, backward_s: float) -> Use:

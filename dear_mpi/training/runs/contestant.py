@@ -9,7 +9,6 @@ from statistics import fmean
 from dear_mpi.training.costs.plan_cost import communication, traffic
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.log.log import Times, waits_s
-from dear_mpi.training.measured import measured_costs
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import Leg
@@ -94,7 +93,7 @@ class Contestant:
         collective they hold it up, and then it makes no difference where they are.
         """
         group = self.job.group
-        costs = measured_costs(group, self.profiler.profile(self.job.config.model))
+        costs = self.profiler.costs()
         if not group.route.updates_under_way:
             costs = replace(costs, update_s=0.0, rest_s=self.figures.rest_s)
         rules = group.rules(self.name, fused(self.policy, group.layout))

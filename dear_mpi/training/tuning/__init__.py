@@ -1,7 +1,5 @@
 """Tuning: which buckets make an iteration shortest, found by trials or by prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from dear_mpi.training.group import WorkerGroup

@@ -7,18 +7,16 @@ It costs seconds instead of iterations, and tries ``cut:SIZE``, too. It is as go
 of how compute and communication slow each other down than the layers showed while they were timed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.measured import measured_costs
 from dear_mpi.training.profiles.profiler import WARM, Profiler
 from dear_mpi.training.tuning.search import Trial
 from dear_mpi.training.tuning.sizes import START, distinct_sizes, readable, size_text
-from dear_mpi.training.tuning.tuned_fusion import TunedFusion, said_by_rank_0
+from dear_mpi.training.tuning.tuned_fusion import TunedFusion
 from dear_mpi.training.virtual_trainer import predict
 
 AUTO = "auto"
@@ -54,13 +52,13 @@ class ByPrediction(TunedFusion):
         """What rank 0 predicts to be best."""
         group, name, layout = self.group, profiler.schedule, self.group.layout
         group.flush()
-        costs = measured_costs(group, profiler.profile(AUTO), timed=True)
+        costs = profiler.costs(timed=True)
 
         def predicted(fusion: str) -> Trial:
             rules = group.rules(name, fused(fusion, layout))
             return Trial(fusion, predict(group.schedules[name], rules, costs).iteration_s)
 
-        self.trials = said_by_rank_0(group.world.transport, lambda: list(map(predicted, candidates(layout))))
+        self.trials = said_by_rank_0(group.world.transport, "tuning", lambda: list(map(predicted, candidates(layout))))
         self.over = True
         return fewest_buckets(self.trials, layout)
 

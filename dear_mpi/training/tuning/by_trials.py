@@ -6,16 +6,15 @@
 After a cut nothing is under way. So the first iteration waits for less than others, or makes what later ones use.
 """
 
-from __future__ import annotations
-
 from statistics import median
 
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import parse_bytes, plural
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.tuning.search import METHODS, Search
 from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, first_size, readable, size_text
-from dear_mpi.training.tuning.tuned_fusion import TunedFusion, said_by_rank_0
+from dear_mpi.training.tuning.tuned_fusion import TunedFusion
 
 BY_TRIALS, BETWEEN = "bo", ".."
 LOW, HIGH = 1 << 20, 256 << 20  # bytes, as in DeAR's published code
@@ -56,7 +55,7 @@ class ByTrials(TunedFusion):
         self.times_s.clear()
         self.search.tell(self.tried, median(max(each) for each in zip(*ranks, strict=True)))
         self.over = self.search.over
-        self.tried = said_by_rank_0(transport, self.search.ask)
+        self.tried = said_by_rank_0(transport, "tuning", self.search.ask)
         return self.tried
 
 

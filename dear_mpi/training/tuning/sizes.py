@@ -6,8 +6,6 @@
 A bucket takes whole layers, so most sizes that are near each other are one and the same choice.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import groupby
 

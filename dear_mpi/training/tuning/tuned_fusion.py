@@ -4,16 +4,7 @@ What a tuned fusion decides depends on clocks, and no two ranks have the same. S
 the others. All of them cut at the same point between two iterations.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TypeVar
-
-from dear_mpi.collectives.transports.agree import by_rank_0
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.tuning.search import Trial
-
-T = TypeVar("T")
 
 
 class TunedFusion:
@@ -36,11 +27,3 @@ class TunedFusion:
 
     def look(self, name: str) -> str | None:
         """Collective: an iteration of the schedule that is tuned is over; returns how to cut buckets next."""
-
-
-def said_by_rank_0(transport: Transport, decide: Callable[[], T]) -> T:
-    """Collective: what rank 0 decides, on all ranks; ArgumentError on all of them if it fails there."""
-    found: list[T] = []
-    by_rank_0(transport, "tuning", lambda: found.append(decide()))
-    decided: T = transport.gather_values(found)[0][0]
-    return decided
