@@ -12,6 +12,7 @@ from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.in_time import in_time
+from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route
 from dear_mpi.training.schedules import Schedule
@@ -56,6 +57,9 @@ def check_route(
     if scaled and route.errors:
         what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
         raise ValueError(f"loss_scale must be none: {what}")
+    if scope == "tensor" and isinstance(route.update, OfCodes):
+        what = f"the optimizer updates whole tensors, and selected elements lie within tensors, on {route.name!r}"
+        raise ValueError(f"optimizer and wire do not go together: {what}")
     if scope == "tensor" and route.update.shard:
         what = "the optimizer updates whole tensors, and shards end within tensors"
         raise ValueError(f"update must be full: {what}, on the route {route.name!r}")

@@ -172,4 +172,4 @@ class Trainer:
         said = [complaint for step in self.uses[:1] for complaint in step.complaints]
         if said:
             raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
-        return {}
+        return self.fabric.facts() if self.debug else {}

@@ -86,6 +86,10 @@ class Fabric(ABC):
         """What was wrong with summed gradients, the same on all ranks."""
         return []
 
+    def facts(self) -> dict[str, Any]:
+        """What is compared between ranks in each iteration, where all is to be looked at."""
+        return {}
+
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
         """Collective, if there are other ranks: raise on all what any of them raises in ``facts``."""
         facts()

@@ -20,6 +20,8 @@ from dear_mpi.training.fabric.foresight import portions_of
 from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn
 from dear_mpi.training.fabric.statistic import Statistic
 from dear_mpi.training.fabric.verdict import Verdict
+from dear_mpi.training.fabric.watched import watched
+from dear_mpi.training.facts import checksum
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
@@ -62,6 +64,7 @@ class LiveFabric(Fabric):
         for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
             bound.side = self.sides.setdefault(bucket.interval, {})
         self.calls: dict[tuple[Leg, int], Callable[[float], object]] = {}  # by leg and bucket
+        self.kept: dict[tuple[int, int], dict[str, str]] = {}  # checksums of lines, where all is to be looked at
 
     def cut(self, buckets: Cut) -> None:
         """Collective: go on with other buckets. To be called while nothing is under way, after a flush.
@@ -93,6 +96,7 @@ class LiveFabric(Fabric):
             bound.own_updates = bound.updates = updates
             bound.unpack()
         self.arena.begin_lines()
+        self.kept.clear()
 
     def settle(self) -> None:
         """Collective, after a flush: end the round here, so that all ranks have the same values: their average.
@@ -112,6 +116,7 @@ class LiveFabric(Fabric):
         with make_plan("all_reduce", arena.values, self.world.transport, **how) as plan:
             plan()
         arena.begin_lines()
+        self.kept.clear()
         for bound in self.bound.values():
             bound.unpack()
 
@@ -200,7 +205,10 @@ class LiveFabric(Fabric):
         """What a leg does to the memory of a bucket."""
         key = leg, bucket.index
         if key not in self.calls:
-            self.calls[key] = leg.bind(self.bound[bucket])
+            call = leg.bind(self.bound[bucket])
+            lines = {line: self.bound[bucket].line(line) for line, kind in leg.lines.items() if kind != "scratch"}
+            kept = self.kept.setdefault(bucket.interval, {})
+            self.calls[key] = watched(call, lines, kept, self.route.name) if self.options.get("debug") else call
         return self.calls[key]
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
@@ -215,6 +223,12 @@ class LiveFabric(Fabric):
     def complaints(self) -> list[str]:
         fine = to_host(self.finite).tolist()
         return [bound.complaint() for bound, finite in zip(self.bound.values(), fine, strict=True) if not finite]
+
+    def facts(self) -> dict[str, Any]:
+        """Of each bucket the checksum of its values, where the route leaves them equal in each iteration."""
+        if self.route.period > 1:
+            return {}
+        return {f"values of {bucket}": checksum(bound.values) for bucket, bound in self.bound.items()}
 
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
         agree(self.world.transport, what, facts)

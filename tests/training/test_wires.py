@@ -1,0 +1,260 @@
+"""Codes: what they lose is bounded, nothing that is not finite is hidden, and all ranks come to the same bits."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.layers import SoftmaxCrossEntropy
+from dear_mpi.ranks.world import run_world
+from dear_mpi.training import SGD, Session
+from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import Saving, train
+from dear_mpi.training.wires.blocks import BLOCK, LEAST, Blocks, Eighths, Halves
+from dear_mpi.training.wires.find import CODES, EXAMPLES, find_code
+from dear_mpi.training.wires.selections import RandomBlocks, RandomK
+from dear_mpi.training.wires.top_k import TopK
+from tests.training.route_checks import layers
+from tests.training_checks import settings
+
+OF_BLOCKS = {"int8": (Blocks(), 1 / 254), "int4": (Halves(), 1 / 14), "fp8": (Eighths(), 1 / 16)}
+KINDS = {
+    "normal": lambda draw, count: draw.standard_normal(count),
+    "constant": lambda draw, count: np.full(count, draw.standard_normal()),
+    "zero": lambda draw, count: np.zeros(count),
+    "denormal": lambda draw, count: draw.standard_normal(count) * 1e-41,
+    "huge": lambda draw, count: draw.standard_normal(count) * 1e37,
+    "wide": lambda draw, count: draw.standard_normal(count) * 10.0 ** draw.integers(-30, 30, count),
+}
+
+
+def decoded(wire, x):
+    codes, found = np.full(wire.nbytes(x.size) + 5, 0xAB, np.uint8), np.full_like(x, np.nan)
+    wire.encode(x, codes)
+    assert (codes[wire.nbytes(x.size) :] == 0xAB).all()
+    wire.decode(codes, found)
+    return found
+
+
+@pytest.mark.parametrize("name", OF_BLOCKS)
+@given(kind=st.sampled_from(list(KINDS)), count=st.integers(1, 3 * BLOCK), seed=st.integers(0, 99))
+def test_what_a_block_loses_is_bounded(name, kind, count, seed):
+    wire, most = OF_BLOCKS[name]
+    x = KINDS[kind](np.random.default_rng(seed), count).astype(np.float32)
+    with np.errstate(all="ignore"):
+        lost = abs(decoded(wire, x).astype(np.float64) - x)
+    for start in range(0, count, BLOCK):
+        largest = abs(x[start : start + BLOCK].astype(np.float64)).max()
+        assert lost[start : start + BLOCK].max() <= 1.001 * most * largest + wire.largest * LEAST
+
+
+@pytest.mark.parametrize("name", OF_BLOCKS)
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@given(place=st.integers(0, 2 * BLOCK + 16))
+def test_what_is_not_finite_makes_its_block_nan(name, wrong, place):
+    x = np.ones(2 * BLOCK + 17, np.float32)
+    x[place] = wrong
+    found = np.isnan(decoded(OF_BLOCKS[name][0], x))
+    assert found[place // BLOCK * BLOCK :][: min(BLOCK, x.size - place // BLOCK * BLOCK)].all()
+    assert found.sum() <= BLOCK
+
+
+@given(seed=st.integers(0, 99), count=st.integers(1, 300))
+def test_the_largest_travel_and_nan_is_one_of_them(seed, count):
+    wire, x = TopK(0.1), np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+    found = decoded(wire, x)
+    kept = found != 0
+    assert kept.sum() == wire.kept(count)
+    assert np.array_equal(found[kept], x[kept])
+    assert abs(x[kept]).min() >= abs(x[~kept]).max(initial=0)
+    x[count // 2] = np.nan
+    assert np.isnan(decoded(wire, x)[count // 2])
+
+
+@pytest.mark.parametrize(("wire", "step"), [(RandomK(0.1), 1), (RandomBlocks(0.1), 32)])
+def test_a_selection_is_the_same_for_a_draw_and_covers_all_in_time(wire, step):
+    count, seen = 640, np.zeros(640, int)
+    for update in range(200):
+        places = wire.places(count, (7, update))
+        assert np.array_equal(places, wire.places(count, (7, update)))
+        assert places.size == wire.kept(count) == 64
+        assert (np.diff(places) > 0).all()
+        seen[places] += 1
+    assert seen.min() > 0
+    assert not np.array_equal(wire.places(count, (7, 0)), wire.places(count, (7, 1)))
+    assert not np.array_equal(wire.places(count, (7, 0)), wire.places(count, (8, 0)))
+
+
+@pytest.mark.parametrize(("name", "most"), [("int8", 0.011), ("int4", 0.2)])
+@pytest.mark.parametrize("ranks", [2, 5, 64])
+def test_the_error_of_a_sum_does_not_grow_with_ranks(name, most, ranks):
+    wire, draw = OF_BLOCKS[name][0], np.random.default_rng(3)
+    given = [draw.standard_normal(4096).astype(np.float32) for _ in range(ranks)]
+    exact = np.sum(given, axis=0, dtype=np.float64)
+    found = decoded(wire, np.sum([decoded(wire, x) for x in given], axis=0))
+    assert np.linalg.norm(found - exact) < most * np.linalg.norm(exact)
+
+
+# In training ------------------------------------------------------------------------------------------------------
+
+
+def run(choices, ranks=3, **how):
+    config = Config.of(settings(**{"model": "mlp", "schedule": "dear", "fusion": "cut:8KB", "iterations": 6} | choices))
+    return run_world(lambda world: train(config, world, **how), threads=ranks)
+
+
+@pytest.mark.parametrize("wire", EXAMPLES.values())
+@pytest.mark.parametrize("update", ["full", "sharded"])
+def test_routes_of_codes_are_proved(wire, update):
+    try:
+        proof = prove(find_route(update, wire=wire))
+    except ValueError as error:
+        assert "update must be full" in str(error)  # noqa: PT017
+        return
+    assert proof.alike
+    assert not proof.exact
+    assert proof.summed == (find_code(wire).legs == "coded")
+
+
+@pytest.mark.parametrize("wire", EXAMPLES.values())
+def test_all_schedules_come_to_the_same_bits(wire):
+    """On all ranks, which ``train`` compares."""
+    found = {name: run({"schedule": name, "wire": wire}) for name in ("sequential", "zero", "dear-eager")}
+    assert len({report["params_sha256"] for report in found.values()}) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+@pytest.mark.parametrize("wire", ["int8", "int4", "blocks:10%"])
+def test_on_any_number_of_ranks(wire, ranks):
+    assert run({"wire": wire}, ranks=ranks)["route"] == f"full over {wire}"
+
+
+@pytest.mark.parametrize("wire", ["int8", "topk:10%", "blocks:10%"])
+def test_what_was_lost_survives_a_break(wire, tmp_path):
+    whole, file = run({"wire": wire, "iterations": 9}), tmp_path / "c.npz"
+    run({"wire": wire, "iterations": 4}, saving=Saving(file))
+    again = run({"wire": wire, "iterations": 9}, saving=Saving(file, resume=True))
+    assert again["params_sha256"] == whole["params_sha256"]
+
+
+def float32_layers():
+    found = layers()
+    for layer in found:
+        for parameter in layer.parameters:
+            parameter.value, parameter.grad = (x.astype(np.float32) for x in (parameter.value, parameter.grad))
+    return found
+
+
+def steps(transport, iterations=4, *, spoil=None, each=None, **options):
+    """A session of a few iterations; a rank may be spoilt before the third."""
+    with Session(
+        float32_layers(), SoftmaxCrossEntropy(), transport, optimizer=SGD(0.1), fusion="25MB", **options
+    ) as session:
+        for iteration in range(iterations):
+            if iteration == 2 and spoil is not None:
+                session.flush()
+                if transport.rank == 1:
+                    spoil(session)
+            draw = np.random.default_rng([iteration, transport.rank])
+            session.step(draw.standard_normal((4, 6)).astype(np.float32), draw.integers(0, 4, 4))
+            if each is not None:
+                each(session)
+        return session.parameters_sha256()
+
+
+def wrong_decoder(session):
+    """From now on this rank decodes another scale."""
+    leg = next(leg for leg in session.group.route.back if hasattr(leg, "wire"))
+    decode = type(leg.wire).decode
+    bound = session.group.fabric
+
+    def twice(codes, x):
+        decode(leg.wire, codes, x)
+        x *= 2
+
+    bound.calls.clear()
+    object.__setattr__(leg.wire, "decode", twice)
+
+
+def other_mask(session):
+    """From now on this rank draws for another update."""
+    for bound in session.group.fabric.bound.values():
+        bound.begin += 1
+
+
+def lost_residual(session):
+    session.group.arena.lines["residual"][...] = 0
+
+
+@pytest.mark.parametrize(
+    ("wire", "spoil", "said"),
+    [
+        ("int8", wrong_decoder, "values of bucket 0"),
+        ("blocks:50%", other_mask, "values of bucket 0"),
+        ("int8", lost_residual, "something else than the route 'full over int8' has changed 'residual'"),
+        ("blocks:50%", lost_residual, "something else than the route 'full over blocks:50%' has changed 'residual'"),
+    ],
+)
+def test_a_rank_that_goes_wrong_is_found(wire, spoil, said):
+    """In the iteration in which it does, with ``debug``."""
+    with pytest.raises((AgreedError, CollectiveError), match=said):
+        run_loopback(3, lambda transport: steps(transport, wire=wire, spoil=spoil, debug=True))
+
+
+@pytest.mark.parametrize("wire", ["int8", "blocks:50%", "topk:10%"])
+def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
+    def poison(session):
+        layer = session.layers[0]
+        backward = layer.backward
+
+        def poisoned(dy):
+            dx = backward(dy)
+            layer.parameters[0].grad[3, 3] = np.inf
+            return dx
+
+        layer.backward = poisoned
+
+    with pytest.raises(AgreedError, match="are infinite or not a number in update 2"):
+        run_loopback(
+            3, lambda transport: steps(transport, wire=wire, spoil=poison, each=lambda session: session.flush())
+        )
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"wire": "topk:0%"}, "the share of a wire must be above 0%, and at most 100%, not 0%"),
+        ({"wire": "blocks:101%"}, "the share of a wire must be from 0% to 100%, not 101%"),
+        ({"wire": "blocks:-1%"}, "the share of a wire must be from 0% to 100%, not -1%"),
+        ({"wire": "topk"}, "wire 'topk' must be written like 'topk:1%', or topk:1%:error=no"),
+        ({"wire": "int8:3"}, "wire 'int8:3' must be written like 'int8', or int8:error=no"),
+        ({"wire": "int9"}, "wire 'int9' is unknown: did you mean 'int8'"),
+        ({"wire": "fp16:2"}, "wire 'fp16:2' must be written like 'fp16'"),
+        ({"wire": "int8", "dtype": "fp64"}, "wire 'int8' carries gradients of fp32, fp16, bf16, not of fp64"),
+        ({"wire": "blocks:10%", "update": "sharded"}, "update must be full: blocks:10% changes elements of all shards"),
+        ({"wire": "blocks:10%", "clip": 1.0}, "on the route 'full over blocks:10%' they are not"),
+        ({"wire": "int8", "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
+        ({"wire": "int8", "route": "full.py:r"}, "wire 'int8' has a route of its own: leave out route"),
+        ({"wire": "blocks:10%", "optimizer": "lamb"}, "and selected elements lie within tensors"),
+    ],
+)
+def test_what_cannot_be_is_refused(choices, said):
+    with pytest.raises((AgreedError, ValueError), match=said):
+        run(choices)
+
+
+def test_each_kind_of_codes_has_an_example_that_can_be_read():
+    assert [type(find_code(example).wire) for example in EXAMPLES.values()] == [kind.make for kind in CODES.values()]
+
+
+def test_what_one_wire_encodes_no_other_decodes():
+    route = replace(find_route("full", wire="int8"), back=find_route("full", wire="int4").back)
+    with pytest.raises(RouteError, match="must have the wire that encodes this line"):
+        prove(route)
