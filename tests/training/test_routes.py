@@ -31,7 +31,7 @@ from tests.training_checks import settings
 
 NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8", "squash")}
 USERS = {name: find_route(path) for name, path in NAMES.items()}
-OTHER_LINE = {"gradients": "values", "values": "gradients", "codes": "values"}
+OTHER_LINE = {"gradients": "values", "values": "gradients", "codes": "values", "delta": "values"}
 RANDOM = int(os.environ.get("ROUTES", "200"))
 EXACT = sequential()
 assert isinstance(EXACT, list), EXACT

@@ -151,9 +151,11 @@ class Fabric(ABC):
         return self.finished(key, f"{key[0]} of {bucket}")
 
     def do(self, legs: Sequence[Leg], bucket: Bucket, factor: float = 1.0) -> None:
-        """Carry those of these legs out that are due."""
+        """Carry those of these legs out that are due; what is late has been sent, unless a round was ended meanwhile."""
         for leg in self.due(legs, bucket):
-            if leg.after and bucket in self.late:
+            if leg.after and bucket not in self.late:
+                continue
+            if leg.after:
                 self.wait_for(self.late.pop(bucket))
             begin = self.now()
             self.carry_out(leg, bucket, factor)

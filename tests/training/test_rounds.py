@@ -1,0 +1,194 @@
+"""Rounds: ranks train alone, and come together every so many iterations."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.ranks.world import run_world
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
+from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.routes.rounds import Delta, Outer, diloco, local
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import Saving, train
+from dear_mpi.training.schedules import find_schedule
+from tests.rooms import ROOT
+from tests.training.route_checks import Early, Late, trained
+from tests.training.test_routes import mutants, verdict
+from tests.training_checks import settings
+
+ROUTES = {
+    "local": local(3),
+    "post-local": local(3, after=2),
+    "diloco": diloco(3),
+    "streaming": diloco(3, delay=1, mix=0.5, staggered=True),
+}
+SPELT = ("local:3", "post-local:3:after=4", "diloco:3", "diloco:3:staggered=yes", "diloco:4:delay=2:mix=0.5")
+
+
+def run(choices, ranks=3, **how):
+    config = Config.of(settings(**{"model": "mlp", "fusion": "cut:8KB", "iterations": 12} | choices))
+    return run_world(lambda world: train(config, world, **how), threads=ranks)
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_they_are_proved_and_long_ones_too(name):
+    proof = prove(ROUTES[name])
+    assert (proof.alike, proof.exact, proof.state, proof.summed) == (False, False, "own", False)
+    assert prove(local(500)) == prove(local(3))
+    assert prove(diloco(500, delay=100, mix=0.5, staggered=True)) == prove(ROUTES["streaming"])
+
+
+CASES = [(name, what, mutant) for name in ("local", "diloco") for what, mutant in mutants(ROUTES[name])]
+
+
+@pytest.mark.parametrize(("name", "what", "mutant"), CASES, ids=[f"{name}, {what}" for name, what, _ in CASES])
+def test_a_mutant_is_refused_or_ranks_end_alike(name, what, mutant):
+    found = verdict(mutant)
+    if isinstance(found, str):
+        assert found.startswith("route '")
+        assert "line '" in found
+        assert " of bucket 0" in found
+    else:
+        (alike,) = {tuple(trained(mutant, engine=engine, iterations=6)) for engine in (Early, Late)}
+        assert len(set(alike)) == 1
+
+
+def test_what_was_sent_must_not_be_used_before_its_time():
+    with pytest.raises(RouteError, match="may be late by less than a round, at the end of the way back"):
+        prove(diloco(4, delay=4))
+
+
+@pytest.mark.parametrize("schedule", SPELT)
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_at_the_end_all_ranks_are_alike(schedule, ranks):
+    """In the middle of a round, too; ``train`` compares the ranks."""
+    for iterations in (12, 8):
+        assert len(run({"schedule": schedule, "iterations": iterations}, ranks=ranks)["loss"]) == iterations
+
+
+def test_a_schedule_is_the_users_route_by_name():
+    users = {"route": f"{ROOT}/tests/routes/local.py:local", "schedule": "dear"}
+    assert run({"schedule": "local:4"})["params_sha256"] == run(users)["params_sha256"]
+
+
+def test_averaging_is_diloco_without_an_outer_optimiser():
+    plain, outer = (run({"schedule": each}) for each in ("local:4", "diloco:4:lr=1:momentum=0"))
+    assert outer["loss"] == pytest.approx(plain["loss"], rel=1e-5)
+
+
+def test_a_time_of_sums_comes_first():
+    """To the bits of ``dear``."""
+    dear, post = run({"schedule": "dear"}), run({"schedule": "post-local:4:after=8"})
+    assert post["loss"][:8] == dear["loss"][:8]
+    assert post["loss"][10:] != dear["loss"][10:]
+    assert run({"schedule": "post-local:4:after=12"})["params_sha256"] == dear["params_sha256"]
+
+
+class Lines(dict):
+    """A bucket's memory, as far as legs of rounds need it."""
+
+    def line(self, name):
+        return self[name]
+
+
+def test_an_outer_step_is_the_formula():
+    """DiLoCo, algorithm 1, in float64, over three rounds: Nesterov as PyTorch has it."""
+    lr, momentum, draw = 0.7, 0.9, np.random.default_rng(5)
+    bucket = Lines({name: np.zeros(50) for name in ("anchor", "delta", "outer momentum", "values")})
+    move, step = Delta().bind(bucket), Outer(lr=lr, momentum=momentum).bind(bucket)
+    anchor, kept = np.zeros(50), np.zeros(50)
+    for _ in range(3):
+        bucket["values"][...] = draw.standard_normal(50)
+        delta = anchor - bucket["values"]
+        move(1.0)
+        step(1.0)
+        kept = momentum * kept + delta
+        anchor = anchor - lr * (delta + momentum * kept)
+        assert np.allclose(bucket["values"], anchor, rtol=1e-13)
+        assert np.array_equal(bucket["values"], bucket["anchor"])
+
+
+def test_late_news_are_mixed_with_what_a_rank_has_done_meanwhile():
+    bucket = Lines(
+        {"anchor": np.full(4, 8.0), "delta": np.ones(4), "outer momentum": np.zeros(4), "values": np.zeros(4)}
+    )
+    Outer(lr=1.0, momentum=0.0, mix=0.25).bind(bucket)(1.0)
+    assert bucket["anchor"].tolist() == [7.0] * 4
+    assert bucket["values"].tolist() == [0.75 * 7.0] * 4
+
+
+@pytest.mark.parametrize("schedule", ["local:4", "diloco:4", "diloco:4:delay=2:mix=0.5:staggered=yes"])
+@pytest.mark.parametrize("at", [4, 6])
+def test_it_goes_on_from_a_checkpoint_to_the_same_bits(schedule, at, tmp_path):
+    """A checkpoint within a round ends it, in the run that goes on, too."""
+    saving = Saving(tmp_path / "c.npz", every=at)
+    whole = run({"schedule": schedule}, saving=saving)
+    run({"schedule": schedule, "iterations": at}, saving=Saving(tmp_path / "d.npz"))
+    again = run({"schedule": schedule}, saving=Saving(tmp_path / "d.npz", every=at, resume=True))
+    assert again["params_sha256"] == whole["params_sha256"]
+    assert again["loss"] == whole["loss"]
+
+
+def test_on_another_number_of_ranks_the_outer_momentum_goes_on(tmp_path):
+    run({"schedule": "diloco:4", "fusion": "none", "iterations": 4}, saving=Saving(tmp_path / "c.npz"))
+    with np.load(tmp_path / "c.npz") as kept:
+        lines = [name for name in kept.files if name.startswith("line.outer momentum")]
+        assert lines
+        assert all("@" not in name for name in lines)
+        assert any(kept[name].any() for name in lines)
+    after = run(
+        {"schedule": "diloco:4", "fusion": "none", "iterations": 8},
+        ranks=2,
+        saving=Saving(tmp_path / "c.npz", resume=True),
+    )
+    assert len(after["loss"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"schedule": "local:0"}, "period must be a whole number above zero, not '0'"),
+        ({"schedule": "local:-3"}, "period must be a whole number above zero, not '-3'"),
+        ({"schedule": "diloco:10:mix=2"}, "mix must be a number from 0 to 1, not '2'"),
+        ({"schedule": "diloco:4:delay=4"}, "may be late by less than a round"),
+        ({"schedule": "diloco:10:staggered=perhaps"}, "staggered must be yes or no, not 'perhaps'"),
+        ({"schedule": "local:10:11"}, "has period twice"),
+        ({"schedule": "local:10", "clip": 1.0}, "on the route 'local:10' they are not"),
+        ({"schedule": "local:10", "wire": "int8"}, "has a route of its own: leave out wire"),
+        ({"schedule": "local:10", "update": "sharded"}, "has a route of its own: leave out update"),
+    ],
+)
+def test_what_cannot_be_is_refused(choices, said):
+    with pytest.raises((AgreedError, ValueError), match=said):
+        run(choices)
+
+
+def predicted(schedule, **choices):
+    given = {"models": ("synthetic:resnet50",), "ranks": (4,), "network": "1gbit,50us", "schedules": (schedule,)}
+    settings = Settings(**given | choices)
+    settings.check()
+    (found,) = [each for each in simulate(settings) if each.prediction.schedule == schedule]
+    return found.prediction
+
+
+def test_they_are_simulated_over_whole_rounds():
+    rows = [predicted(f"local:{period}") for period in (1, 2, 10, 50)]
+    assert all(one.exposed_s > other.exposed_s for one, other in pairwise(rows))
+    assert rows[0].iteration_s == pytest.approx(predicted("dear").iteration_s, rel=0.01)
+    assert all(row.iteration_s >= row.bound_s - 1e-9 for row in rows)
+
+
+def test_what_is_used_late_is_hidden():
+    """A link that is slower than a round's computation by less than the delay."""
+    prompt, late = predicted("diloco:10:staggered=yes"), predicted("diloco:10:staggered=yes:delay=5")
+    assert late.exposed_s < 0.02 * prompt.exposed_s
+
+
+def test_the_bound_of_a_round_has_one_wait():
+    kind = find_schedule("local:10")
+    dear = find_schedule("dear").least(1.0, 2.0, {"reduce_scatter": 5.0, "all_gather": 5.0})
+    found = kind.least(1.0, 2.0, {"reduce_scatter": 0.5, "all_gather": 0.5})
+    assert found == pytest.approx((9 * 3.0 + dear) / 10)
