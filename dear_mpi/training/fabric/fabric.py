@@ -151,7 +151,7 @@ class Fabric(ABC):
         return self.finished(key, f"{key[0]} of {bucket}")
 
     def do(self, legs: Sequence[Leg], bucket: Bucket, factor: float = 1.0) -> None:
-        """Carry those of these legs out that are due; what is late has been sent, unless a round was ended meanwhile."""
+        """Carry those of these legs out that are due. Where a round was ended meanwhile, nothing is late any more."""
         for leg in self.due(legs, bucket):
             if leg.after and bucket not in self.late:
                 continue
@@ -194,8 +194,8 @@ class Fabric(ABC):
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> list[Leg]:
         """Those of the iteration in which the bucket's gradients were sent."""
-        iteration = self.sent_in[bucket] - self.route.shift(bucket.index, len(self.buckets))
-        return [leg for leg in legs if leg.is_due(iteration)]
+        iteration, shift = self.sent_in[bucket], self.route.shift(bucket.index, len(self.buckets))
+        return [leg for leg in legs if leg.is_due(iteration - shift * (leg.every > 1))]
 
     def start_extra(self, extra: str, bucket: Bucket) -> Handle:
         """Begin what is no way of the route, by its name in ``EXTRAS``; what is started next comes after it."""
