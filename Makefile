@@ -33,7 +33,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu
 .PHONY: check format docs package clean
-.PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology testbed validation terminal faults
+.PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology testbed validation variants terminal faults
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -135,6 +135,9 @@ testbed: install      ## predictions for the testbed of the DeAR paper beside wh
 
 validation: install   ## predictions beside measurements, on network namespaces (Linux, root) and emulated links
 	$(PYTHON) -m tests.simulate.validation $(KEPT)
+
+variants: install     ## codes, selections, rounds: targets and what was seen: docs/benchmarks/variants.md
+	$(PYTHON) -m tests.variants
 
 terminal: install     ## what the commands look like at a terminal of 80 columns: docs/terminal.md
 	$(PYTHON) -m tests.terminal

@@ -1,0 +1,176 @@
+"""What travels, how often, and between whom: a target for each variant, and what was seen. Writes a page.
+
+python -m tests.variants [--keep FILE]
+
+Each row is a claim that could fail: with what is beside it, on the same machine, a few minutes in all.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from dear_mpi.collectives.transports.emulated import Link
+from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.units import parse_link
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import train
+from dear_mpi.training.wires.find import find_code
+from tests.provenance import Watch, write_page
+
+PAGE = "docs/benchmarks/variants.md"
+HEAD = """Each row has a target, what was seen, and whether that meets it. The model is `mlp` on the digits where no
+other is named, on 4 ranks that are threads of one process, over the emulated link that the row names, with the preset's
+batch and seed 0. "Exposed" is the waiting of the median iteration. How each variant works, and when it pays, is in
+[variants](../variants.md).
+
+A small classifier says whether training goes on as before. It does not say what a large model would lose.
+"""
+SLOW, BASE = "10mbit,100us", "100mbit,100us"
+
+
+@cache
+def trained(iterations: int = 300, *, link: str | None = BASE, ranks: int = 4, **choices: object) -> dict:
+    """A run's report; the same one for the same choices."""
+    config = Config.of({"model": "mlp", "data": "digits", "iterations": iterations, **choices})
+    emulated: Link | None = None if link is None else parse_link(link)
+    return run_world(lambda world: train(config, world), threads=ranks, link=emulated)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A claim.
+
+    Attributes:
+        variant, claim: in words.
+        measure: gives what was seen, in words, and whether that is what was claimed.
+    """
+
+    variant: str
+    claim: str
+    measure: Callable[[], tuple[str, bool]]
+
+
+def share(of: dict, base: dict) -> float:
+    return of["exposed_comm_s"] / base["exposed_comm_s"]
+
+
+def mean_ms(report: dict) -> float:
+    return 1e3 * float(np.mean(report["iteration_s"][report["uncounted"] :]))
+
+
+def late_loss(report: dict) -> float:
+    """The mean of the last 20 losses: one alone is noise."""
+    return float(np.mean(report["loss"][-20:]))
+
+
+def accuracy(report: dict) -> float:
+    return 100 * report["accuracy"]
+
+
+def int8_exposed() -> tuple[str, bool]:
+    dense, codes = (trained(60, link=SLOW, wire=wire) for wire in ("fp32", "int8"))
+    found = share(codes, dense)
+    return f"{found:.2f}", found <= 0.35
+
+
+def error_of_sums(wire: str, most: float) -> Callable[[], tuple[str, bool]]:
+    def measure() -> tuple[str, bool]:
+        found = [relative_error(wire, ranks) for ranks in (2, 8, 64)]
+        return " / ".join(f"{each:.4f}" for each in found), max(found) < most
+
+    return measure
+
+
+def relative_error(wire: str, ranks: int, count: int = 1 << 16) -> float:
+    """L2 error of a sum of normal numbers in two shots, over the norm of the sum."""
+    code, draw = find_code(wire).wire, np.random.default_rng(0)
+    row, part = np.empty(code.nbytes(count), np.uint8), np.empty(count, np.float32)
+    exact, total = np.zeros(count), np.zeros(count, np.float32)
+    for _ in range(ranks):
+        x = draw.standard_normal(count).astype(np.float32)
+        exact += x
+        code.encode(x, row)
+        code.decode(row, part)
+        total += part
+    code.encode(total, row)
+    code.decode(row, part)
+    return float(np.linalg.norm(part - exact) / np.linalg.norm(exact))
+
+
+def as_accurate(wire: str, most: float = 1.0) -> Callable[[], tuple[str, bool]]:
+    def measure() -> tuple[str, bool]:
+        dense, codes = (accuracy(trained(link=None, wire=each)) for each in ("fp32", wire))
+        return f"{codes:.1f} % beside {dense:.1f} %", codes >= dense - most
+
+    return measure
+
+
+def blocks_exposed() -> tuple[str, bool]:
+    dense, blocks = (trained(40, link=SLOW, model="cnn", wire=wire) for wire in ("fp32", "blocks:10%"))
+    found = share(blocks, dense)
+    return f"{found:.2f}", found <= 0.2
+
+
+def blocks_accuracy() -> tuple[str, bool]:
+    runs = ((150, "fp32"), (300, "blocks:10%"))
+    dense, blocks = (trained(count, link=None, model="cnn", wire=wire) for count, wire in runs)
+    found = accuracy(blocks) - accuracy(dense)
+    return f"{accuracy(blocks):.1f} % beside {accuracy(dense):.1f} %", found >= -1.0
+
+
+def feedback(wire: str) -> Callable[[], tuple[str, bool]]:
+    def measure() -> tuple[str, bool]:
+        choices = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.5}
+        with_it, without = (late_loss(trained(link=None, wire=each, **choices)) for each in (wire, f"{wire}:error=no"))
+        return f"{with_it:.3f} beside {without:.3f}", with_it < without
+
+    return measure
+
+
+def diloco_time() -> tuple[str, bool]:
+    found, dense = (mean_ms(trained(schedule=each, optimizer="adamw")) for each in ("diloco:10", "dear"))
+    return f"{found:.1f} ms (dear {dense:.1f} ms)", found <= 8.0
+
+
+def diloco_loss() -> tuple[str, bool]:
+    """With 16 examples on each rank, over three seeds."""
+    how = {"optimizer": "adamw", "lr": 1e-3, "batch": 64, "link": None}
+    found = {}
+    for name in ("dear", "local:10", "diloco:10"):
+        reports = [trained(240, schedule=name, seed=seed, **how) for seed in range(3)]
+        found[name] = [float(np.mean([figure(each) for each in reports])) for figure in (late_loss, accuracy)]
+    said = ", ".join(f"{name} {loss:.3f} ({percent:.1f} %)" for name, (loss, percent) in found.items())
+    return said, found["diloco:10"][0] <= found["dear"][0]
+
+
+TARGETS = [
+    Target("int8", f"at {SLOW}, exposed at most .35 of fp32", int8_exposed),
+    Target("int8", "error of a sum below .011 on 2 / 8 / 64 ranks", error_of_sums("int8", 0.011)),
+    Target("int8", "accuracy within 1 point of fp32", as_accurate("int8")),
+    Target("int4", "error of a sum below .2 on 2 / 8 / 64 ranks", error_of_sums("int4", 0.2)),
+    Target("int4", "accuracy within 1 point of fp32", as_accurate("int4")),
+    Target("topk:10%", "loss with error feedback below that without", feedback("topk:10%")),
+    Target("blocks:10%", f"cnn at {SLOW}, exposed at most .2 of fp32", blocks_exposed),
+    Target("blocks:10%", "cnn, accuracy at most 1 point below fp32 after twice the iterations", blocks_accuracy),
+    Target("blocks:10%", "loss with error feedback below that without", feedback("blocks:10%")),
+    Target("diloco:10", f"mean iteration at most 8 ms at {BASE}", diloco_time),
+    Target(
+        "diloco:10", "batch 64, adamw: loss not above that of dear after 240 iterations (and accuracy)", diloco_loss
+    ),
+]
+
+
+def main() -> None:
+    watch, rows = Watch("make variants"), []
+    for target in TARGETS:
+        seen, met = target.measure()
+        rows.append(f"| {target.variant} | {target.claim} | {seen} | {'yes' if met else 'no'} |")
+        print(rows[-1], flush=True)
+    table = ["| variant | target | seen | met |", "|---|---|---|---|", *rows]
+    write_page(PAGE, "Variants: targets and what was seen", [watch.record()], [HEAD, *table])
+
+
+if __name__ == "__main__":
+    main()
