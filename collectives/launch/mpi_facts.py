@@ -94,12 +94,16 @@ def without_pmix() -> str | None:
 
     If Open MPI's mpirun started a process, such a library ends it instead of raising an error: so a child tries.
     """
+    return said_by_child(LOAD).strip() or None
+
+
+def said_by_child(code: str, **variables: str) -> str:
+    """What a Python process of its own prints, outside of this job and with more variables; "" if it fails."""
+    command, environment = [sys.executable, "-c", code], child_environment(os.environ) | variables
     try:
-        command, environment = [sys.executable, "-c", LOAD], child_environment(os.environ)
-        job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return job.stdout.strip() or None if job.returncode == 0 else None
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:

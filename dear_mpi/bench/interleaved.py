@@ -54,7 +54,10 @@ class Interleaved:
         """Collective: so many samples of each, after one turn that does not count."""
         mine: dict[Key, list[float]] = {key: [] for key in self.ready}
         wrong = dict.fromkeys(self.ready, 0)
-        for group, counts in itertools.product(self.groups(), [False] + [True] * turns):
+        # What the threads of some still do would hit the next: these take turns on their own.
+        alone = [key for key in self.ready if contestant(key[0]).session]
+        groups = [key for key in self.ready if key not in alone], alone
+        for group, counts in itertools.product(groups, [False] + [True] * turns):
             self.turn += 1
             # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
@@ -104,11 +107,6 @@ class Interleaved:
             run()
             elapsed_s += seconds(begin, mark())
         return elapsed_s / calls
-
-    def groups(self) -> list[list[Key]]:
-        """Who takes turns. What the threads of some still do would hit the next: these are on their own."""
-        alone = [key for key in self.ready if contestant(key[0]).session]
-        return [[key for key in self.ready if key not in alone], alone]
 
     def free(self) -> None:
         for prepared, _ in self.ready.values():

@@ -1,7 +1,5 @@
 """The file of a machine: ``bench`` writes its rows, ``doctor`` the links of its ranks, and ``simulate`` reads it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated
 

@@ -6,14 +6,10 @@ MPICH       the netmod and the provider, which a process of its own prints if as
 """
 
 import ctypes
-import os
 import re
-import subprocess
-import sys
 from contextlib import suppress
 
-from dear_mpi.collectives.launch.launcher import child_environment
-from dear_mpi.collectives.launch.mpi_facts import loaded
+from dear_mpi.collectives.launch.mpi_facts import loaded, said_by_child
 
 NAMES = {12: 16, 40: 32, 84: 64}  # where a component of Open MPI has the names of project, kind and itself; their bytes
 SMSCS = ("cma", "xpmem", "knem", "accelerator")
@@ -23,7 +19,9 @@ def in_use(library: str) -> str | None:
     """What carries messages; None where that is not known."""
     if library.startswith("Open MPI"):
         return of_open_mpi()
-    return of_mpich() if library.startswith("MPICH") else None
+    if library.startswith("MPICH"):
+        return of_summary(said_by_child("from mpi4py import MPI", MPIR_CVAR_DEBUG_SUMMARY="1"))
+    return None
 
 
 def of_open_mpi() -> str | None:
@@ -60,18 +58,9 @@ def copies() -> str | None:
     return next((name for name, address in modules if module and address == module), None)
 
 
-def of_mpich() -> str | None:
-    environment = child_environment(os.environ) | {"MPIR_CVAR_DEBUG_SUMMARY": "1"}
-    command = [sys.executable, "-c", "from mpi4py import MPI"]
-    try:
-        job = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return of_summary(job.stdout)
-
-
 def of_summary(text: str) -> str | None:
-    """
+    """What MPICH's summary says.
+
     >>> of_summary("==== UCX netmod Capability ===="), of_summary("libfabric provider: tcp - 192.0.2.0/24")
     ('netmod ucx', 'netmod ofi, provider tcp')
     """

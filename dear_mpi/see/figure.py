@@ -1,7 +1,5 @@
 """What pictures share: a file that is written as a whole; title, panels, legend, words."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Show a route: its legs, in order, and what its proof has found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.table import Table

@@ -5,8 +5,6 @@ grey floor; between floor and line are communication for which compute waits, an
 time of an iteration goes. All panels of a model have one scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

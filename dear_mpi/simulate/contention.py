@@ -1,7 +1,5 @@
 """What messages and updates do to each other, where they need the same processors: given, or measured by ``bench``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What could be gained: by the bounds of our schedules, in a sentence, and by one change of the fastest row."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence

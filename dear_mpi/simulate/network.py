@@ -5,22 +5,32 @@
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
 fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which messages meet
-FILE.json                          what ``bench`` or ``doctor`` wrote with ``--json FILE.json`` (``machine.py``)
+FILE.json                          what ``bench`` or ``doctor`` wrote with ``--json`` (``bench/machine_file.py``)
+
+Rows of ``dear-mpi bench`` tell most: a network is fitted to them, and with ``--beside`` they tell how messages and
+updates delay each other. Of the links of ``dear-mpi doctor`` the slowest count, inside hosts and between them, because
+a ring is as fast as its slowest link.
 """
 
-from __future__ import annotations
-
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from msgspec import convert
+
+from dear_mpi.bench.case import Row
+from dear_mpi.bench.fit import fit_network
+from dear_mpi.bench.machine_file import Link, MachineFile
+from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
-from dear_mpi.simulate.machine import Machine, read_machine
+from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology
 
 MOST_RANKS = 2**16
-
 
 # Clusters that were published, of 16 hosts of 4 GPUs. Chosen so that most throughputs that were published for 4 to 32
 # GPUs, of three models with and without overlap, are met within 10 % (docs/benchmarks/testbed.md). The rates are not
@@ -30,6 +40,38 @@ PRESETS = {
     "paper-100gbib": "37gbit,10us/40gbit,8us,per_host=4",
 }
 PRESET_RANKS, PRESET_SOURCE = 64, "ddl-benchmarks, results of 2020-05-29"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine of so many ranks.
+
+    Attributes:
+        network: what a message between two ranks costs.
+        origin: where its figures come from: ``given``, ``fitted``, ``measured`` or ``published``.
+        contention: what its file says about updates beside messages.
+    """
+
+    network: Network
+    origin: str
+    text: str
+    contention: Contention = FREE
+
+    def row(self) -> dict[str, Any]:
+        """What ``--json`` has of the network; what is between hosts is None where all messages cost the same."""
+        network, between = self.network, self.network.between
+        return {
+            "network": self.text,
+            "network_origin": self.origin,
+            "alpha_s": network.alpha,
+            "beta_s_per_B": network.beta,
+            "gamma_s_per_B": network.gamma,
+            "o_s": network.o,
+            "hosts": None if network.hosts is None else len(set(network.hosts)),
+            "alpha_between_s": None if between is None else between.alpha,
+            "beta_between_s_per_B": None if between is None else between.beta,
+            "o_between_s": None if between is None else between.o,
+        }
 
 
 def read_network(text: str, ranks: int) -> Machine:
@@ -70,8 +112,7 @@ def spelled(text: str, ranks: int) -> Network:
     for part in text.split("/"):
         fields = part.split(",")
         pairs = [field.split("=", 1) for field in fields if "=" in field]
-        named = dict(pairs)
-        link = parse_link(",".join(field for field in fields if "=" not in field), f"network {text!r}: the")
+        named, link = dict(pairs), link_of(text, [field for field in fields if "=" not in field])
         names = [*blocks, *(name for name, _ in pairs)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -84,7 +125,7 @@ def spelled(text: str, ranks: int) -> Network:
             raise ValueError(f"network {text!r}: {', '.join(named)} is unknown. Allowed: o=, gamma=, hosts=, per_host=")
         if classes and gamma:
             raise ValueError(f"network {text!r}: gamma= belongs to INSIDE, as sums cost the same for all messages")
-        classes.append(Network(alpha=link.latency_s, beta=1 / link.bandwidth, o=o, gamma=gamma))
+        classes.append(replace(link, o=o, gamma=gamma))
     if len(classes) == 1 and not blocks:
         return classes[0]
     if len(classes) != 2 or len(blocks) != 1:
@@ -103,11 +144,16 @@ def shaped(text: str, ranks: int) -> Machine:
         raise ValueError(f"network {text!r}: a topology takes no {named[0]}: its links have a rate and a latency")
     if len(link) not in (1, 2):
         raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
-    found = parse_link(",".join(link), f"network {text!r}: the")
-    network = Network(alpha=found.latency_s, beta=1 / found.bandwidth)
+    network = link_of(text, link)
     if topology.sizes:
         network = ShapedNetwork(network.alpha, network.beta, topology=topology)
     return Machine(network, "given", text)
+
+
+def link_of(text: str, fields: Sequence[str]) -> Network:
+    """The network of a rate, and perhaps a latency."""
+    link = parse_link(",".join(fields), f"network {text!r}: the")
+    return Network(alpha=link.latency_s, beta=1 / link.bandwidth)
 
 
 def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:
@@ -119,3 +165,43 @@ def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:
         raise ValueError(f"network {text!r}: hosts={number} does not divide {ranks} ranks")
     per_host = count if block == "per_host" else ranks // count
     return tuple(rank // per_host for rank in range(ranks))
+
+
+def read_machine(text: str, ranks: int) -> Machine:
+    """What a file says of a machine like the one that it was written on, with so many ranks; a ValueError if it cannot
+    be read, is no ``MachineFile``, or has too few rows."""
+    content = read_json("network", Path(text))
+    try:
+        found: MachineFile = convert(content, MachineFile)
+    except ValueError as error:
+        files = "dear-mpi bench --json, or of dear-mpi doctor --json"
+        raise ValueError(f"network {text!r} must be a file of {files}: {error}") from None
+    if not found.rows:
+        return Machine(slowest_links(found, ranks), "measured", text, contention=Contention(origin="unknown"))
+    return Machine(fitted(text, found.rows), "fitted", text, contention=contention_of(found.rows))
+
+
+def fitted(text: str, rows: Sequence[Row]) -> Network:
+    """The network that explains the means of a benchmark's rows. An iteration is the sum of many collectives, also of
+    the few that take long, of which a median knows nothing."""
+    fit = fit_network(rows, explains="mean_us")
+    if fit is None:
+        raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
+    return fit.network
+
+
+def slowest_links(found: MachineFile, ranks: int) -> Network:
+    """The network of so many ranks on hosts of as many ranks as the first host has in the file."""
+    hosts, kinds = [rank.host for rank in found.ranks], (list[Link](), list[Link]())
+    for link in found.links:
+        kinds[hosts[link.source] != hosts[link.dest]].append(link)
+    inside, *others = (
+        Network(max(each.latency_us for each in links) * 1e-6, 1e-9 / min(each.GBps for each in links))
+        for links in kinds
+        if links
+    )
+    if not others:
+        return inside
+    per_host = hosts.count(hosts[0])
+    hosts_of_ranks = tuple(rank // per_host for rank in range(ranks))
+    return Network(inside.alpha, inside.beta, hosts=hosts_of_ranks, between=others[0])

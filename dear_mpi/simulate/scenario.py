@@ -12,10 +12,9 @@ from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.simulate.compute import model_of, origin_of, text_of
 from dear_mpi.simulate.contention import Contention
-from dear_mpi.simulate.machine import Machine
-from dear_mpi.simulate.model import Model
+from dear_mpi.simulate.model import Model, compute_text, model_of
+from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
@@ -153,6 +152,7 @@ class Scenario:
     def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
         """What ``--json`` has of a prediction."""
         settings, seconds = self.settings, prediction.iteration_s
+        compute, origin = compute_text(settings)
         row = {
             "model": self.model.name,
             "params": self.model.params,
@@ -168,12 +168,12 @@ class Scenario:
             "loss_scale": settings.loss_scale,
             "segment_bytes": self.prices.segment_bytes,
             **self.machine.row(),
-            "compute": text_of(settings),
-            "compute_origin": origin_of(settings),
+            "compute": compute,
+            "compute_origin": origin,
             "update_s_per_element": self.model.costs.update_s,
             "contention": self.contention.rows(),
             "contention_origin": self.contention.origin,
-            "update_origin": origin_of(settings) if settings.update_s is None and settings.profile else "given",
+            "update_origin": origin if settings.update_s is None and settings.profile else "given",
             "straggler": settings.straggler,
             "jitter": parse_jitter(settings.jitter),
             "iterations": settings.counted,

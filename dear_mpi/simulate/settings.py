@@ -51,14 +51,9 @@ def ranks_of(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def update_s_of(seconds: float) -> float:
-    """Seconds for an element, from those for a million."""
-    return check_seconds("update_time", seconds) * 1e-6
-
-
 @dataclass(frozen=True, kw_only=True)
 class Settings(Exchange):
-    """What is simulated: the flags of ``simulate``. Where the seconds of compute come from, ``compute.py`` says."""
+    """What is simulated: the flags of ``simulate``. Where the seconds of compute come from, ``model.py`` says."""
 
     models: tuple[str, ...] = several(
         f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
@@ -113,7 +108,7 @@ class Settings(Exchange):
         None,
         shown="0, or as in the profile",
         flag="--update-time",
-        parse=update_s_of,
+        parse=lambda seconds: check_seconds("update_time", seconds) * 1e-6,
     )
     wire: str | None = again(Exchange, "wire", None, shown="fp32, or as in the profile")
     accumulate: int | None = option(

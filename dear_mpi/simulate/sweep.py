@@ -1,7 +1,5 @@
 """Every model on every number of ranks, with every algorithm, fusion and schedule: the rows of ``--json``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product

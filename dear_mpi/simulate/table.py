@@ -1,7 +1,5 @@
 """What ``dear-mpi simulate`` shows: a table, what a schedule can gain at all, and what would help, in words."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePath
@@ -88,10 +86,12 @@ def heading(found: Sequence[Simulated]) -> str:
     if not contention.is_free:
         uneven.append(f"{contention} ({ORIGINS[contention.origin]})")
     network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
+    compute, update_ns = f"{row['compute']} ({ORIGINS[row['compute_origin']]})", row["update_s_per_element"] * 1e9
+    update = f"{update_ns:.3g} ns for each parameter ({ORIGINS[row['update_origin']]})" if update_ns else "no time"
     lines = [
         f"Predicted, with {', '.join(algorithms)} on the network {network}",
         ", ".join(exchange_texts(row, settings)),
-        "; ".join([compute_text(row), *uneven]),
+        "; ".join([f"compute: {compute}; updates: {update}", *uneven]),
     ]
     return "\n".join(filter(None, lines))
 
@@ -102,13 +102,6 @@ def exchange_texts(row: Mapping[str, Any], settings: Settings) -> list[str]:
     said = [f"{name.replace('_', ' ')} {row[name]}" for name, value in usual.items() if row[name] != value]
     segment_bytes = settings.segment_bytes
     return said if segment_bytes is None else [*said, f"segment {format_bytes(segment_bytes)}"]
-
-
-def compute_text(row: Mapping[str, Any]) -> str:
-    """Where the seconds of compute and of updates come from."""
-    update_ns = row["update_s_per_element"] * 1e9
-    update = f"{update_ns:.3g} ns for each parameter ({ORIGINS[row['update_origin']]})" if update_ns else "no time"
-    return f"compute: {row['compute']} ({ORIGINS[row['compute_origin']]}); updates: {update}"
 
 
 def warnings(found: Sequence[Simulated]) -> list[str]:
@@ -143,12 +136,7 @@ def exposed_parts(simulated: Simulated) -> list[tuple[str, float]]:
     for wait in simulated.prediction.waits:
         what, bucket = wait.collective, wait.bucket
         if bucket is not None:
-            what += f" of bucket {bucket.index} ({span(names, bucket.uses)}, {bucket.nbytes} bytes)"
+            layers = " to ".join(dict.fromkeys((names[bucket.uses[0]], names[bucket.uses[-1]])))
+            what += f" of bucket {bucket.index} ({layers}, {bucket.nbytes} bytes)"
         found[what] += wait.seconds
     return sorted(found.items(), key=lambda part: -part[1])
-
-
-def span(names: Sequence[str], uses: Sequence[int]) -> str:
-    """The layers of a bucket, by their names."""
-    first, last = names[uses[0]], names[uses[-1]]
-    return first if first == last else f"{first} to {last}"

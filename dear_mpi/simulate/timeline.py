@@ -1,7 +1,5 @@
 """The timeline of what was simulated: one run for each row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How fast the ranks compute: all alike, one of them slower, or each a little different every time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -12,7 +12,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.paper_models import load_modules, measured_seconds
 from dear_mpi.models.synthetic import synthetic_layers
 from dear_mpi.ranks.world import World
-from dear_mpi.simulate.compute import model_of
+from dear_mpi.simulate.model import model_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile

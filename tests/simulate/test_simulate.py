@@ -15,8 +15,7 @@ from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.simulate.contention import Contention, contention_of, parse_stall
 from dear_mpi.simulate.gains import remedies
-from dear_mpi.simulate.machine import fitted
-from dear_mpi.simulate.network import PRESETS, read_network
+from dear_mpi.simulate.network import PRESETS, fitted, read_network
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import exposed_parts

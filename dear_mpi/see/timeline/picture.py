@@ -4,8 +4,6 @@ rank 0  compute   | forward         |::::wait::::| backward        |
         wire            | all_gather |   | reduce_scatter |
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import Any

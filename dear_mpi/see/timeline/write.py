@@ -6,8 +6,6 @@ a process, and each lane of it a thread. Times are in microseconds; each run beg
 Source: Trace Event Format, Google, 2016, "JSON Object Format".
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

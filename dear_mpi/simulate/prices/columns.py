@@ -16,12 +16,10 @@ Time and memory: some 50 numpy calls for each message, on arrays of one number f
 two to five times as fast; for 64 sizes it takes some ten times as long.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -60,7 +58,7 @@ class OneSize(Simulation):
 
     def __init__(self, ranks: StandIns, network: Network, counts: Array, itemsize: int) -> None:
         super().__init__(ranks.programs, (), network)
-        self.size, self.bytes_of = ranks.size, cache(ranks.sizes(counts, itemsize).nbytes)
+        self.size, self.bytes_of = ranks.size, cache(partial(ranks.nbytes, counts, itemsize))
 
     def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
         """The same pair, among the pairs that do the same, as the stand-in of its first rank names it."""

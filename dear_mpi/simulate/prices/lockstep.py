@@ -75,9 +75,9 @@ class Lockstep:
     rounds: tuple[Round, ...]
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        sizes = self.ranks.sizes(counts, itemsize)
         links = [network.link(kind.distance) for kind in self.kinds]
-        nbytes = np.array([sizes.nbytes(kind.chunks) for kind in self.kinds]).reshape(-1, len(counts))
+        moved = [self.ranks.nbytes(counts, itemsize, kind.chunks) for kind in self.kinds]
+        nbytes = np.array(moved).reshape(-1, len(counts))
         alpha_s, beta_s, o_s = np.array([[link.alpha, link.beta, link.o] for link in links]).reshape(-1, 3).T[..., None]
         move_s, sum_s = nbytes * beta_s, nbytes * network.gamma
         done_s = np.zeros((len(self.ranks.programs), len(counts)))
@@ -112,7 +112,7 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
             }
             if any(users.setdefault(side, user) != user for user, way in ways.items() for side in way):
                 return None
-            first = send.chunks.start % ranks.parts
+            first = send.chunks.start % ranks.programs[0].parts
             kind = MessageKind(range(first, first + len(send.chunks)), network.distance(sender, send.peer))
             transfers.append(Transfer(sender, receiver, kinds.setdefault(kind, len(kinds)), receive.combine))
         found.append(tuple(transfers))

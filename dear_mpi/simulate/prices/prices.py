@@ -1,7 +1,5 @@
 """Prices of collectives, kept by what was asked."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

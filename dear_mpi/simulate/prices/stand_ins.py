@@ -28,49 +28,37 @@ Seen = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Sizes of a buffer in equal shards.
-
-    Attributes:
-        shares: elements of a shard, int64, shape (sizes,).
-        parts: the chunks that a shard is cut into.
-        itemsize: bytes of an element.
-    """
-
-    shares: Array
-    parts: int
-    itemsize: int
-
-    def nbytes(self, chunks: range) -> Array:
-        """The bytes of these chunks of any rank's shard, or of this and the next ones, shape (sizes,).
-
-        >>> Sizes(np.array([10, 20]), parts=4, itemsize=1).nbytes(range(3, 5))
-        array([ 5, 10])
-        """
-        first = chunks.start % self.parts
-        return self.itemsize * (self.border(first + len(chunks)) - self.border(first))
-
-    def border(self, chunk: int) -> Array:
-        """Elements before a chunk: of whole shards, and of some of the parts that the next shard is cut into."""
-        (shards, part), (small, larger) = divmod(chunk, self.parts), divmod(self.shares, self.parts)
-        before: Array = shards * self.shares + part * small + np.minimum(part, larger)
-        return before
-
-
-@dataclass(frozen=True)
 class StandIns:
     """The programs of the first ranks, which stand for all ``size`` of them."""
 
     programs: tuple[Program, ...]
     size: int
 
-    @property
-    def parts(self) -> int:
-        return self.programs[0].parts
+    def nbytes(self, counts: Array, itemsize: int, chunks: range) -> Array:
+        """The bytes of these chunks of any rank's shard, or of this and the next ones.
 
-    def sizes(self, counts: Array, itemsize: int) -> Sizes:
-        """Of buffers of so many elements, each divisible by the number of ranks."""
-        return Sizes(counts // self.size, self.parts, itemsize)
+        Args:
+            counts: elements of the buffers, int64, shape (sizes,), each divisible by the number of ranks.
+            itemsize: bytes of an element.
+
+        Returns:
+            int64, shape (sizes,).
+
+        >>> program = Program("all_gather", 0, 2, (), parts=4)
+        >>> StandIns((program,), size=2).nbytes(np.array([20, 40]), 1, range(3, 5))
+        array([ 5, 10])
+        """
+        shares, parts = counts // self.size, self.programs[0].parts
+        small, larger = divmod(shares, parts)
+
+        def border(chunk: int) -> Array:
+            """Elements before a chunk: of whole shards, and of some of the parts that the next shard is cut into."""
+            shards, part = divmod(chunk, parts)
+            before: Array = shards * shares + part * small + np.minimum(part, larger)
+            return before
+
+        first = chunks.start % parts
+        return itemsize * (border(first + len(chunks)) - border(first))
 
 
 def find_stand_ins(
