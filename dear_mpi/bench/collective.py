@@ -20,6 +20,7 @@ from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import SEGMENT, check_distinct, format_bytes, parse_bytes, parse_sizes
@@ -150,9 +151,13 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
                 others[who.maker], libraries[who.maker] = other, other.library
             elif who.session is not None and world.transport.native is not None:
                 libraries[name] = stack.enter_context(who.session(world))
+        most = most_bytes(contest, world)
         for case in contest.cases(world.size):
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            samples, missing = at_size(case, contest, world, streams, others)
+            if case.nbytes > most:
+                samples, missing = {}, {"all": f"more than the {most / 2**30:.3g} GiB for which each rank has room"}
+            else:
+                samples, missing = at_size(case, contest, world, streams, others)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for (name, cut), found in samples.items():
@@ -162,6 +167,13 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
     rows, fit = rank_0_does(world, lambda: modelled(against_peers(rows), world.transport.hosts))
     return Report(rows, fit, contest.names, left_out)
+
+
+def most_bytes(contest: Contest, world: World) -> float:
+    """Collective: the largest size of which each rank's host can have at least the buffers, the data and what is
+    expected; a GPU's memory is not looked at."""
+    arrays = 3 + (contest.placement == "out")
+    return min(world.transport.gather_values(available_bytes() / (arrays * world.ranks_here)))
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:

@@ -66,6 +66,17 @@ def test_delays_are_those_of_the_slowest_rank_and_updates_those_of_the_mean_one(
     assert delays(lambda: None, 64, transport, 3) == found
 
 
+@pytest.mark.parametrize(("placement", "arrays"), [("in", 3), ("out", 4)])
+def test_sizes_beyond_memory_are_left_out(placement, arrays, monkeypatch):
+    monkeypatch.setattr(collective, "available_bytes", lambda: 3 * arrays * 1024)  # on each host: 3 ranks
+    settings = Contest((1024, 1028, 4096), algorithms=("ring",), placement=placement, seconds=0.01)
+    report = run_world(lambda world: bench(settings, world), threads=3)
+    assert [row.bytes for row in report.rows] == [1024]
+    assert report.left_out == {
+        "all: more than the 9.54e-07 GiB for which each rank has room": {"all_reduce": [1028, 4096]}
+    }
+
+
 def test_updates_beside_collectives_are_of_the_host():
     with pytest.raises(ArgumentError, match="beside needs the device cpu: an update on a GPU takes no processor"):
         run_world(lambda world: bench(Contest((4,), device="cuda", beside=True), world), threads=1)

@@ -243,10 +243,14 @@ def test_kernels_are_timed(tmp_path, monkeypatch):
         (["--models", "resnet50,resnet50"], "--models must be different ones, not resnet50, resnet50"),
         (["--models", "none.json"], "--models: synthetic model 'none.json' is no readable JSON file"),
         (["--json", "no such folder/rows.json"], "cannot be written"),
+        (["--models", "huge.json"], "model 'huge.json' needs at least 12000.0 GiB for the ranks of a host (1), where"),
+        (["--models", "huge.json", "--json", "huge.json"], "--json 'huge.json' would write over the file of --models"),
     ],
 )
 def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    table = {"modules": [{"name": "a", "params": [1000 << 30], "fwd_flops": 1}]}
+    (tmp_path / "huge.json").write_text(json.dumps(table))
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert_one_line(run("bench-kernels", *arguments), message)
 
@@ -323,6 +327,20 @@ def test_bench_runs_on_threads(tmp_path):
     assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tune", "a", "--json", "./a"], "--tune and --json must be different files, not both 'a'"),
+        (["--tune", "a.old", "--json", "a"], "--tune and the older file of --json must be different files, not both"),
+        (["--algorithms", "ring,auto:a.json", "--json", "a.json"], "would write over the file of --algorithms"),
+    ],
+)
+def test_files_of_bench_stay_apart(flags, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_one_line(run("bench", "--threads", 2, *flags), message)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bench_on_an_emulated_link_says_so(tmp_path):
     file = tmp_path / "rows.json"
     given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--seconds", 0.1)
@@ -339,6 +357,10 @@ def test_bench_on_an_emulated_link_says_so(tmp_path):
         (
             ["bench", "--threads", 2, "--algorithms", "native", "--sizes", "1KiB"],
             "nothing can be measured here: nat",
+        ),
+        (
+            ["bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1000000GB"],
+            "nothing can be measured here: all: more than the ",
         ),
         (["bench", "--threads", 2, "--algorithms", "rnig"], "did you mean 'ring'"),
         (["train", "--threads", 2, "--batch", 1], "batch"),
