@@ -152,12 +152,11 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
             elif who.session is not None and world.transport.native is not None:
                 libraries[name] = stack.enter_context(who.session(world))
         most = most_bytes(contest, world)
+        too_large = {"all": f"more than the {most / 2**30:.3g} GiB that each rank has room for"}
         for case in contest.cases(world.size):
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            if case.nbytes > most:
-                samples, missing = {}, {"all": f"more than the {most / 2**30:.3g} GiB for which each rank has room"}
-            else:
-                samples, missing = at_size(case, contest, world, streams, others)
+            fits = case.nbytes <= most
+            samples, missing = at_size(case, contest, world, streams, others) if fits else ({}, too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for (name, cut), found in samples.items():
@@ -173,7 +172,7 @@ def most_bytes(contest: Contest, world: World) -> float:
     """Collective: the largest size of which each rank's host can have at least the buffers, the data and what is
     expected; a GPU's memory is not looked at."""
     arrays = 3 + (contest.placement == "out")
-    return min(world.transport.gather_values(available_bytes() / (arrays * world.ranks_here)))
+    return float(min(world.transport.gather_values(available_bytes() / (arrays * world.ranks_here))))
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:

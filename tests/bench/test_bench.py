@@ -73,7 +73,7 @@ def test_sizes_beyond_memory_are_left_out(placement, arrays, monkeypatch):
     report = run_world(lambda world: bench(settings, world), threads=3)
     assert [row.bytes for row in report.rows] == [1024]
     assert report.left_out == {
-        "all: more than the 9.54e-07 GiB for which each rank has room": {"all_reduce": [1028, 4096]}
+        "all: more than the 9.54e-07 GiB that each rank has room for": {"all_reduce": [1028, 4096]}
     }
 
 
