@@ -21,6 +21,7 @@ from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
 from tests.cli_checks import assert_one_line
+from tests.launch import mpis_at_hand
 
 
 def run(*arguments):
@@ -158,6 +159,8 @@ BAD = [
     (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam' or 'adamw'?"),
     (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),
+    (["--route", ""], "route '' is unknown: Allowed: full, sharded"),
+    (["--threads", 257], "Invalid value for '--threads': Input should be less than or equal to 256"),
     (["--wire", "bf61"], "wire 'bf61' is unknown: did you mean 'bf16'"),
     (["--device", "gpu"], "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
     (["--device", "cuda", "--device-memory", "pinned"], "device_memory 'pinned' is unknown: Allowed: auto, direct,"),
@@ -284,6 +287,13 @@ def test_explain_refuses(arguments):
     assert result.stderr.startswith("error: ")
 
 
+@pytest.mark.parametrize("flag", ["--ranks 100000", "--hosts 1", "--algorithm ring", "--collective reduce", "--check"])
+def test_explain_refuses_what_is_not_of_routes(flag):
+    """Also what is its default."""
+    said = f"--route goes with no other flag, not with {flag.partition(' ')[0]}: a route is proved anyway"
+    assert_one_line(run("explain", "--route", "full", *flag.split()), said)
+
+
 @pytest.mark.parametrize("command", ["train", "compare", "demo"])
 def test_threads_are_refused_under_mpirun(command, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
@@ -397,6 +407,24 @@ def test_usage_errors_are_one_line_of_the_first_rank(rank, lines, monkeypatch):
     result = run("train", "--nope")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", lines)
     assert result.stderr.startswith("error: No such option: --nope" if lines else "")
+
+
+def test_a_wrong_flag_of_one_rank_is_named_to_all():
+    if not mpis_at_hand():
+        pytest.skip("there is no mpirun")
+    mpi, train = mpis_at_hand()[0], ["-n", "1", sys.executable, "-m", "dear_mpi", "train", "--iterations", "1"]
+    job = subprocess.run(
+        [*mpi.mpirun, *train, ":", *train, "--batch", "x"],
+        env=mpi.environment(2),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert job.returncode == 2, job.stderr
+    (line,) = (line for line in job.stderr.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: input: Invalid value for '--batch': ")
+    assert line.endswith(" on rank 1")
 
 
 def test_only_the_first_rank_shows_help(monkeypatch):

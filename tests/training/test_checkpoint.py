@@ -1,6 +1,8 @@
 """A run that was ended goes on where its last checkpoint was, and comes to the same bits."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,6 +130,9 @@ def test_what_is_not_there_or_no_checkpoint_is_refused(tmp_path):
         np.savez(file := tmp_path / "other.npz", **content)
         assert f"checkpoint '{file}': {said}" in run(2, 6, Saving(file, resume=True))
     assert "--save" in run(2, 6, Saving(tmp_path))
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for path in (pipe, Path("/dev/null")):
+        assert f"--save '{path}' is no file that a checkpoint can be read from again" in run(2, 6, Saving(path))
 
 
 def test_a_session_goes_on_from_a_state():
