@@ -10,7 +10,7 @@ from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Row, Samples, row
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
-from dear_mpi.bench.interleaved import Interleaved, Key
+from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
@@ -151,11 +151,11 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
                 others[who.maker], libraries[who.maker] = other, other.library
             elif who.session is not None and world.transport.native is not None:
                 libraries[name] = stack.enter_context(who.session(world))
-        most = most_bytes(contest, world)
-        too_large = {"all": f"more than the {most / 2**30:.3g} GiB that each rank has room for"}
+        room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
+        too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         for case in contest.cases(world.size):
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            fits = case.nbytes <= most
+            fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
             samples, missing = at_size(case, contest, world, streams, others) if fits else ({}, too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
@@ -166,13 +166,6 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
     rows, fit = rank_0_does(world, lambda: modelled(against_peers(rows), world.transport.hosts))
     return Report(rows, fit, contest.names, left_out)
-
-
-def most_bytes(contest: Contest, world: World) -> float:
-    """Collective: the largest size of which each rank's host can have at least the buffers, the data and what is
-    expected; a GPU's memory is not looked at."""
-    arrays = 3 + (contest.placement == "out")
-    return float(min(world.transport.gather_values(available_bytes() / (arrays * world.ranks_here))))
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:

@@ -370,7 +370,7 @@ def test_bench_on_an_emulated_link_says_so(tmp_path):
         ),
         (
             ["bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1000000GB"],
-            "nothing can be measured here: all: more than the ",
+            "nothing can be measured here: all: more memory than the ",
         ),
         (["bench", "--threads", 2, "--algorithms", "rnig"], "did you mean 'ring'"),
         (["train", "--threads", 2, "--batch", 1], "batch"),
