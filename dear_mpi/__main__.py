@@ -36,7 +36,7 @@ def join_the_others(rank: int, error: BaseException) -> None:
     elif error.code:
         from dear_mpi.cli.run import agreed_on
 
-        agreed_on(ValueError(str(error.__context__ or "an error before MPI was started")))
+        agreed_on(ValueError(str(error.__cause__ or "an error before MPI was started")))
 
 
 if __name__ == "__main__":

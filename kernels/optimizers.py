@@ -18,6 +18,9 @@ from dear_mpi.kernels.dtypes import compute_dtype
 __all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Optimizer"]
 
 
+LEAST = 2.0**-149  # of fp32, above zero
+
+
 @dataclass(frozen=True)
 class Optimizer(ABC):
     """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are the constants.
@@ -119,8 +122,9 @@ class Adam(Optimizer):
         super().__post_init__()
         if max(self.beta1, self.beta2) >= 1:
             raise ValueError(f"beta1 and beta2 must be below 1, not {self.beta1} and {self.beta2}")
-        if not self.epsilon:
-            raise ValueError("epsilon must be above zero, not 0: an element without a gradient would become 0 / 0")
+        if self.epsilon < LEAST:
+            said = f"above zero in fp32, not {self.epsilon:g}: an element without a gradient would become 0 / 0"
+            raise ValueError(f"epsilon must be {said}")
 
     def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
         if self.weight_decay:

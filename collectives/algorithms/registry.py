@@ -25,7 +25,8 @@ from dear_mpi.collectives.algorithms import (
 from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.program import Algorithm, Program, write_program
+from dear_mpi.collectives.program.in_time import in_time
+from dear_mpi.collectives.program.program import Algorithm, Program, Step, write_program
 from dear_mpi.collectives.program.user_file import Source, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 
@@ -119,9 +120,12 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
     @wraps(algorithm)
     def write(rank: int, size: int, **options: Any) -> Program:
         with telling(f"algorithm {spec!r} fails for rank {rank} of {size}", ProgramError):
-            program = algorithm(rank, size, **options)
+            program = in_time(lambda: algorithm(rank, size, **options))
         if not isinstance(program, Program):
             said = f"a Program for rank {rank} of {size}, not {type(program).__name__}"
+            raise ProgramError(f"algorithm {spec!r} must return {said}")
+        if not isinstance(program.steps, tuple | list) or not all(isinstance(step, Step) for step in program.steps):
+            said = f"steps for rank {rank} of {size} that are a tuple of Step, not {program.steps!r:.60}"
             raise ProgramError(f"algorithm {spec!r} must return {said}")
         due = f"{collective or program.collective} for rank {rank} of {size}"
         found = f"{program.collective} for rank {program.rank} of {program.size}"

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, convert
 from msgspec.structs import asdict, replace
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, load_algorithm, runner_of
 from dear_mpi.collectives.lowering.instructions import WINDOW
-from dear_mpi.collectives.program.json_file import read_json
+from dear_mpi.collectives.program.json_file import reading
 
 Count = Annotated[int, Meta(ge=1)]
 
@@ -147,14 +147,12 @@ class Table(Struct):
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """The rules of a file. ValueError: it is missing or no such table; the message says where."""
-    try:
-        rules = convert(read_json("rules", path), Table).rules
-    except ValidationError as error:
-        raise ValueError(f"rules {str(path)!r}: {error}; dear-mpi bench --tune FILE writes such a file") from None
-    for number, rule in enumerate(rules):
-        if rule.algorithm not in NAMES:  # a file of data runs no code, and does not refer to others
-            said = f"must be one of {', '.join(NAMES)}, not {rule.algorithm!r}"
-            raise ValueError(f"rules {str(path)!r}, entry {number}: algorithm {said}")
+    with reading("rules", path, "dear-mpi bench --tune") as content:
+        rules = convert(content, Table).rules
+        for number, rule in enumerate(rules):
+            if rule.algorithm not in NAMES:  # a file of data runs no code, and does not refer to others
+                said = f"must be one of {', '.join(NAMES)}, not {rule.algorithm!r}"
+                raise ValueError(f"rules[{number}].algorithm {said}")
     return rules
 
 

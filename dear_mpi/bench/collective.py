@@ -10,7 +10,7 @@ from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Row, Samples, row
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
-from dear_mpi.bench.interleaved import Interleaved, Key
+from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
@@ -20,6 +20,7 @@ from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import SEGMENT, check_distinct, format_bytes, parse_bytes, parse_sizes
@@ -150,9 +151,12 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
                 others[who.maker], libraries[who.maker] = other, other.library
             elif who.session is not None and world.transport.native is not None:
                 libraries[name] = stack.enter_context(who.session(world))
+        room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
+        too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         for case in contest.cases(world.size):
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            samples, missing = at_size(case, contest, world, streams, others)
+            fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
+            samples, missing = at_size(case, contest, world, streams, others) if fits else ({}, too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for (name, cut), found in samples.items():

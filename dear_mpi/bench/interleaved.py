@@ -14,6 +14,7 @@ from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples
 from dear_mpi.bench.contestants import Setup, contestant, prepare
 from dear_mpi.bench.data import Data
+from dear_mpi.bench.native import OTHERS
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
@@ -21,6 +22,24 @@ from dear_mpi.ranks.world import World
 Key = tuple[str, int]  # a contestant and its segment_bytes
 SMALL_BYTES = 16 * 1024
 CALLS = 100, 10  # in a row: of small buffers, and of all others
+
+
+def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
+    """Where the buffers of a contestant are to be."""
+    if case.device != "cpu":
+        return "device"
+    shared = contestant(name).is_plan and case.memory != "private"
+    if shared and case.memory == "auto":
+        shared = wants_shared(name, hosts, case.collective, case.used_bytes)
+    return "shared" if shared else "private"
+
+
+def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
+    """Memory that a rank needs at least: a buffer, its data and what is expected, in each kind of memory and under each
+    library."""
+    makers = {name: contestant(name).maker for name in names}
+    homes = {maker if maker in OTHERS else wanted_memory(name, case, hosts) for name, maker in makers.items()}
+    return 3 * case.used_bytes * len(homes)
 
 
 class Interleaved:
@@ -42,13 +61,8 @@ class Interleaved:
 
     def memory_of(self, name: str) -> str:
         """Collective: where the buffers of a contestant are."""
-        case, transport = self.case, self.transport
-        if case.device != "cpu":
-            return "device"
-        shared = contestant(name).is_plan and case.memory != "private"
-        if shared and case.memory == "auto":
-            shared = wants_shared(name, transport.hosts, case.collective, case.used_bytes)
-        return "shared" if shared and transport.reach(self.data("shared").x) is not None else "private"
+        memory = wanted_memory(name, self.case, self.transport.hosts)
+        return "private" if memory == "shared" and self.transport.reach(self.data(memory).x) is None else memory
 
     def run(self, turns: int) -> dict[Key, Samples]:
         """Collective: so many samples of each, after one turn that does not count."""

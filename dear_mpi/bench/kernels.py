@@ -16,6 +16,7 @@ from dear_mpi.kernels.calls import combiner, copier, packer, unpacker
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, Slab, round_up
 from dear_mpi.models.paper_models import Module
+from dear_mpi.ranks.memory import check_room
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import median, ratio
@@ -38,6 +39,12 @@ def bench_kernels(streams: Streams, models: Mapping[str, Sequence[Module]]) -> I
             yield from of_model(streams, name, [count for module in modules for count in module.counts], wire)
         for nbytes in SEGMENTS:
             yield of_segment(streams, nbytes)
+
+
+def check_memory(models: Mapping[str, Sequence[Module]]) -> None:
+    """A ValueError if the tensors of one of them and two buckets of fp32 find no room in memory."""
+    for name, modules in models.items():
+        check_room(f"model {name!r}", 12 * sum(count for module in modules for count in module.counts), ranks=1)
 
 
 def of_model(streams: Streams, name: str, counts: Sequence[int], wire: str) -> list[Row]:

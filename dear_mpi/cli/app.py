@@ -62,10 +62,12 @@ class Commands(TyperGroup):
         try:
             sys.exit(super().main(*given, **how | {"standalone_mode": False}))
         except UsageError as error:
+            said = ""
             if error.message:  # not so where help was shown because nothing was asked for
                 where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-                complain(f"{error.format_message().rstrip('.')}{where}", rank)
-            sys.exit(2)
+                said = f"{error.format_message().rstrip('.')}{where}"
+                complain(said, rank)
+            raise SystemExit(2) from ValueError(said)  # for ``__main__.py``: without the flag its own text tells little
 
 
 def fit_help_to_screen() -> None:

@@ -11,7 +11,8 @@ from dear_mpi.bench.collective import Contest
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
-from dear_mpi.cli.flags import JOB_FLAGS, Flags, chosen, flags_of, parameter, with_flags
+from dear_mpi.cli.files import check_files, written_by
+from dear_mpi.cli.flags import JOB_FLAGS, Flags, chosen, files_of, flags_of, parameter, with_flags
 from dear_mpi.cli.run import JOB, check_alone, complaining, run_ranks
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
@@ -29,6 +30,7 @@ def bench(flags: Flags) -> None:
     """
     with complaining(mpi="threads" not in flags):
         check_alone("--threads", flags.get("threads"))
+        check_files(files_of(Contest, flags), written_by(flags, tune="--tune"))
         contest = Contest(**chosen(Contest, flags))
         how = {name: flags[name] for name in JOB if name in flags}
         found = run_ranks(lambda world: bench_and_show(world, contest, flags.get("tune")), device=contest.device, **how)

@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dear_mpi.bench.kernels import MODELS, SEGMENTS, show_kernels
+from dear_mpi.bench.kernels import MODELS, SEGMENTS, check_memory, show_kernels
 from dear_mpi.bench.kernels import bench_kernels as run_kernels
+from dear_mpi.cli.files import check_files
 from dear_mpi.cli.flags import JsonFile
 from dear_mpi.cli.run import check_alone, complaining, run_ranks
 from dear_mpi.models.paper_models import load_modules
@@ -36,7 +37,9 @@ def bench_kernels(
         check_alone("bench-kernels", 1)
         names = listed("--models", models)
         check_distinct("--models", names)
+        check_files({"--models": names}, [] if json_file is None else [("--json", json_file)])
         tables = {name: parsed("--models", load_modules, name) for name in names}
+        check_memory(tables)
         select_gpu(device)
         streams = parsed("--device", open_streams, device)
         run_ranks(command, json_file, threads=1)

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from typer import Option
 
 from dear_mpi.cli.files import check_files, try_files
+from dear_mpi.cli.flags import typed
 from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
@@ -15,6 +17,7 @@ from dear_mpi.training.routes.find import ROUTES
 
 
 def explain(
+    context: typer.Context,
     route: Annotated[
         str | None, Option(help=f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
     ] = None,
@@ -36,8 +39,11 @@ def explain(
     with complaining(mpi=False):
         check_alone("explain", 1)
         if route is not None:
-            if check or picture is not None:
-                raise ValueError("--check and --picture are of algorithms; a --route is proved anyway")
+            others = [f"--{name}" for name in typed(context) if name != "route"]
+            if others:
+                raise ValueError(
+                    f"--route goes with no other flag, not with {', '.join(others)}: a route is proved anyway"
+                )
             explain_route(route)
             return
         if picture is not None:

@@ -24,7 +24,8 @@ JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help=JSON)]
 LINK = "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us."
 Link = Annotated[str | None, Option(help=LINK, show_default="the real one")]
 THREADS = "Number of ranks, which run as threads of one process, without MPI."
-Threads = Annotated[int | None, Option(min=1, help=THREADS, show_default="an MPI job")]
+MOST_THREADS = 256  # they share one interpreter: more would take minutes for what takes seconds elsewhere
+Threads = Annotated[int | None, Option(min=1, max=MOST_THREADS, help=THREADS, show_default="an MPI job")]
 STALL = "Report each rank that has waited for the same thing for this long, with what it waits for and why. 0s: never."
 ABORT = "End the job with a non-zero exit code when a rank has waited for as long as --stall-after says."
 StallAfter = Annotated[str, Option(help=STALL)]
@@ -70,8 +71,8 @@ def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
     found: dict[str, Sequence[str]] = {}
     for name, said in options_of(kind).items():
         if said.may_be_file and said.name(name) in flags:
-            text = flags[said.name(name)]
-            found[f"--{said.name(name)}"] = [str(text)] if said.between is None else listed("", text, said.between)
+            flag, text = f"--{said.name(name)}", flags[said.name(name)]
+            found[flag] = [str(text)] if said.between is None else listed(flag, text, said.between)
     return found
 
 
@@ -86,6 +87,11 @@ JOB_FLAGS = flags_of(Config) | {
 }
 
 
+def typed(context: Any) -> list[str]:
+    """The flags that were typed."""
+    return [name for name in context.params if context.get_parameter_source(name).name != "DEFAULT"]
+
+
 def with_flags(table: Mapping[str, inspect.Parameter], **defaults: Any) -> Callable[..., Callable[..., None]]:
     """Make a command of a function that takes a mapping of flags: those that were typed, and these defaults."""
     shown = [flag.replace(default=defaults.get(name, flag.default)) for name, flag in table.items()]
@@ -93,8 +99,7 @@ def with_flags(table: Mapping[str, inspect.Parameter], **defaults: Any) -> Calla
 
     def decorate(function: Callable[[Flags], None]) -> Callable[..., None]:
         def command(*, typer_context: Any, **flags: Any) -> None:
-            typed = {name for name in flags if typer_context.get_parameter_source(name).name != "DEFAULT"}
-            function(defaults | {name: flags[name] for name in flags if name in typed})
+            function(defaults | {name: flags[name] for name in typed(typer_context)})
 
         command.__doc__ = function.__doc__
         command.__annotations__ = {flag.name: flag.annotation for flag in shown}

@@ -40,6 +40,11 @@ class World:
         return self.transport.size
 
     @property
+    def ranks_here(self) -> int:
+        """How many ranks this host has."""
+        return self.transport.hosts.count(self.transport.hosts[self.rank])
+
+    @property
     def ranks_per_host(self) -> list[int]:
         """How many ranks each host has, for reports."""
         return list(Counter(self.transport.hosts).values())

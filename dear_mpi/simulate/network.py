@@ -23,7 +23,7 @@ from msgspec import convert
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.fit import fit_network
 from dear_mpi.bench.machine_file import Link, MachineFile
-from dear_mpi.collectives.program.json_file import read_json
+from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
@@ -170,12 +170,8 @@ def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:
 def read_machine(text: str, ranks: int) -> Machine:
     """What a file says of a machine like the one that it was written on, with so many ranks; a ValueError if it cannot
     be read, is no ``MachineFile``, or has too few rows."""
-    content = read_json("network", Path(text))
-    try:
+    with reading("network", Path(text), "dear-mpi bench --json, or of dear-mpi doctor --json") as content:
         found: MachineFile = convert(content, MachineFile)
-    except ValueError as error:
-        files = "dear-mpi bench --json, or of dear-mpi doctor --json"
-        raise ValueError(f"network {text!r} must be a file of {files}: {error}") from None
     if not found.rows:
         return Machine(slowest_links(found, ranks), "measured", text, contention=Contention(origin="unknown"))
     return Machine(fitted(text, found.rows), "fitted", text, contention=contention_of(found.rows))

@@ -168,7 +168,7 @@ class Session:
 
     def load(self, state: dict[str, Array]) -> Any:
         """Go on from a state that rank 0 has; the notes in it. Raises ArgumentError if it is another model's."""
-        return restore(self.group, self.parameters, state)
+        return restore(self.group, self.parameters, state, "checkpoint")
 
     def save(self, path: str | Path, notes: Any = None) -> None:
         """Write the state to a file of rank 0, which replaces an older one; ArgumentError if it cannot be written."""
@@ -180,7 +180,7 @@ class Session:
         """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
         arrays: dict[str, Array] = {}
         by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
-        return self.load(arrays)
+        return restore(self.group, self.parameters, arrays, f"checkpoint {str(path)!r}")
 
     def check_alike(self) -> None:
         """Flush, end a round that is under way, and see that all ranks have the same parameters.

@@ -1,5 +1,6 @@
 """The benchmark without MPI: sizes, ranks that are threads, the fitted network, means of ratios, rules for `auto`."""
 
+import re
 import socket
 from dataclasses import replace
 from types import SimpleNamespace
@@ -64,6 +65,18 @@ def test_delays_are_those_of_the_slowest_rank_and_updates_those_of_the_mean_one(
     transport = SimpleNamespace(barrier=lambda: None, gather_values=lambda mine: ranks)
     found = {"delay_us": 3e6, "update_us": 2e6, "update_beside_us": 3e6}
     assert delays(lambda: None, 64, transport, 3) == found
+
+
+@pytest.mark.parametrize(("names", "homes"), [(("ring",), 1), (("ring", "function"), 2)])
+def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
+    """Three arrays for each of 3 ranks, and as many again where some have private memory and others share."""
+    monkeypatch.setattr(collective, "available_bytes", lambda: 3 * 3 * homes * 1024)
+    settings = Contest((1024, 1028, 4096), algorithms=names, memory="shared", seconds=0.01)
+    report = run_world(lambda world: bench(settings, world), threads=3)
+    assert {row.bytes for row in report.rows} == {1024}
+    ((why, sizes),) = report.left_out.items()
+    assert re.fullmatch(r"all: more memory than the [.0-9e-]+ GiB that each rank can have", why)
+    assert sizes == {"all_reduce": [1028, 4096]}
 
 
 def test_updates_beside_collectives_are_of_the_host():

@@ -21,6 +21,7 @@ from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
 from tests.cli_checks import assert_one_line
+from tests.launch import mpis_at_hand
 
 
 def run(*arguments):
@@ -158,6 +159,8 @@ BAD = [
     (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam' or 'adamw'?"),
     (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),
+    (["--route", ""], "route '' is unknown: Allowed: full, sharded"),
+    (["--threads", 257], "Invalid value for '--threads': Input should be less than or equal to 256"),
     (["--wire", "bf61"], "wire 'bf61' is unknown: did you mean 'bf16'"),
     (["--device", "gpu"], "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
     (["--device", "cuda", "--device-memory", "pinned"], "device_memory 'pinned' is unknown: Allowed: auto, direct,"),
@@ -243,10 +246,14 @@ def test_kernels_are_timed(tmp_path, monkeypatch):
         (["--models", "resnet50,resnet50"], "--models must be different ones, not resnet50, resnet50"),
         (["--models", "none.json"], "--models: synthetic model 'none.json' is no readable JSON file"),
         (["--json", "no such folder/rows.json"], "cannot be written"),
+        (["--models", "huge.json"], "model 'huge.json' needs at least 12000.0 GiB for the ranks of a host (1), where"),
+        (["--models", "huge.json", "--json", "huge.json"], "--json 'huge.json' would write over the file of --models"),
     ],
 )
 def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    table = {"modules": [{"name": "a", "params": [1000 << 30], "fwd_flops": 1}]}
+    (tmp_path / "huge.json").write_text(json.dumps(table))
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert_one_line(run("bench-kernels", *arguments), message)
 
@@ -278,6 +285,13 @@ def test_explain_refuses(arguments):
     result = run("explain", *arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("flag", ["--ranks 100000", "--hosts 1", "--algorithm ring", "--collective reduce", "--check"])
+def test_explain_refuses_what_is_not_of_routes(flag):
+    """Also what is its default."""
+    said = f"--route goes with no other flag, not with {flag.partition(' ')[0]}: a route is proved anyway"
+    assert_one_line(run("explain", "--route", "full", *flag.split()), said)
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "demo"])
@@ -323,6 +337,20 @@ def test_bench_runs_on_threads(tmp_path):
     assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tune", "a", "--json", "./a"], "--tune and --json must be different files, not both 'a'"),
+        (["--tune", "a.old", "--json", "a"], "--tune and the older file of --json must be different files, not both"),
+        (["--algorithms", "ring,auto:a.json", "--json", "a.json"], "would write over the file of --algorithms"),
+    ],
+)
+def test_files_of_bench_stay_apart(flags, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_one_line(run("bench", "--threads", 2, *flags), message)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bench_on_an_emulated_link_says_so(tmp_path):
     file = tmp_path / "rows.json"
     given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--seconds", 0.1)
@@ -339,6 +367,10 @@ def test_bench_on_an_emulated_link_says_so(tmp_path):
         (
             ["bench", "--threads", 2, "--algorithms", "native", "--sizes", "1KiB"],
             "nothing can be measured here: nat",
+        ),
+        (
+            ["bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1000000GB"],
+            "nothing can be measured here: all: more memory than the ",
         ),
         (["bench", "--threads", 2, "--algorithms", "rnig"], "did you mean 'ring'"),
         (["train", "--threads", 2, "--batch", 1], "batch"),
@@ -375,6 +407,24 @@ def test_usage_errors_are_one_line_of_the_first_rank(rank, lines, monkeypatch):
     result = run("train", "--nope")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", lines)
     assert result.stderr.startswith("error: No such option: --nope" if lines else "")
+
+
+def test_a_wrong_flag_of_one_rank_is_named_to_all():
+    if not mpis_at_hand():
+        pytest.skip("there is no mpirun")
+    mpi, train = mpis_at_hand()[0], ["-n", "1", sys.executable, "-m", "dear_mpi", "train", "--iterations", "1"]
+    job = subprocess.run(
+        [*mpi.mpirun, *train, ":", *train, "--batch", "x"],
+        env=mpi.environment(2),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert job.returncode == 2, job.stderr
+    (line,) = (line for line in job.stderr.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: input: Invalid value for '--batch': ")
+    assert line.endswith(" on rank 1")
 
 
 def test_only_the_first_rank_shows_help(monkeypatch):

@@ -1,8 +1,17 @@
 """Files of JSON: what is wrong with one is told in one way."""
 
 import pytest
+from msgspec import Struct, convert
 
-from dear_mpi.collectives.program.json_file import read_json
+from dear_mpi.collectives.program.json_file import read_json, reading
+
+
+class Row(Struct):
+    us: float
+
+
+class Rows(Struct):
+    rows: tuple[Row, ...]
 
 
 def test_the_content_of_a_file(tmp_path):
@@ -35,3 +44,16 @@ def test_what_cannot_be_read(tmp_path):
     for path, said in ((tmp_path / "none.json", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(ValueError, match=f"is no readable JSON file: {said}"):
             read_json("table", path)
+
+
+def test_what_a_block_refuses_names_the_file_and_its_writer(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text('{"rows": [{"us": null}]}')
+    begin = f"table {str(file)!r} must be a file of dear-mpi bench: "
+    for kind, said in (
+        (Rows, "rows[0].us must be a number, not null"),
+        (int, "it must be a whole number, not an object"),
+    ):
+        with pytest.raises(ValueError, match="must be") as error, reading("table", file, "dear-mpi bench") as content:
+            convert(content, kind)
+        assert str(error.value) == begin + said

@@ -94,11 +94,11 @@ def test_the_table_built_in_names_algorithms(rule):
     ("content", "message"),
     [
         ("{", "is no readable JSON file"),
-        ("[]", "Expected `object`, got `array`"),
-        ('{"rules": 3}', r"Expected `array`, got `int` - at `\$.rules`"),
-        ('{"rules": [7]}', r"Expected `object`, got `int` - at `\$.rules\[0\]`"),
-        ('{"rules": [{"collective": "reduce"}]}', r"missing required field `ranks` - at `\$.rules\[0\]`"),
-        ('{"rules": [{"colective": "reduce"}]}', "contains unknown field `colective`"),
+        ("[]", "it must be an object, not a list"),
+        ('{"rules": 3}', "rules must be a list, not 3"),
+        ('{"rules": [7]}', r"rules\[0\] must be an object, not 7"),
+        ('{"rules": [{"collective": "reduce"}]}', r"rules\[0\] must have the field 'ranks'"),
+        ('{"rules": [{"colective": "reduce"}]}', "must not have the field 'colective'"),
     ],
 )
 def test_bad_files(tmp_path, content, message):
@@ -110,17 +110,17 @@ def test_bad_files(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("collective", 3, "Expected `str`, got `int`"),
-        ("ranks", 0, "Expected `int` >= 1"),
-        ("ranks", True, "Expected `int`, got `bool`"),
-        ("up_to_bytes", "1KiB", r"Expected `int \| null`, got `str`"),
-        ("segment_bytes", None, "Expected `int`, got `null`"),
+        ("collective", 3, "a text, not 3"),
+        ("ranks", 0, "a whole number >= 1, not 0"),
+        ("ranks", True, "a whole number, not true"),
+        ("up_to_bytes", "1KiB", 'a whole number or null, not "1KiB"'),
+        ("segment_bytes", None, "a whole number, not null"),
     ],
 )
 def test_bad_entries(tmp_path, name, value, allowed):
     entry = asdict(RULES[0]) | {name: value}
     (tmp_path / "bad.json").write_text(json.dumps({"rules": [asdict(RULES[1]), entry]}))
-    said = rf"bad.json': {allowed} - at `\$.rules\[1\].{name}`; dear-mpi bench --tune FILE writes such a file"
+    said = rf"bad.json' must be a file of dear-mpi bench --tune: rules\[1\].{name} must be {allowed}"
     with pytest.raises(ValueError, match=said):
         read_rules(tmp_path / "bad.json")
 
@@ -131,7 +131,7 @@ def test_a_table_names_our_algorithms_alone(tmp_path, monkeypatch, algorithm):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('ran', 'w')")
     write_rules(tmp_path / "bad.json", {}, [Rule("all_reduce", 2, None, algorithm, 1024)])
-    message = rf"bad.json', entry 0: algorithm must be one of naive, ring, .*, native, not {algorithm!r}"
+    message = rf"bad.json' must be .* rules\[0\].algorithm must be one of naive, ring, .*, native, not {algorithm!r}"
     with pytest.raises(ValueError, match=message):
         run_loopback(2, lambda transport: all_reduce(np.ones(9), transport, algorithm="auto:bad.json"))
     assert not (tmp_path / "ran").exists()

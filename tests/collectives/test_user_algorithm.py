@@ -221,6 +221,17 @@ UNUSABLE = {
         "fails for rank 0 of 2: TypeError: f() takes 1 positional argument but 2 were given",
     ),
     "no Program": ("def f(rank, size): return []\n", "f", "mine.py:f' must return a Program for rank 0 of 2, not list"),
+    "steps without an end": (
+        f"{IMPORTS}from itertools import repeat\n"
+        "def f(rank, size): return Program('all_gather', rank, size, repeat(Step()))\n",
+        "f",
+        "mine.py:f' must return steps for rank 0 of 2 that are a tuple of Step, not repeat(Step(",
+    ),
+    "no steps": (
+        f"{IMPORTS}def f(rank, size): return Program('all_gather', rank, size, (3,))\n",
+        "f",
+        "mine.py:f' must return steps for rank 0 of 2 that are a tuple of Step, not (3,)",
+    ),
     "None": ("def f(rank, size): ...\n", "f", "mine.py:f' must return a Program for rank 0 of 2, not NoneType"),
     "a collective that does not exist": (
         f"{IMPORTS}def f(rank, size): return Program('scan', rank, size, ())\n",
@@ -266,6 +277,16 @@ def test_an_unusable_function_is_refused_on_all_ranks(tmp_path, what):
     content, name, message = UNUSABLE[what]
     (tmp_path / "mine.py").write_text(content)
     assert message in refusals(f"{tmp_path / 'mine.py'}:{name}")
+
+
+@pytest.mark.parametrize("loop", ["while rank == 2: time.sleep(0.1)", "list(iter(lambda: time.sleep(0.1), 0))"])
+def test_a_function_that_never_ends_is_refused_on_all_ranks(loop, tmp_path, monkeypatch):
+    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LIMIT_S", 0.3)
+    body = f"    {loop}\n    return Program('all_gather', rank, size, ())\n"
+    (tmp_path / "mine.py").write_text(f"{IMPORTS}import time\ndef f(rank, size):\n{body}")
+    where = "rank 2 of 3" if "rank" in loop else "rank 0 of 2"
+    said = f"mine.py:f' fails for {where}: Endless: has not come to an end after 0.3 seconds"
+    assert said in refusals(f"{tmp_path / 'mine.py'}:f")
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
     comm.Barrier()
     for path, names, message in (
         (bad.parent / "no such folder" / "rules.json", ("ring",), "cannot be written"),
-        (bad, ("ring",), "Expected `object`, got `array`"),
+        (bad, ("ring",), "it must be an object, not a list"),
         (bad, ("native", "auto"), "algorithms must name some that auto may pick"),
     ):
         with pytest.raises(ArgumentError, match=message):

@@ -1,6 +1,8 @@
 """A run that was ended goes on where its last checkpoint was, and comes to the same bits."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,9 +122,17 @@ def test_that_of_another_run_is_refused(choices, said, tmp_path):
 
 def test_what_is_not_there_or_no_checkpoint_is_refused(tmp_path):
     assert "is not there: --save FILE --every N writes one" in run(2, 6, Saving(tmp_path / "no.npz", resume=True))
-    np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    assert "it must be of format 1, not None" in run(2, 6, Saving(tmp_path / "other.npz", resume=True))
+    for content, said in (
+        ({"x": np.zeros(3)}, "it must be of format 1, as dear-mpi train --save writes it, not None"),
+        ({"about": np.frombuffer(b"[1]", np.uint8)}, "it must be of format 1, as dear-mpi train --save writes it, not"),
+        ({"about": np.frombuffer(b"{", np.uint8)}, "what it says of itself is no good: Input data was truncated"),
+    ):
+        np.savez(file := tmp_path / "other.npz", **content)
+        assert f"checkpoint '{file}': {said}" in run(2, 6, Saving(file, resume=True))
     assert "--save" in run(2, 6, Saving(tmp_path))
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for path in (pipe, Path("/dev/null")):
+        assert f"--save '{path}' is no file that a checkpoint can be read from again" in run(2, 6, Saving(path))
 
 
 def test_a_session_goes_on_from_a_state():
@@ -214,12 +224,12 @@ WRONG_ABOUT = [
     ({"updates": 0}, "it must have more than 0 updates, because its optimiser state is not zero"),
     (
         {"iterations": 10**30},
-        "what it says of itself is no good: Expected `int` <= 9007199254740991 - at `$.iterations`",
+        "what it says of itself is no good: iterations must be a whole number <= 9007199254740991, not 1000",
     ),
-    ({"ranks": 0}, "what it says of itself is no good: Expected `int` >= 1 - at `$.ranks`"),
+    ({"ranks": 0}, "what it says of itself is no good: ranks must be a whole number >= 1, not 0"),
     ({"loss_scale": {"scale": 0.5}}, "a loss scale must be a finite number of at least 1.0, with counts, not"),
-    ({"loss_scale": {"scale": "high"}}, "Expected `float`, got `str` - at `$.loss_scale.scale`"),
-    ({"loss_scale": "high"}, "Expected `object | null`, got `str` - at `$.loss_scale`"),
+    ({"loss_scale": {"scale": "high"}}, 'loss_scale.scale must be a number, not "high"'),
+    ({"loss_scale": "high"}, 'loss_scale must be an object or null, not "high"'),
 ]
 
 

@@ -67,8 +67,8 @@ BAD_SETTINGS = {
         "beta1": 0.5,
     },
     "beta1 and beta2 must be below 1, not 0.9 and 1.0": {"beta2": 1.0},
-    "epsilon must be above zero, not 0: an element without a gradient would become 0 / 0": {"epsilon": 0.0},
-    "epsilon must be above zero, not 0": {"optimizer": "lamb", "epsilon": 0.0},
+    "epsilon must be above zero in fp32, not 0: an element without a gradient would become 0 / 0": {"epsilon": 0.0},
+    "epsilon must be above zero in fp32, not 7e-46": {"optimizer": "lamb", "epsilon": 7e-46},
     "nesterov is not a setting of the optimizer adam": {"nesterov": False},
     "nesterov needs a momentum above zero": {"optimizer": "sgd", "nesterov": True},
 }

@@ -1,5 +1,6 @@
 """What is decided once layers have been timed: orders of an iteration, and fusion by time."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, DearEager
+from tests.rooms import ROOT
 from tests.training_checks import settings
 
 FORESEEING = [name for name, schedule in SCHEDULES.items() if schedule.foresees]
@@ -207,15 +209,17 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
 
 
 def test_a_comparison_names_what_is_on_the_wire():
-    """On the route ``sharded`` the two halves of an all_reduce travel apart, with an update between them."""
+    """On the route ``sharded`` the two halves of an all_reduce travel apart, with an update between them. Codes travel
+    on the way out alone, and a schedule that waits for the way back waits for them as well."""
 
-    def body(world, update):
-        return compare(Config.of(settings(iterations=2, update=update)), world, ["wfbp"], fusions=["none"])
+    def body(world, route):
+        return compare(Config.of(settings(iterations=2, route=route)), world, ["wfbp", "dear"], fusions=["none"])
 
-    for update, sent in (("full", "all_reduce"), ("sharded", "reduce_scatter + all_gather")):
-        (row,) = run_world(lambda world, update=update: body(world, update), threads=2)
-        assert row["network_s"].keys() == {sent}
-        assert row["exposed_s"].keys() <= {*sent.split(" + "), "loss"}
+    halves, codes = ["reduce_scatter + all_gather", "reduce_scatter, all_gather"], f"{ROOT}/tests/routes/int8.py:int8"
+    for route, sent in (("full", ["all_reduce", halves[1]]), ("sharded", halves), (codes, 2 * ["all_gather"])):
+        for row, names in zip(run_world(lambda world, route=route: body(world, route), threads=2), sent, strict=True):
+            assert row["network_s"].keys() == set(names.split(", "))
+            assert row["exposed_s"].keys() <= {*re.split(r", | \+ ", names), "loss"}
 
 
 @pytest.mark.parametrize("fusions", [["none", "none"], ["25MB", "25mib"]])

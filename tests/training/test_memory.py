@@ -10,6 +10,7 @@ import pytest
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
+from dear_mpi.ranks import memory as host
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs import memory
 from dear_mpi.training.runs.config import Config
@@ -40,9 +41,9 @@ def test_a_batch_beyond_memory_is_refused():
 
 
 def test_where_nobody_knows_nothing_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "none")
-    monkeypatch.setattr(memory, "GROUP", tmp_path / "none")
-    assert memory.available_bytes() == math.inf
+    monkeypatch.setattr(host, "MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(host, "GROUP", tmp_path / "none")
+    assert host.available_bytes() == math.inf
     assert built() == 3
 
 
@@ -65,13 +66,13 @@ def test_what_is_available(meminfo, group, expected, tmp_path, monkeypatch):
     (tmp_path / "meminfo").write_text(meminfo)
     for name, text in group.items():
         (tmp_path / f"memory.{name}").write_text(text)
-    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "GROUP", tmp_path)
-    assert memory.available_bytes() == expected
+    monkeypatch.setattr(host, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(host, "GROUP", tmp_path)
+    assert host.available_bytes() == expected
 
 
 def test_a_batch_in_parts_needs_room_for_one_of_them(monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 200e6)
+    monkeypatch.setattr(host, "available_bytes", lambda: 200e6)
     with pytest.raises(ArgumentError, match="batch 400000 needs at least"):
         built(batch=400000)
     assert built(batch=400000, accumulate=50) == 3
@@ -96,7 +97,7 @@ def test_what_is_frozen_or_tied_needs_no_second_room(monkeypatch):
             return dy
 
     monkeypatch.setitem(MODELS, "mlp", build)
-    monkeypatch.setattr(memory, "available_bytes", lambda: 20e6)
+    monkeypatch.setattr(host, "available_bytes", lambda: 20e6)
     assert built()
 
 

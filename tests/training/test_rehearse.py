@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.in_time import LIMIT_S
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
@@ -20,7 +21,6 @@ from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.order import Order
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
-from dear_mpi.training.in_time import LIMIT_S
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.routes.find import SHARDED
@@ -211,14 +211,14 @@ def test_one_that_never_ends_is_refused(monkeypatch):
         def end_backward(self):
             threading.Event().wait()
 
-    monkeypatch.setattr("dear_mpi.training.in_time.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LIMIT_S", 0.3)
     for schedule, where in ((Endless, r"after_backward\(1\)"), (Asleep, r"end_backward\(\)")):
         with pytest.raises(ScheduleError, match=rf"'mine' has not come to an end after 0.3 seconds \(in {where}"):
             rehearsed("mine", schedule, BUCKETS, USES)
 
 
 SPINS = """
-from dear_mpi.training import in_time
+from dear_mpi.collectives.program import in_time
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.rehearse import rehearse
@@ -254,8 +254,8 @@ def test_one_that_gets_on_from_hook_to_hook_is_not_refused(monkeypatch):
             if self.fabric.rules.iteration == 0:
                 looks.acquire()
 
-    monkeypatch.setattr("dear_mpi.training.in_time.LOOK_S", 0.3)
-    monkeypatch.setattr("dear_mpi.training.in_time.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LOOK_S", 0.3)
+    monkeypatch.setattr("dear_mpi.collectives.program.in_time.time", SimpleNamespace(monotonic=monotonic))
     rehearsed("mine", Slow, BUCKETS, USES)
     assert next(times_s) > LIMIT_S
 

@@ -57,8 +57,11 @@ def snapshot(
     return TrainingState(about, arrays)
 
 
-def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array]) -> Any:
+def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array], what: str) -> Any:
     """Collective: go on from a packed state that rank 0 has, whatever the others have; returns its notes.
+
+    Args:
+        what: it is, for messages.
 
     Raises:
         ArgumentError: it belongs to another model or optimiser.
@@ -71,7 +74,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
         found.check(arena, parameters)
         return msgspec.json.encode(found.about)
 
-    about = msgspec.json.decode(said_by_rank_0(transport, "checkpoint", checked), type=About)  # each rank its own
+    about = msgspec.json.decode(said_by_rank_0(transport, what, checked), type=About)  # each rank its own
     state = TrainingState(about, arrays)
     fill(group, VALUE, arena.values, state)
     for number in range(len(arena.state)):

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from dear_mpi.collectives.program.json_file import in_words
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Parameter
 from dear_mpi.training.fabric.loss_scale import LossScale
@@ -62,13 +63,15 @@ class TrainingState:
         """The state that was packed; ValueError if it is none."""
         if not isinstance(arrays, Mapping):
             raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")
-        about = msgspec.json.decode(bytes(arrays["about"])) if "about" in arrays else {}
-        if about.get("format") != FORMAT:
-            raise ValueError(f"it must be of format {FORMAT}, not {about.get('format')}")
+        about = None
         try:
+            about = msgspec.json.decode(bytes(arrays["about"])) if "about" in arrays else None
+            found = about.get("format") if isinstance(about, dict) else None
+            if found != FORMAT:
+                raise ValueError(f"it must be of format {FORMAT}, as dear-mpi train --save writes it, not {found}")
             return cls(msgspec.convert(about, About), arrays)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"what it says of itself is no good: {error}") from None
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"what it says of itself is no good: {in_words(str(error), about)}") from None
 
     def check(self, arena: Arena, parameters: Iterable[Parameter]) -> None:
         """See that it is of the model that is trained here; else a ValueError names what differs."""

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from msgspec import Meta, convert
 
-from dear_mpi.collectives.program.json_file import read_json
+from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
@@ -155,10 +155,7 @@ class Profile:
 
 def read_profile(path: Path) -> Profile:
     """The profile in a file; other keys in it are ignored. ValueError if something is missing or has no meaning."""
-    content = read_json("profile", path)
-    try:
+    with reading("profile", path, "dear-mpi train --profile") as content:
         found = convert(content, Profile)
         found.check()
-    except ValueError as error:
-        raise ValueError(f"profile {str(path)!r} must be a file of dear-mpi train --profile: {error}") from None
     return found

@@ -12,7 +12,7 @@ from dear_mpi.training.log.log import Times, waits_s
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import Leg
-from dear_mpi.training.routes.route import WAYS
+from dear_mpi.training.routes.route import WAYS, Route
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
@@ -103,14 +103,14 @@ class Contestant:
         """Seconds of each collective that goes onto the wire, in all."""
         route, found = self.job.group.route, dict[str, float]()
         for name, seconds in self.network.items():
-            add(found, said(route.collectives(name)), seconds)
+            add(found, said(route, route.collectives(name)), seconds)
         return found
 
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
         route, own = self.job.group.route, dict[str, float]()
         for name, seconds in self.waited_s.items():
-            add(own, said(route.jobs(name)[0]) if name in WAYS else name, seconds / len(self.losses))
+            add(own, said(route, route.jobs(name)[0]) if name in WAYS else name, seconds / len(self.losses))
         ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
@@ -120,6 +120,7 @@ def add(totals: dict[str, float], name: str, seconds: float) -> None:
     totals[name] = totals.get(name, 0.0) + seconds
 
 
-def said(legs: Sequence[Leg]) -> str:
-    """The collectives among some legs, as they are on the wire."""
-    return " + ".join(leg.label for leg in legs if isinstance(leg, Collective))
+def said(route: Route, legs: Sequence[Leg]) -> str:
+    """The collectives among some legs, as they are on the wire; of legs without any, those that come before them."""
+    found = [leg for leg in legs if isinstance(leg, Collective)] or route.collectives("all_reduce")
+    return " + ".join(leg.label for leg in found)

@@ -1,9 +1,6 @@
-"""The memory that a run needs at least, and its host has: what cannot work is refused before the system kills it."""
+"""The memory that a run needs at least: what its host does not have is refused before it is asked for."""
 
-import math
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 
@@ -11,26 +8,9 @@ from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.data import Examples
 from dear_mpi.models.layer import Layer
+from dear_mpi.ranks.memory import check_room
 from dear_mpi.ranks.world import World
 from dear_mpi.training.runs.config import Config
-
-MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-
-
-def available_bytes() -> float:
-    """The memory that this host can still give to this process; infinite where the system does not say it."""
-    found = [math.inf]
-    with suppress(OSError, KeyError, ValueError):
-        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-        found.append(1024 * int(lines["MemAvailable"].removesuffix("kB")))
-    with suppress(OSError, KeyError, ValueError):  # "max" where there is no limit
-        limit = int((GROUP / "memory.max").read_text())
-        found.append(limit)
-        used = int((GROUP / "memory.current").read_text())
-        stat = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
-        cached = int(stat["active_file"]) + int(stat["inactive_file"])  # files, dropped when memory is short
-        found.append(limit - used + cached)
-    return min(found)
 
 
 def check_model(elements: int, config: Config, world: World) -> None:
@@ -64,8 +44,5 @@ def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, wor
 
 def check(what: str, nbytes: int, config: Config, world: World) -> None:
     """A ValueError if each rank needs more than its host has; a GPU's memory is not looked at."""
-    hosts = world.transport.hosts
-    ranks, available = hosts.count(hosts[world.rank]), available_bytes()
-    if config.device == "cpu" and ranks * nbytes > available:
-        needs = f"needs at least {ranks * nbytes / 2**30:.1f} GiB for the ranks of a host ({ranks})"
-        raise ValueError(f"{what} {needs}, where {available / 2**30:.1f} GiB are available")
+    if config.device == "cpu":
+        check_room(what, nbytes, world.ranks_here)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.files import check_writable
+from dear_mpi.reporting.files import check_writable, is_plain
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.costs.plan_cost import communication
 from dear_mpi.training.declared import options_of
@@ -36,6 +36,8 @@ class Saving:
         """What must be equal on all ranks; rank 0 sees that the file can be written."""
         if rank == 0:
             check_writable("--save", self.path)
+            if not is_plain(self.path):
+                raise ValueError(f"--save {str(self.path)!r} is no file that a checkpoint can be read from again")
         return asdict(self) | {"path": str(self.path)}
 
     def is_due(self, iterations: int, whole: int) -> bool:
