@@ -98,12 +98,6 @@ class LiveFabric(Fabric):
         self.arena.begin_lines()
         self.kept.clear()
 
-    def rest(self) -> None:
-        """Let what is under way for a later iteration end, and use it then; after a flush nothing else is under way."""
-        handles: Iterable[Any] = self.late.values()
-        for handle in handles:
-            self.block(handle)
-
     def settle(self) -> None:
         """Collective, after a flush: end the round here, so that all ranks have the same values: their average.
 
