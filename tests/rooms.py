@@ -39,7 +39,7 @@ LAYERS = list(ROOMS)
 # Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
     *("declared", "learning_rate", "facts", "wires", "routes", "line", "log", "fusion", "fabric", "costs", "schedules"),
-    *("trainer", "prediction", "virtual_trainer", "options", "in_time", "rehearse", "chosen_route"),
+    *("trainer", "prediction", "virtual_trainer", "options", "pairs", "in_time", "rehearse", "chosen_route"),
     *("layer_use", "group", "profiles", "tuning", "decisions", "checkpoints", "session", "recording"),
     "runs",
 )

@@ -68,7 +68,6 @@ def what_helps(found: Sequence[Simulated]) -> list[tuple[str, float]]:
 
 
 def drawn(rows: Sequence[Mapping[str, Any]], settings: Settings) -> Sequence[Mapping[str, Any]]:
-    """Rows as a picture has them: of several algorithms, each is part of a schedule's name."""
-    if len(settings.algorithms) == 1:
-        return rows
-    return [{**row, "schedule": f"{row['schedule']}, {row['algorithm']}"} for row in rows]
+    """Rows as a picture has them: of several algorithms and wires, each is part of a schedule's name."""
+    several = [name for name, given in (("algorithm", settings.algorithms), ("wire", settings.wires)) if len(given) > 1]
+    return [{**row, "schedule": ", ".join(row[name] for name in ("schedule", *several))} for row in rows]

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
@@ -117,6 +117,11 @@ def interval(value: float, low: float, high: float, unit: float, digits: int) ->
     '10.0 ±3.0'
     """
     return f"{value * unit:.{digits}f} ±{max(value - low, high - value) * unit:.{digits}f}"
+
+
+def alike(key: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all rows of a table have the same of it."""
+    return len({row[key] for row in rows}) == 1
 
 
 def milliseconds(seconds: float) -> str:

@@ -5,17 +5,19 @@ from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
-from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, milliseconds
+from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, milliseconds
 from dear_mpi.reporting.units import format_hosts, plural
 from dear_mpi.see.sweep import draw_sweep
 from dear_mpi.training.runs.compare import compared
 
 Row = dict[str, Any]
+ROUNDS = ", or the mean of a round of median length"
 MEDIANS = "of the iteration of median length, on its slowest rank"
 ABOUT_TIMES = (
     "exposed: waiting for communication; rest: updates, the loss, packing; hidden: of what could be; "
@@ -23,6 +25,12 @@ ABOUT_TIMES = (
 )
 CLEAR = ("faster", "slower")  # verdicts
 OF_FUSION = ("schedule", "iteration", "compute", "exposed", "rest", "hidden", "pre-\ndicted", "bound", "speed-up", "")
+# Where several results are trained, what they reach takes the room of what hides what.
+OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy", "in same\ntime", "s until\nnear it")
+ABOUT_RESULTS = (
+    "exposed: waiting for communication; accuracy: on test data, after equally many iterations; in same time: when "
+    "the fastest was through these; s until near it: seconds of iterations to 1 point below that of the first one"
+)
 OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")
 LEFT = ("schedule", "fusion", "")
 
@@ -57,7 +65,7 @@ def show_training(world: World, report: dict[str, Any]) -> None:
 
 def show_comparison(world: World, rows: Sequence[Row]) -> None:
     """A table for each fusion, and one of the best of each schedule where there are several."""
-    screen = console(world)
+    screen, rows = console(world), named(rows)
     groups = [list(group) for _, group in groupby(rows, lambda row: row["asked_fusion"])]
     for group in groups:
         screen.print(fusion_table(group), *notes(group), sep="\n", markup=False)
@@ -69,15 +77,31 @@ def fusion_table(rows: Sequence[Row]) -> Table:
     first = rows[0]
     fused = buckets(first["asked_fusion"], [row["buckets"] for row in rows])
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
-    title += f"\n{algorithm(first)}{route(first)} over {first['transport']}"
-    caption = f"ms {MEDIANS}; {ABOUT_TIMES}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
-    return table_of(rows, Table(title=title, caption=caption, show_edge=False), OF_FUSION)
+    title += f"\n{algorithm(first)}{route(first) if alike('route', rows) else ''} over {first['transport']}"
+    reached = any(row["accuracy_at_time"] is not None for row in rows)
+    about, heads = (ABOUT_RESULTS, OF_RESULTS) if reached else (ABOUT_TIMES, OF_FUSION)
+    rounds = ROUNDS * any(row["period"] > 1 for row in rows)
+    caption = f"ms {MEDIANS}{rounds}; {about}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
+    return table_of(rows, Table(title=title, caption=caption, show_edge=False), heads)
+
+
+def named(rows: Sequence[Row]) -> Sequence[Row]:
+    """Rows, in which the wire is part of a schedule's name where there are several."""
+    if alike("wire", rows):
+        return rows
+    return [row | {"schedule": f"{row['schedule']}, {row['wire']}"} for row in rows]
+
+
+def samples(row: Row) -> list[float]:
+    """Seconds of iterations, or of whole rounds for each of their iterations: those are alike."""
+    return list(np.reshape(row["iteration_s"], (-1, row["period"])).mean(axis=1))
 
 
 def best_table(rows: Sequence[Row]) -> Table:
     names = list(dict.fromkeys(row["schedule"] for row in rows))
     best = [min((row for row in rows if row["schedule"] == name), key=lambda row: row["median_s"]) for name in names]
-    best = [row | compared(row["iteration_s"], best[0]["iteration_s"]) for row in best]
+    first = samples(best[0])
+    best = [row | compared(first if row is best[0] else samples(row), first) for row in best]
     caption = "the fastest of those above, by medians: chosen after they were seen, so a little too good"
     caption += f"; speed-up: over {names[0]}; {PLUS_MINUS}"
     return table_of(best, Table(title="Each schedule with its best fusion", caption=caption), OF_BEST)
@@ -85,10 +109,12 @@ def best_table(rows: Sequence[Row]) -> Table:
 
 def table_of(rows: Sequence[Row], table: Table, heads: Sequence[str]) -> Table:
     table.box, table.padding = SIMPLE_HEAD, 0
+    long = any(", " in row["schedule"] for row in rows)  # with a wire, which has a line of its own
     for head in heads:
         # The column of verdicts has no head. Of 80 columns they take 79: none is cut.
         words = max(map(len, head.split("\n"))) if head else len("baseline")
-        table.add_column(head, justify="left" if head in LEFT else "right", min_width=words, no_wrap=head == "schedule")
+        how: dict[str, Any] = {"min_width": words, "no_wrap": head == "schedule" and not long}
+        table.add_column(head, justify="left" if head in LEFT else "right", **how)
     for row in rows:
         said = cells(row, digits_of(rows))
         table.add_row(*(said[head] for head in heads))
@@ -113,7 +139,15 @@ def cells(row: Row, digits: int) -> dict[str, str]:
         "hidden": "-" if hidden is None else f"{hidden:.0%}",
         "speed-up": gain(row),
         "": row["verdict"],
+        "accu-\nracy": known(row["accuracy"], ".1%"),
+        "in same\ntime": known(row["accuracy_at_time"], ".1%"),
+        "s until\nnear it": known(row["time_to_accuracy_s"], ".2f"),
     }
+
+
+def known(figure: float | None, form: str) -> str:
+    """A figure, if there is one."""
+    return "-" if figure is None else f"{figure:{form}}"
 
 
 def gain(row: Row) -> str:
@@ -139,18 +173,18 @@ def waits(row: Row, digits: int) -> str:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """What was waited for; and what theory says: which bounds are equal, and what one bucket means."""
-    first, count = rows[0], rows[0]["iterations"]
+    first, count = rows[0], min(row["iterations"] // row["period"] for row in rows)
+    unit = "rounds" if any(row["period"] > 1 for row in rows) else "iterations"
     said = [text for row in rows if (text := waits(row, digits_of(rows)))]
     if said:
         said[0] = f"ms, means over iterations and ranks: {said[0]}"
     if len(rows) > 1 and count < FEWEST_SAMPLES:
         said.append(
-            f"Fewer than {FEWEST_SAMPLES} iterations have no 95 % interval: ± spans them all, "
-            "and none is called faster."
+            f"Fewer than {FEWEST_SAMPLES} {unit} have no 95 % interval: ± spans them all, and none is called faster."
         )
     if FEWEST_SAMPLES <= count < FEWEST_ORDERED and any(row["verdict"] in CLEAR for row in rows):
         said.append(
-            f"Fewer than {FEWEST_ORDERED} iterations do not show whether the machine was slow for several in a row: "
+            f"Fewer than {FEWEST_ORDERED} {unit} do not show whether the machine was slow for several in a row: "
             "verdicts may be wrong more often than in 5 % of cases."
         )
     if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
@@ -165,7 +199,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def draw_comparison(rows: Sequence[Row]) -> Any:
     """A figure of the rows, drawn as rows of a simulation are."""
-    first = rows[0]
+    first, rows = rows[0], named(rows)
     where = f"{first['device']}, {format_hosts(first['hosts'])}, over {first['transport']}"
     heading = f"Measured, with {algorithm(first)} on {where}\nmedians"
     drawn = [

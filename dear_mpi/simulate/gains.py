@@ -48,7 +48,7 @@ def verdict(rows: Sequence[Simulated]) -> str:
     if most < LEAST_GAIN:
         return f"{where}: {takes}: none of our schedules is faster than {over}."
     said = f"{where}: {takes}: none of our schedules gains more than {100 * most:.1f} % over {over}"
-    names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}"
+    names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}{best.wire_text}"
     return f"{said}; the fastest row ({names}) gains {100 * gained:.1f} %." if gained >= LEAST_GAIN else f"{said}."
 
 

@@ -26,6 +26,7 @@ from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders, fused
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.pairs import check_own
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.routes.collective import Collective
@@ -74,9 +75,11 @@ class Scenario:
 
         Raises:
             ScheduleError: it breaks a rule, or would wait for ever.
-            ValueError: the fusion policy cannot be read.
+            ValueError: the fusion policy cannot be read, or a route was chosen beside the schedule's own.
         """
         policy, settings = own_fusion(fusion, schedule), self.settings
+        if schedule.own_route() is not None:
+            check_own(settings, name)
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout)
@@ -161,7 +164,7 @@ class Scenario:
             "algorithm": self.algorithm,
             "fusion": fusion,
             "buckets": len(prediction.buckets),
-            "wire": self.model.wire,
+            "wire": settings.wire_name,
             "accumulate": self.model.costs.parts,
             "route": prediction.route,
             "clip": settings.clip,

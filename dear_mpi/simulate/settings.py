@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -12,14 +12,15 @@ from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, 
 from dear_mpi.simulate.contention import Contention, parse_stall
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
-from dear_mpi.training.declared import BETWEEN_FUSIONS, again, listed, option, parsed, several
+from dear_mpi.training.declared import BETWEEN_FUSIONS, listed, option, parsed, several
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
+from dear_mpi.training.pairs import SEVERAL, Wire, check_wires, pairs
 from dear_mpi.training.profiles.profile import Profile, read_profile
 from dear_mpi.training.rehearse import serve_halves
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
-from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.schedules import Schedule, find_schedules
 from dear_mpi.training.wires.find import is_code
 
 NOISY_ITERATIONS = 20
@@ -110,7 +111,16 @@ class Settings(Exchange):
         flag="--update-time",
         parse=lambda seconds: check_seconds("update_time", seconds) * 1e-6,
     )
-    wire: str | None = again(Exchange, "wire", None, shown="fp32, or as in the profile")
+    wire: str | None = None  # of ``wires``, in the settings of one
+    wires: tuple[str, ...] = option(
+        SEVERAL,
+        (),
+        shown="fp32, or as in the profile",
+        flag="--wire",
+        typed=str,
+        parse=partial(listed, "--wire"),
+        between=",",
+    )
     accumulate: int | None = option(
         "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a "
         "part, and a profile's of the whole batch.",
@@ -142,6 +152,25 @@ class Settings(Exchange):
         dtype, wire = self.types
         halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
         return self.find_route(halves=halves)
+
+    @cached_property
+    def kinds(self) -> dict[str, type[Schedule]]:
+        """The schedules by name; ValueError if there is none of a name, or a name is there twice."""
+        return find_schedules(self.schedules)
+
+    @cached_property
+    def pairs(self) -> list[tuple[Wire, str]]:
+        """The wires, each with its schedules."""
+        return pairs(self.wires or (self.wire,), self.kinds)
+
+    @property
+    def first_wire(self) -> Wire:
+        """The wire of what speed-ups are over."""
+        return self.wires[0] if self.wires else self.wire
+
+    def with_wire(self, wire: Wire) -> Settings:
+        """The same with one wire alone."""
+        return replace(self, wire=wire)
 
     def route_of(self, schedule: type[Schedule]) -> Route:
         """What buckets go through under a schedule: its own route, if it brings one."""
@@ -185,7 +214,8 @@ class Settings(Exchange):
         check_distinct("ranks", self.ranks)
         check_distinct("fusions", self.fusions, in_bytes)
         check_distinct("algorithms", self.algorithms)
+        check_wires(self.wires)
 
-    def cases(self) -> Iterator[tuple[str, int, str, str, str]]:
-        """Model, ranks, algorithm, fusion and schedule of each row."""
-        return product(self.models, self.ranks, self.algorithms, self.fusions, self.schedules)
+    def cases(self) -> Iterator[tuple[str, int, str, str, tuple[Wire, str]]]:
+        """Model, ranks, algorithm, fusion, and wire with schedule of each row."""
+        return product(self.models, self.ranks, self.algorithms, self.fusions, self.pairs)

@@ -9,19 +9,28 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
+from dear_mpi.training.pairs import Wire
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.rehearse import check_route
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
+Shared = dict[tuple[int, int], Prices]  # by the number of ranks, and the bytes of an element
+
 
 @dataclass(frozen=True)
 class Simulated:
-    """A row, and what it was made of; ``base`` is the same under the schedule that speed-ups are over."""
+    """A row, and what it was made of; ``base`` is the same under the schedule that speed-ups are over, with the first
+    wire."""
 
     row: dict[str, Any]
     scenario: Scenario
     prediction: Prediction
     base: Prediction
+
+    @property
+    def wire_text(self) -> str:
+        """Its wire in a sentence, where several were asked for."""
+        return f", wire {self.row['wire']}" * (len(self.scenario.settings.wires) > 1)
 
 
 def simulate(
@@ -39,28 +48,38 @@ def simulate(
         ValueError: a name is unknown, or a text cannot be read.
         ScheduleError: a schedule breaks a rule, or would wait for ever.
     """
-    schedules = find_schedules(settings.schedules)
-    kinds = schedules | find_schedules([BASELINE])
-    scenarios = scenarios_of(settings, kinds)
+    base_kind, first = find_schedules([BASELINE])[BASELINE], settings.first_wire
+    asked = dict.fromkeys([first, *(wire for wire, _ in settings.pairs)])
+    prices: Shared = {}
+    scenarios = {wire: scenarios_of(settings, wire, {BASELINE: base_kind}, prices) for wire in asked}
     found = []
     bases: dict[tuple[str, int, str, str], Prediction] = {}
-    for name, ranks, algorithm, fusion, schedule in settings.cases():
-        scenario, case = scenarios[name, ranks, algorithm], (name, ranks, algorithm, fusion)
+    for name, ranks, algorithm, fusion, (wire, schedule) in settings.cases():
+        scenario, case = scenarios[wire][name, ranks, algorithm], (name, ranks, algorithm, fusion)
         if case not in bases:
-            bases[case] = scenario.predict(BASELINE, kinds[BASELINE], fusion, traced=traced)
-        same, base = schedule == BASELINE, bases[case]
-        prediction = base if same else scenario.predict(schedule, kinds[schedule], fusion, traced=traced)
+            bases[case] = scenarios[first][name, ranks, algorithm].predict(BASELINE, base_kind, fusion, traced=traced)
+        same, base = (wire, schedule) == (first, BASELINE), bases[case]
+        prediction = base if same else scenario.predict(schedule, settings.kinds[schedule], fusion, traced=traced)
         found.append(Simulated(scenario.row(fusion, prediction, base.iteration_s), scenario, prediction, base))
         progress(f"{name}, {ranks} ranks, {schedule}")
     return found
 
 
-def scenarios_of(settings: Settings, kinds: Mapping[str, type[Schedule]]) -> dict[tuple[str, int, str], Scenario]:
-    """One for each model, number of ranks and algorithm: what can be read is read, what can be checked is checked."""
-    settings.check()
+def scenarios_of(
+    asked: Settings, wire: Wire, others: Mapping[str, type[Schedule]], prices: Shared
+) -> dict[tuple[str, int, str], Scenario]:
+    """With one wire, one for each model, number of ranks and algorithm: what can be read is read, what can be checked
+    is checked.
+
+    Args:
+        others: schedules beside those that have this wire.
+        prices: where what collectives cost is kept; it does not depend on the model.
+    """
+    asked.check()
+    settings = asked.with_wire(wire)
+    kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | dict(others)
     check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=settings.loss_scale != "none")
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
-    prices: dict[tuple[int, int], Prices] = {}  # what a collective costs does not depend on the model
     found = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):

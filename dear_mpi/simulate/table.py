@@ -8,7 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from dear_mpi.reporting.terminal import console
+from dear_mpi.reporting.terminal import alike, console
 from dear_mpi.reporting.units import format_bytes, plural
 from dear_mpi.simulate.gains import fastest, verdicts
 from dear_mpi.simulate.settings import Settings
@@ -34,9 +34,13 @@ SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {  # what a row is of; in 
     "ranks": lambda row: plural(row["ranks"], "rank"),
     "schedule": lambda row: str(row["schedule"]),
     "algorithm": lambda row: f"algorithm {row['algorithm']}",
+    "wire": lambda row: f"wire {row['wire']}",
     "fusion": lambda row: f"fusion {row['fusion']}",
     "buckets": lambda row: plural(row["buckets"], "bucket"),
 }
+
+
+IN_HEADING = ("algorithm", "wire")
 
 
 def show_simulation(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> None:
@@ -55,11 +59,11 @@ def show_simulation(found: Sequence[Simulated], helps: Sequence[tuple[str, float
 
 def table_of(rows: Sequence[Mapping[str, Any]], times: Mapping[str, str]) -> Table:
     """The rows of one model."""
-    varied = [name for name, tell in SAID.items() if len(set(map(tell, rows))) > 1 or name == "schedule"]
-    title = ", ".join(tell(rows[0]) for name, tell in SAID.items() if name not in (*varied, "algorithm"))
+    varied = [name for name in SAID if not alike(name, rows) or name == "schedule"]
+    title = ", ".join(tell(rows[0]) for name, tell in SAID.items() if name not in (*varied, *IN_HEADING))
     table = Table(title=title, box=SIMPLE_HEAD, padding=0)
     for head in (*varied, *times, "/ wfbp"):
-        foldable = head in ("fusion", "algorithm")
+        foldable = head in ("fusion", "algorithm", "wire")
         words = foldable or head == "schedule"
         table.add_column(head, justify="left" if words else "right", overflow="fold", no_wrap=not foldable)
     for row in rows:
@@ -90,16 +94,20 @@ def heading(found: Sequence[Simulated]) -> str:
     update = f"{update_ns:.3g} ns for each parameter ({ORIGINS[row['update_origin']]})" if update_ns else "no time"
     lines = [
         f"Predicted, with {', '.join(algorithms)} on the network {network}",
-        ", ".join(exchange_texts(row, settings)),
+        ", ".join(exchange_texts([each.row for each in found], settings)),
         "; ".join([f"compute: {compute}; updates: {update}", *uneven]),
     ]
     return "\n".join(filter(None, lines))
 
 
-def exchange_texts(row: Mapping[str, Any], settings: Settings) -> list[str]:
-    """What was chosen of the exchange, where it is not what is usual."""
-    usual = {"route": FULL.name, "wire": settings.types[1], "clip": None, "loss_scale": "none"}
-    said = [f"{name.replace('_', ' ')} {row[name]}" for name, value in usual.items() if row[name] != value]
+def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> list[str]:
+    """What was chosen of the exchange for all rows, where it is not what is usual."""
+    row, usual = rows[0], {"route": FULL.name, "wire": settings.types[1], "clip": None, "loss_scale": "none"}
+    said = [
+        f"{name.replace('_', ' ')} {row[name]}"
+        for name, value in usual.items()
+        if alike(name, rows) and row[name] != value
+    ]
     segment_bytes = settings.segment_bytes
     return said if segment_bytes is None else [*said, f"segment {format_bytes(segment_bytes)}"]
 
@@ -116,7 +124,7 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
 def notes(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> list[str]:
     """What the fastest row waits for, and what would help it; see ``fastest`` where there are several."""
     first, *others = fastest(found)
-    which = f"The fastest row is {case(first.row)}" if not others else f"Of the fastest rows, {case(first.row)}"
+    which = f"The fastest row is {case(first)}" if not others else f"Of the fastest rows, {case(first)}"
     if not first.row["exposed_comm_s"]:
         return ["The fastest rows wait for no communication." if others else f"{which}; it waits for no communication."]
     waits = [f"  {seconds * 1e3:.1f} ms for the {name}" for name, seconds in exposed_parts(first)[:MOST]]
@@ -125,9 +133,10 @@ def notes(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> lis
     return [f"{which}{' waits longest:' if others else '; it waits:'}", *waits, *([now, *said] if said else [])]
 
 
-def case(row: Mapping[str, Any]) -> str:
+def case(simulated: Simulated) -> str:
     """What is simulated in a row."""
-    return ", ".join(SAID[name](row) for name in ("model", "ranks", "schedule", "algorithm", "fusion"))
+    said = ", ".join(SAID[name](simulated.row) for name in ("model", "ranks", "schedule", "algorithm", "fusion"))
+    return said + simulated.wire_text
 
 
 def exposed_parts(simulated: Simulated) -> list[tuple[str, float]]:

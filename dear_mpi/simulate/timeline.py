@@ -20,7 +20,7 @@ def timeline_of(found: Sequence[Simulated]) -> Timeline:
     """The runs of which ``simulate`` has kept the log, each named by its schedule and by what else was varied."""
     rows = [each.row for each in found]
     told = {"model": "{}".format, "ranks": lambda ranks: plural(ranks, "rank"), "fusion": "fusion {}".format}
-    told["algorithm"] = "{}".format
+    told |= {"algorithm": "{}".format, "wire": "{}".format}
     varied = [name for name in told if len({row[name] for row in rows}) > 1]
 
     def name(row: Mapping[str, Any]) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.options import Options
+from dear_mpi.training.pairs import check_own
 from dear_mpi.training.rehearse import check_route, serve_halves
-from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.wires.find import is_code
 
 
 def chosen_route(
@@ -26,9 +25,8 @@ def chosen_route(
     scope, same_type = options.optimizer.scope, options.wire in (None, dtype)
     halves = transport.size > 1 and same_type and scope == "element" and serve_halves(options.algorithm)
     own = route_of(schedules)
-    if own is not None and (options.route_name != FULL.name or is_code(options.wire)):
-        what = ", ".join(name for name in ("route", "update", "wire") if getattr(options, name) is not None)
-        raise ValueError(f"schedule {next(iter(schedules))!r} has a route of its own: leave out {what}")
+    if own is not None:
+        check_own(options, next(iter(schedules)))
     route = own or options.find_route(halves=halves)
     proof = check_route(route, schedules, judged=options.judged, scaled=options.loss_scale != "none", scope=scope)
     for name, schedule in schedules.items():

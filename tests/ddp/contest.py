@@ -16,8 +16,8 @@ from dear_mpi.bench.gloo import gloo_group
 from dear_mpi.collectives import transport_of
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.runs.compare import turns
 from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.contest import turns
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
 from tests.ddp.case import FULL, OURS, RING, SHARDED, TORCH, Case

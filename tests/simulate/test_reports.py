@@ -159,7 +159,7 @@ OLD = '{"older": "report"}'
         ["--fusion", "25MB,huge"],
         ["--straggler", "4:2"],
         ["--jitter", "many"],
-        ["--wire", "fp8"],
+        ["--wire", "fp7"],
         ["--algorithm", "bruck2"],
         ["--schedules", "dear", "--algorithm", "double_tree"],
     ],

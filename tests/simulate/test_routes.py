@@ -143,3 +143,35 @@ def test_users_routes_are_drawn(route):
     kinds = {span.kind for rank in run.ranks for span in rank.spans}
     assert {"forward", "backward", "update"} <= kinds
     assert kinds & {"all_gather", "all_reduce", "reduce_scatter"}
+
+
+def test_each_wire_has_rows_over_one_baseline():
+    """What one wire has among several is what it has alone; a schedule with rounds stands once."""
+    choices = {"schedules": ("wfbp", "dear", "local:4"), "network": "1gbit,50us"}
+    found = simulated(wires=("fp32", "int8", "blocks:10%"), **choices)
+    pairs = [(row["wire"], row["schedule"]) for row in (each.row for each in found)]
+    assert pairs == [
+        *(("fp32", name) for name in choices["schedules"]),
+        *((wire, name) for wire in ("int8", "blocks:10%") for name in ("wfbp", "dear")),
+    ]
+    for each, (wire, name) in zip(found, pairs, strict=True):
+        (alone,) = simulated(**choices | {"wire": wire, "schedules": (name,)})
+        assert each.row["iteration_s"] == alone.row["iteration_s"]
+        assert each.row["speedup_vs_wfbp"] == found[0].row["iteration_s"] / each.row["iteration_s"]
+    _, compute = heading(found).splitlines()
+    assert compute.startswith("compute: "), "a wire that not all have is in no title"
+    assert len({run.name for run in timeline_of(found).runs}) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"wires": ("int8", "int8")}, "wire must be different ones, not int8, int8"),
+        ({"wires": ("fp32", "int9")}, "wire 'int9' is unknown: did you mean"),
+        ({"wires": ("int8",), "schedules": ("local:4",)}, "schedule 'local:4' has a route of its own: leave out wire"),
+        ({"update": "sharded", "schedules": ("local:4",)}, "'local:4' has a route of its own: leave out update"),
+    ],
+)
+def test_wires_that_do_not_go_together_are_refused(choices, said):
+    with pytest.raises(ValueError, match=said):
+        simulated(**choices)

@@ -90,7 +90,8 @@ def test_noise_is_not_shown_as_a_figure(capsys, monkeypatch):
 
 def row(**figures):
     given = {"schedule": "dear", "ranks": 4, "buckets": 9, "ideal_speedup": 1.25, "median_s": 1.0, "exposed_s": {}}
-    given |= {"verdict": "cannot tell", "hidden": None}
+    given |= {"verdict": "cannot tell", "hidden": None, "period": 1, "wire": "fp32"}
+    given |= dict.fromkeys(("accuracy", "accuracy_at_time", "time_to_accuracy_s"))
     given |= dict.fromkeys(("compute_s", "exposed_comm_s", "rest_s", "predicted_s", "bound_s"), 0.0)
     return given | {"iterations": FEWEST_ORDERED} | figures
 

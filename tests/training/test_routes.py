@@ -20,7 +20,6 @@ from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, 
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
-from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
@@ -248,12 +247,6 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
 def test_what_does_not_go_together_is_refused(choices, said):
     with pytest.raises((AgreedError, ValueError), match=said):
         run({"route": NAMES["local"], **choices})
-
-
-def test_a_comparison_of_rounds_is_refused():
-    config = Config.of(settings(model="mlp", route=NAMES["local"]))
-    with pytest.raises(AgreedError, match="has rounds of 4 iterations, and a comparison is of iterations"):
-        run_world(lambda world: compare(config, world, ["dear"]), threads=2)
 
 
 def test_a_round_ends_where_parameters_are_looked_at():

@@ -61,20 +61,17 @@ def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
     return found_s
 
 
-def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[int, int] | None:
+def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, float] | None:
     """Messages and bytes of the rank that sends most in an iteration, by the programs of the plans, which must be
-    prepared; None where some plan is no program of messages."""
-    plans = [plan for each in collectives for plan in all_plans(fabric, each)]
+    prepared, on average over a round; None where some plan is no program of messages."""
+    legs, period = [leg for each in collectives for leg in fabric.route.collectives(each)], fabric.route.period
+    plans = [fabric.plan(leg, bucket) for leg in legs for bucket in fabric.buckets]
     if any(runner_of(plan.algorithm) != "messages" for plan in plans):
         return None
     sent = np.array([(each.messages, each.nbytes) for each in plan_costs(plans, Network())])  # (plans, 2, ranks)
-    messages, nbytes = sent.sum(axis=0).max(axis=1).tolist()
-    return messages, nbytes
-
-
-def all_plans(fabric: LiveFabric, collective: str) -> list[Plan]:
-    """The plans that carry out what a schedule calls by this name, of all buckets."""
-    return [plan for bucket in fabric.buckets for plan in fabric.plans_of(collective, bucket)]
+    times = np.repeat([round(leg.share * period) for leg in legs], len(fabric.buckets))  # in a round
+    messages, nbytes = np.tensordot(times, sent, 1).max(axis=1).tolist()
+    return (messages, nbytes) if period == 1 else (messages / period, nbytes / period)
 
 
 def modelled_s(link: Link, plans: Iterable[Plan]) -> float:

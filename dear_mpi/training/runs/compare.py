@@ -1,87 +1,92 @@
-"""Run several schedules on one job, taking turns: the command ``dear-mpi compare``.
+"""Compare schedules, fusions and wires, which take turns: the command ``dear-mpi compare``.
 
-All schedules share the model and the network, and, with each fusion that was asked for, the buckets. They alternate
-in short blocks, so that whatever else the machine does hits them alike. The first iteration of each block fills the
-pipeline and is not counted.
+They alternate in short blocks, so that whatever else the machine does hits them alike. The first iteration of each
+block, or its first round, fills the pipeline and is not counted.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
-from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
-from dear_mpi.reporting.units import check_distinct
-from dear_mpi.training.fusion.policies import in_bytes
-from dear_mpi.training.log.spans import Run
-from dear_mpi.training.recording import Show, recorded, show_runs
+from dear_mpi.training.pairs import Wire
+from dear_mpi.training.recording import Show, show_runs
 from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.contest import Contest, Progress, awake
 from dear_mpi.training.runs.contestant import Contestant
-from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import describe
-from dear_mpi.training.schedules import find_schedules, own_fusion
 
-BLOCK = 3  # counted iterations of one schedule before the next one's turn
+NEAR = 0.01  # below the accuracy that is to be reached
 
 
 def compare(
     config: Config,
     world: World,
     schedules: Sequence[str],
-    progress: Callable[[str], object] | None = None,
     *,
     fusions: Sequence[str] = (),
+    wires: Sequence[Wire] = (),
     timeline: Show | None = None,
 ) -> list[dict[str, Any]]:
-    """Time each schedule for ``config.iterations`` iterations with each fusion. Collective.
+    """Time each schedule for ``config.iterations`` iterations with each fusion and wire: ``outcome`` of a ``Contest``.
+
+    Collective; arguments and errors are those of both.
+    """
+    return outcome(Contest(config, world, schedules, fusions=fusions, wires=wires), timeline=timeline)
+
+
+def outcome(
+    contest: Contest, progress: Progress = lambda name: None, *, timeline: Show | None = None
+) -> list[dict[str, Any]]:
+    """Collective: hold a contest, and report.
 
     Args:
-        schedules: names; speed-ups are over the first one, with the same fusion.
-        progress: called after each block with the schedule's name.
+        progress: called after each turn, with who had it.
         timeline: what rank 0 does with the timeline of each one's last block.
-        fusions: policies; the policy of ``config`` if none are given. ``own`` is what each schedule's source takes.
 
     Returns:
-        For each fusion and schedule what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95 %
-        interval), ``speedup``, ``ci_low``, ``ci_high``, and in words the ``verdict``; ``ideal_speedup`` is the speed-up
-        of the bounds at the first schedule's compute; ``rest_s`` is what of an iteration is neither compute nor waiting
-        (updates, the loss, packing); ``network_s`` and ``exposed_s`` are seconds of each collective, in all and waited
-        for; ``hidden`` is the share that was hidden of what compute could hide, None if that is nothing;
-        ``sent_messages`` and ``sent_bytes`` are of the rank that sends most in an iteration, None where plans are no
-        programs of messages; ``predicted_s`` is what the virtual fabric says. ``loss`` has the schedule's own
-        iterations; ``accuracy`` and ``params_sha256`` are of the one model that all have trained in turn.
+        For each contestant what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95 %
+        interval), ``speedup``, ``ci_low``, ``ci_high`` over the first one with the same fusion, and in words the
+        ``verdict``; where a route has rounds of ``period`` iterations, these are of rounds, for each of their
+        iterations. ``ideal_speedup`` is the speed-up of the bounds at the first one's compute; ``rest_s`` is what of an
+        iteration is neither compute nor waiting (updates, the loss, packing); ``network_s`` and ``exposed_s`` are
+        seconds of each collective, in all and waited for; ``hidden`` is the share that was hidden of what compute could
+        hide, None if that is nothing; ``sent_messages`` and ``sent_bytes`` are of the rank that sends most in an
+        iteration, None where plans are no programs of messages; ``predicted_s`` is what the virtual fabric says.
+        ``loss`` has the schedule's own iterations. ``accuracy`` and ``params_sha256`` are of the one model that all
+        have trained in turn, or of each one's own: then ``accuracy_at_time`` is what it had when the fastest with the
+        same fusion had done as many iterations, and ``time_to_accuracy_s`` the seconds of iterations until it first had
+        ``NEAR`` less than the first one has at the end; None if that has never been.
 
     Raises:
-        AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
+        AgreedError: something is not allowed, or the ranks were asked for different things.
     """
-    fusions = fusions or (config.fusion,)
-    agree(world.transport, "compare", lambda: check(config, schedules, fusions))
-    start = replace(config, fusion=own_fusion(fusions[0], find_schedules(schedules)[schedules[0]]))
-    with Job(start, world, schedules) as job:
-        contestants = {(fusion, name): Contestant(job, name, fusion) for fusion in fusions for name in schedules}
-        for each in contestants.values():
-            each.settle()
-            if progress is not None:
-                progress(f"{each.name}, first iterations")
-        runs: list[Run] = []
-        counts = turns(config.iterations)
-        for turn, count in enumerate(counts):
-            shown = timeline is not None and turn == len(counts) - 1
-            for each in contestants.values():
-                name = each.name if len(fusions) == 1 else f"{each.name}, fusion {each.fusion}"
-                each.turn(count)
-                if shown:
-                    runs.append(recorded(job, name, kept=count))
-                if progress is not None:
-                    progress(each.name)
-        for each in contestants.values():
+    with ExitStack() as stack:
+        contestants = contest.contestants(stack)
+        runs = contest.run(contestants, progress, traced=timeline is not None)
+        for each in awake(contestants):
             each.timing()
-        end = job.outcome()
-        rows = [row_of(each, contestants[fusion, schedules[0]]) | end for (fusion, _), each in contestants.items()]
+        jobs = dict.fromkeys(each.job for each in contestants)
+        ends = {job: job.outcome() for job in jobs}
+        rows = []
+        for each in awake(contestants):
+            alike = [other for other in contestants if other.fusion == each.fusion]
+            rows.append(row_of(each, alike[0]) | ends[each.job] | reached(each, alike))
         if timeline is not None:
-            show_runs(job, runs, rows, timeline)
+            show_runs(contestants[0].job, runs, rows, timeline)
         return rows
+
+
+def reached(own: Contestant, others: Sequence[Contestant]) -> dict[str, Any]:
+    """What a contestant had reached beside others, itself among them, of which the first says what is wanted."""
+    course, found = own.course(), [course for each in others if (course := each.course()) is not None]
+    if course is None:
+        return {"accuracy_at_time": None, "time_to_accuracy_s": None}
+    return {
+        "accuracy_at_time": course.at(min(each.seconds[-1] for each in found)),
+        "time_to_accuracy_s": course.until(found[0].accuracy[-1] - NEAR),
+    }
 
 
 def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
@@ -95,8 +100,8 @@ def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
         each.schedule.least(base.forward_s, base.backward_s, each.network, parts) for each in (first, own)
     )
     return describe(own.job, own.name, figures) | {
-        "iterations": len(figures.steady_s),
-        "iteration_s": figures.steady_s,
+        "iterations": len(figures.counted_s),
+        "iteration_s": figures.counted_s,
         "loss": own.losses,
         "fusion": own.policy,
         "asked_fusion": own.fusion,
@@ -114,29 +119,6 @@ def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
     }
 
 
-def check(config: Config, schedules: Sequence[str], fusions: Sequence[str]) -> dict[str, Any]:
-    """See that settings have a meaning for one model that several schedules train in turn; else ValueError."""
-    for name in ("decay", "warmup"):
-        if getattr(config, name) != getattr(Config, name):
-            raise ValueError(f"{name} does not apply to a comparison, whose schedules train one model in turn")
-    check_distinct("fusion", fusions, in_bytes)
-    find_schedules(schedules)
-    route = config.find_route()
-    if route.period > 1:
-        what = f"has rounds of {route.period} iterations, and a comparison is of iterations that are alike"
-        raise ValueError(f"route {route.name!r} {what}: use train, or simulate")
-    return {"fusions": tuple(fusions)}
-
-
-def turns(iterations: int) -> list[int]:
-    """Counted iterations of each turn; a short one comes first, since a timeline shows the last.
-
-    >>> turns(7)
-    [1, 3, 3]
-    """
-    return [min(BLOCK, iterations - start) for start in range(0, iterations, BLOCK)][::-1]
-
-
 def verdict(samples: Sequence[float], baseline: Sequence[float], speedup: Median) -> str:
     """What may be said of a speed-up."""
     if samples is baseline:
@@ -149,7 +131,7 @@ def verdict(samples: Sequence[float], baseline: Sequence[float], speedup: Median
 
 
 def compared(samples: Sequence[float], baseline: Sequence[float]) -> dict[str, Any]:
-    """Median and speed-up over the baseline, with intervals, from the seconds of iterations in their order."""
+    """Median and speed-up over the baseline, with intervals, from seconds of iterations or rounds in their order."""
     middle = median(samples)
     speedup = ratio(baseline, samples)
     return {

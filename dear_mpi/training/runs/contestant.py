@@ -1,4 +1,4 @@
-"""A contestant of a comparison: a schedule with its buckets, on a job that it shares with others."""
+"""A contestant of a comparison: a schedule with its buckets, on a job that it may share with others."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import replace
 from statistics import fmean
 
 from dear_mpi.training.costs.plan_cost import communication, traffic
+from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.log.log import Times, waits_s
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import Leg
 from dear_mpi.training.routes.route import WAYS, Route
+from dear_mpi.training.runs.course import Course, seconds_of
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
@@ -31,6 +33,8 @@ class Contestant:
         chosen: the algorithm of each of its buckets.
         traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
         figures: of all turns, when they are over.
+        accuracy: on test data, each time that it was asked for.
+        early: turns at the beginning that do not count, before one round of the route is like the next.
     """
 
     def __init__(self, job: Job, name: str, fusion: str) -> None:
@@ -39,6 +43,8 @@ class Contestant:
         self.policy = own_fusion(fusion, self.schedule)
         self.losses: list[float] = []
         self.blocks: list[list[Times]] = []
+        self.accuracy: list[float] = []
+        self.early, self.period = 0, job.group.route.period
         self.waited_s: dict[str, float] = {}
         self.profiler = Profiler(job.group, name)
 
@@ -72,18 +78,48 @@ class Contestant:
                 self.profiler.note()
         return found
 
+    @property
+    def done(self) -> int:
+        """Iterations so far."""
+        return self.job.group.trainers[self.name].done
+
+    def start(self, done: int) -> None:
+        """Iterate until so many iterations are done, none of which counts, and test."""
+        self.iterate(done - self.done)
+        self.first = done
+        self.test()
+
+    def test(self) -> None:
+        """See how good it is. Where rounds overlap, each rank tests what it has: to end them would change training."""
+        self.job.flush()
+        fabric: Fabric = self.job.group.fabric
+        for handle in fabric.late.values():  # the engine is not to work in another one's turn
+            fabric.block(handle)
+        found = self.job.accuracy()
+        self.accuracy += [] if found is None else [found]
+
     def turn(self, count: int) -> None:
-        """So many iterations that count, after one that fills the pipeline."""
+        """So many iterations that count, after a round that fills the pipeline: one iteration where there are none."""
         self.enter()
-        first, done = self.iterate(1), self.iterate(count, counted=True)
+        counted = self.done >= self.job.group.route.begin
+        first, done = self.iterate(self.period), self.iterate(count, counted=counted)
         self.job.group.trainers[self.name].flush()
-        self.losses += [loss for loss, _ in done]
+        self.early += not counted
+        self.losses += [loss for loss, _ in done if counted]
         self.blocks.append([times for _, times in first + done])
+
+    def course(self) -> Course | None:
+        """Its accuracies by time, if it was tested after each turn."""
+        if not self.accuracy:
+            return None
+        lengths = list(map(len, self.blocks))
+        seconds = seconds_of(self.figures.iteration_s, lengths, self.period, self.first)
+        return Course(seconds, tuple(self.accuracy))
 
     def timing(self) -> Timing:
         """The figures of all turns."""
-        parts = self.job.options.accumulate
-        self.figures = timing(self.job.world.transport, self.schedule, self.blocks, self.network, parts=parts)
+        how = {"fill": self.period, "early": self.early, "period": self.period, "parts": self.job.options.accumulate}
+        self.figures = timing(self.job.world.transport, self.schedule, self.blocks, self.network, **how)
         return self.figures
 
     def predicted_s(self) -> float:

@@ -2,7 +2,8 @@
 
 The names of the keys are a contract: scripts depend on them. Times are in seconds, and times of iterations are the
 slowest rank's. ``compute_s`` and ``exposed_comm_s`` are of the iteration of median length, on its slowest rank, without
-the first iterations of each block, which fill the pipeline.
+the first iterations of each block, which fill the pipeline. Where a route has rounds of ``period`` iterations,
+``compare`` takes the mean iteration of the round of median length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,8 @@ class Timing:
     backward_s: float
     exposed_comm_s: float
     bound_s: float
-    steady_s: list[float] = field(repr=False)
+    counted_s: list[float] = field(repr=False)  # of iterations without those that fill the pipeline
+    steady_s: list[float] = field(repr=False)  # of those, or means of whole rounds of them: samples that are alike
 
     @property
     def rest_s(self) -> float:
@@ -45,6 +47,8 @@ def timing(
     network: Mapping[str, float],
     *,
     fill: int = 1,
+    early: int = 0,
+    period: int = 1,
     parts: int = 1,
 ) -> Timing:
     """Collective: put together what the ranks measured.
@@ -52,6 +56,8 @@ def timing(
     Args:
         blocks: runs of iterations.
         fill: how many at the beginning of each do not count, because they fill the pipeline; the last always counts.
+        early: how many blocks at the beginning do not count at all.
+        period: iterations of a round, which are not alike.
         parts: into how many a batch is split.
         network: see ``communication`` in ``costs/plan_cost.py``.
     """
@@ -59,7 +65,8 @@ def timing(
     for ranks in zip(*transport.gather_values(blocks), strict=True):
         times = np.array(ranks)  # of ranks and iterations; those of an iteration are of one rank, so that they add up
         slowest.append(times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])])
-    steady = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest])
+    counted = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest[early:]])
+    steady = counted if period == 1 else counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
     _, forward_s, backward_s, exposed_s = middle(steady).tolist()
     return Timing(
         iteration_s=np.concatenate(slowest)[:, 0].tolist(),
@@ -67,6 +74,7 @@ def timing(
         backward_s=backward_s,
         exposed_comm_s=exposed_s,
         bound_s=schedule.least(forward_s, backward_s, network, parts),
+        counted_s=counted[:, 0].tolist(),
         steady_s=steady[:, 0].tolist(),
     )
 
@@ -87,6 +95,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         **chosen,
         "update": "sharded" if job.group.route.update.shard else "full",
         "route": job.group.route.name,
+        "period": job.group.route.period,
         "optimizer": str(job.options.optimizer),
         "chosen": job.group.fabric.chosen(job.schedules[schedule].collectives),
         "buckets": len(job.group.buckets),
