@@ -7,8 +7,9 @@ them, because a ring is as fast as its slowest link.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from dear_mpi.bench.fit import fit_network
 from dear_mpi.bench.machine_file import Link, MachineFile
 from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.reporting.units import parse_rates
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
+
+INSIDE, BETWEEN = "inside", "between"
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,20 @@ class Machine:
 def read_machine(text: str, ranks: int) -> Machine:
     """What a file says of a machine like the one that it was written on, with so many ranks; a ValueError if it cannot
     be read, is no ``MachineFile``, or has too few rows."""
-    content = read_json("network", Path(text))
-    try:
-        found: MachineFile = convert(content, MachineFile)
-    except ValueError as error:
-        files = "dear-mpi bench --json, or of dear-mpi doctor --json"
-        raise ValueError(f"network {text!r} must be a file of {files}: {error}") from None
+    found = read_file("network", text)
     if not found.rows:
         return Machine(slowest_links(found, ranks), "measured", text, contention=Contention(origin="unknown"))
     return Machine(fitted(text, found.rows), "fitted", text, contention=contention_of(found.rows))
+
+
+def read_file(what: str, text: str) -> MachineFile:
+    """The file of a machine, or a ValueError."""
+    content = read_json(what, Path(text))
+    try:
+        return convert(content, MachineFile)
+    except ValueError as error:
+        files = "dear-mpi bench --json, or of dear-mpi doctor --json"
+        raise ValueError(f"{what} {text!r} must be a file of {files}: {error}") from None
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
@@ -79,16 +88,33 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
 
 def slowest_links(found: MachineFile, ranks: int) -> Network:
     """The network of so many ranks on hosts of as many ranks as the first host has in the file."""
-    hosts, kinds = [rank.host for rank in found.ranks], (list[Link](), list[Link]())
-    for link in found.links:
-        kinds[hosts[link.source] != hosts[link.dest]].append(link)
-    inside, *others = (
-        Network(max(each.latency_us for each in links) * 1e-6, 1e-9 / min(each.GBps for each in links))
-        for links in kinds
-        if links
-    )
-    if not others:
-        return inside
+    kinds = slowest(found)
+    if len(kinds) == 1:
+        return next(iter(kinds.values()))
+    hosts = [rank.host for rank in found.ranks]
     per_host = hosts.count(hosts[0])
-    hosts_of_ranks = tuple(rank // per_host for rank in range(ranks))
-    return Network(inside.alpha, inside.beta, hosts=hosts_of_ranks, between=others[0])
+    return replace(kinds[INSIDE], hosts=tuple(rank // per_host for rank in range(ranks)), between=kinds[BETWEEN])
+
+
+def slowest(found: MachineFile) -> dict[str, Network]:
+    """The worst latency and bandwidth of the links inside hosts, and of those between them, where there are any."""
+    hosts, kinds = [rank.host for rank in found.ranks], defaultdict[str, list[Link]](list)
+    for link in found.links:
+        kinds[INSIDE if hosts[link.source] == hosts[link.dest] else BETWEEN].append(link)
+    return {
+        kind: Network(max(each.latency_us for each in links) * 1e-6, 1e-9 / min(each.GBps for each in links))
+        for kind, links in kinds.items()
+    }
+
+
+def read_rates(text: str) -> tuple[float, float]:
+    """What ``--rates`` says: bytes/s of a rank inside its host, and of a host to others; of two bandwidths, or of the
+    links in a file of the doctor. A ValueError if it cannot be read, or the file lacks one of the two kinds."""
+    if not text.endswith(".json"):
+        return parse_rates(text)
+    kinds = slowest(read_file("rates", text))
+    for kind in (INSIDE, BETWEEN):
+        if kind not in kinds:
+            take = "take dear-mpi doctor --json on several ranks of each of several hosts"
+            raise ValueError(f"rates {text!r} has no links {kind} hosts: {take}")
+    return 1 / kinds[INSIDE].beta, 1 / kinds[BETWEEN].beta
