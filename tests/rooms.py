@@ -18,7 +18,7 @@ ROOMS = {
         "algorithms": ["program"],
         "lowering": ["program"],
         "launch": ["program/errors"],
-        "transports": ["program/errors", "program/lanes", "launch"],
+        "transports": ["program/errors", "program/hosts", "program/lanes", "launch"],
         "plans": ["program", "algorithms", "lowering", "launch", "transports"],
     },
     "dear_mpi": {

@@ -25,16 +25,16 @@ hierarchical all-reduce.
 from collections.abc import Sequence
 
 from dear_mpi.collectives.algorithms.grid import around, merged
+from dear_mpi.collectives.program.hosts import by_host
 from dear_mpi.collectives.program.program import Program, Step
 
 
 def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
     """Rank r starts with chunk r; every rank ends with all chunks; ``hosts[r]`` is the host of rank r."""
-    names = list(dict.fromkeys(hosts))
-    members = [[r for r in range(size) if hosts[r] == name] for name in names]
+    members = by_host(hosts)
     columns = range(max(map(len, members)))
-    between = merged((column_ring(rank, column, members) for column in columns), len(names) - 1)
-    home = members[names.index(hosts[rank])]
+    between = merged((column_ring(rank, column, members) for column in columns), len(members) - 1)
+    home = next(ranks for ranks in members if rank in ranks)
     held = [brought(index, len(home), members) for index in range(len(home))]
     inside = merged([around(rank, home, held)], len(columns) - 1)
     return Program("all_gather", rank, size, (*between, *inside))

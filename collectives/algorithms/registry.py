@@ -20,13 +20,15 @@ from dear_mpi.collectives.algorithms import (
     recursive_doubling,
     ring,
     swing,
+    themis,
     torus,
 )
 from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.in_time import in_time
-from dear_mpi.collectives.program.program import Algorithm, Program, Step, write_program
+from dear_mpi.collectives.program.program import Algorithm, Program, Step, asks_for, write_program
 from dear_mpi.collectives.program.user_file import Source, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 
@@ -55,6 +57,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "double_tree": by_name(double_tree.all_reduce),
     "hierarchical": family(hierarchical.all_gather),
     "torus": family(torus.all_gather),
+    "themis": family(themis.all_gather),
 }
 
 # Algorithms that have another runner (plans/runners/) than ``messages``. ``native`` has no program.
@@ -77,8 +80,7 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
         ValueError: there is no such algorithm or collective, or the algorithm does not serve the collective.
     """
     lookup("collective", collective, COLLECTIVES)
-    known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
-    served = load_algorithm(name) if ":" in name or is_in_file(name) else lookup("algorithm", name, known)
+    served = served_by(name)
     if collective not in served:
         others = ", ".join(other for other, row in ALGORITHMS.items() if collective in row)
         serves = f"serves {', '.join(served)}, not {collective}" if served else f"has no program for {collective}"
@@ -86,10 +88,22 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
     return served[collective]
 
 
+def served_by(name: str) -> dict[str, Algorithm]:
+    """The functions of an algorithm, by the collectives that it serves."""
+    known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
+    return load_algorithm(name) if ":" in name or is_in_file(name) else lookup("algorithm", name, known)
+
+
 def programs(
-    name: str, collective: str, size: int, *, hosts: Sequence[int] | None = None, pieces: int = 1
+    name: str,
+    collective: str,
+    size: int,
+    *,
+    hosts: Sequence[int] | None = None,
+    rates: Rates | None = None,
+    pieces: int = 1,
 ) -> list[Program]:
-    """The programs of all ranks; ``hosts`` and ``pieces`` as ``Algorithm`` says.
+    """The programs of all ranks; ``hosts``, ``rates`` and ``pieces`` as ``Algorithm`` says.
 
     Raises:
         ValueError: an unknown name, or a size below 1.
@@ -97,7 +111,14 @@ def programs(
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
-    return [write_program(algorithm, rank, size, hosts=hosts, pieces=pieces) for rank in range(size)]
+    return [write_program(algorithm, rank, size, hosts=hosts, rates=rates, pieces=pieces) for rank in range(size)]
+
+
+def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
+    """Whether an algorithm asks for the rates inside and between these hosts, and nobody has said them."""
+    if rates is not None or len(set(hosts)) < 2:
+        return False
+    return any(asks_for(function, "rates") for function in served_by(name).values())
 
 
 def algorithm_source(spec: str) -> Source:

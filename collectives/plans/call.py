@@ -120,6 +120,7 @@ class Call:
             "weights": None if self.weights is None else tuple(self.weights),
             "counts": None if self.counts is None else tuple(self.counts),
             "root": self.root,
+            "rates of the transport": transport.rates,
             "portion": tuple(self.portion),
             "whether out is given": self.collective == "reduce_scatter" and self.out is not None,
         }

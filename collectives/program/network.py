@@ -17,9 +17,12 @@ Source: Bertsekas and Gallager, Data Networks (1992), section 6.5, where it is c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias, TypeVar
+
+from dear_mpi.collectives.program.hosts import Rates, rates_of
 
 TIE = 1e-10  # numbers are alike if they differ by less than this part of them: rounding makes less
 
@@ -49,6 +52,14 @@ class Network:
     def distance(self, rank: int, peer: int) -> int:
         """What tells messages apart that do not cost the same: 0 inside a host, 1 between hosts."""
         return int(self.hosts is not None and self.hosts[rank] != self.hosts[peer])
+
+    @property
+    def rates(self) -> Rates | None:
+        """How fast a rank sends inside its host and between hosts; None where both are one network."""
+        if self.hosts is None or self.between is None:
+            return None
+        inside, port = (1 / each.beta if each.beta else math.inf for each in (self, self.between))
+        return rates_of(inside, port, self.hosts)
 
     def link(self, distance: int) -> Network:
         """What a message over this distance costs."""

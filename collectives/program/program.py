@@ -16,6 +16,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dear_mpi.collectives.program.hosts import Rates
+
 
 @dataclass(frozen=True)
 class Send:
@@ -85,16 +87,23 @@ class Program:
 Algorithm = Callable[..., Program]
 """A function of (rank, size) that returns that rank's program.
 
-It may ask for more by the names of its arguments: ``hosts``, the number of the host of each rank, and ``pieces``, into
-how many portions of about a segment the whole buffer would split.
+It may ask for more by the names of its arguments: ``hosts``, the number of the host of each rank; ``rates``, how fast a
+rank sends inside its host and between hosts (``hosts.py``), or None where nobody has said it; and ``pieces``, into how
+many portions of about a segment the whole buffer would split.
 """
 
 
 def write_program(
-    algorithm: Algorithm, rank: int, size: int, *, hosts: Sequence[int] | None = None, pieces: int = 1
+    algorithm: Algorithm,
+    rank: int,
+    size: int,
+    *,
+    hosts: Sequence[int] | None = None,
+    rates: Rates | None = None,
+    pieces: int = 1,
 ) -> Program:
     """Call an algorithm with what it asks for; without ``hosts`` all ranks are on one."""
-    offered = {"hosts": tuple(hosts or [0] * size), "pieces": pieces}
+    offered = {"hosts": tuple(hosts or [0] * size), "rates": rates, "pieces": pieces}
     return algorithm(rank, size, **{name: value for name, value in offered.items() if asks_for(algorithm, name)})
 
 

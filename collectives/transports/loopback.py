@@ -18,6 +18,7 @@ import numpy as np
 
 from dear_mpi.collectives.launch.neighbours import Neighbour, blame
 from dear_mpi.collectives.program.errors import TransportError
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.transports.transport import OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of, synchronize
@@ -88,6 +89,7 @@ class LoopbackTransport:
     """One rank of a hub."""
 
     name, native, spins = "loopback (threads)", None, False
+    rates: Rates | None = None
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts

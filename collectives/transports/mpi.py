@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.transports.patience import PatientRequest
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
@@ -35,6 +36,7 @@ class MpiTransport:
     """
 
     spins, abort = True, staticmethod(abort_job)
+    rates: Rates | None = None
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
         comm = MPI.Intracomm(comm)  # of mpi4py's own class: the user's may have other methods

@@ -16,6 +16,7 @@ from weakref import WeakSet
 import numpy as np
 
 from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["OneThread", "Request", "StagedTransport", "Transport", "Wrapper"]
@@ -132,6 +133,7 @@ class Transport(Protocol):
     size: int
     spins: bool  # whether a rank that waits for a message keeps a core busy
     hosts: tuple[int, ...]  # the number of the host of each rank, the same on all ranks
+    rates: Rates | None  # of a rank, inside its host and between hosts; None where nobody has said it
     kept: WeakSet[Any]  # what is to be freed before the ranks part
     under_way: set[object]  # plans whose messages may not be over: dropped by a user, they stay here for good
     one_thread: OneThread

@@ -18,6 +18,7 @@ from dear_mpi.collectives.plans.tuning import default_segment, rules_of
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.memory import available_bytes
@@ -164,7 +165,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
                 rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
     if not rows:
         raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
-    rows, fit = rank_0_does(world, lambda: modelled(against_peers(rows), world.transport.hosts))
+    rows, fit = rank_0_does(world, lambda: modelled(against_peers(rows), world.transport))
     return Report(rows, fit, contest.names, left_out)
 
 
@@ -179,9 +180,10 @@ def against_peers(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def modelled(rows: list[Row], hosts: Sequence[int]) -> tuple[list[Row], Fit | None]:
-    fit = fit_network(rows, hosts)
-    return rows if fit is None else [replace(row, model_us=predicted_us(row, fit, hosts)) for row in rows], fit
+def modelled(rows: list[Row], transport: Transport) -> tuple[list[Row], Fit | None]:
+    where = transport.hosts, transport.rates
+    fit = fit_network(rows, *where)
+    return rows if fit is None else [replace(row, model_us=predicted_us(row, fit, *where)) for row in rows], fit
 
 
 def check_plans(contest: Contest, world: World, streams: Streams) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from dear_mpi.bench.case import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
@@ -38,13 +39,13 @@ class Fit:
     rows: int
 
 
-def programs_of(row: Row, hosts: Sequence[int] = ()) -> list[Program]:
+def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
     """What this row ran on these hosts (on one if not given), if it was programs by messages."""
     if runner_of(row.chosen) != "messages":
         return []
     pieces = -(-row.bytes // row.segment_bytes)
     try:
-        return programs(row.chosen, row.collective, row.ranks, hosts=hosts, pieces=pieces)
+        return programs(row.chosen, row.collective, row.ranks, hosts=hosts, rates=rates, pieces=pieces)
     except ValueError:
         return []
 
@@ -61,10 +62,12 @@ def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
     return [(time_s(row, written, Network(*there)) - here) / step for there, step in zip(moved, steps, strict=True)]
 
 
-def fit_network(rows: Sequence[Row], hosts: Sequence[int] = (), *, explains: str = "p50_us") -> Fit | None:
+def fit_network(
+    rows: Sequence[Row], hosts: Sequence[int] = (), rates: Rates | None = None, *, explains: str = "p50_us"
+) -> Fit | None:
     """The network that explains a figure of these rows; None where fewer than two sizes have programs, or there are too
     many ranks."""
-    known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts))]
+    known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))]
     if len({row.bytes for row, _ in known}) < 2:
         return None
     measured_s = np.array([getattr(row, explains) for row, _ in known]) * 1e-6
@@ -104,6 +107,6 @@ def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
     return best
 
 
-def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = ()) -> float | None:
-    written = programs_of(row, hosts)
+def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = (), rates: Rates | None = None) -> float | None:
+    written = programs_of(row, hosts, rates)
     return time_s(row, written, fit.network) * 1e6 if written else None

@@ -12,6 +12,8 @@ from dear_mpi.cli.run import check_alone, complaining
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
 from dear_mpi.see.route import explain_route
+from dear_mpi.simulate.machine import read_rates
+from dear_mpi.training.declared import parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import ROUTES
 
@@ -25,6 +27,10 @@ def explain(
     collective: Annotated[str, Option(help=f"Collective to show: {', '.join(COLLECTIVES)}.")] = "all_reduce",
     ranks: Annotated[int, Option(min=1, help=f"Number of ranks, at most {MOST_RANKS}.")] = 4,
     hosts: Annotated[int, Option(min=1, help="Number of hosts that the ranks are spread over.")] = 1,
+    rates: Annotated[
+        str | None, Option(help="Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FILE.json.")
+    ] = None,
+    pieces: Annotated[int, Option(min=1, help="Number of segments in the buffer, for double_tree and themis.")] = 1,
     check: Annotated[
         bool, Option("--check", help="Prove the algorithm for every number of ranks up to --ranks.")
     ] = False,
@@ -49,4 +55,7 @@ def explain(
         if picture is not None:
             try_files([("--picture", picture)])
             check_files({}, [("--picture", picture)])
-        explain_algorithm(algorithm, collective, ranks, hosts=hosts, check=check, picture=picture)
+        given = None if rates is None else parsed("--rates", read_rates, rates)
+        explain_algorithm(
+            algorithm, collective, ranks, hosts=hosts, rates=given, pieces=pieces, check=check, picture=picture
+        )

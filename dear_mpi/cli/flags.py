@@ -23,6 +23,11 @@ JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help=JSON)]
 LINK = "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us."
 Link = Annotated[str | None, Option(help=LINK, show_default="the real one")]
+RATES = (
+    "Bandwidth of a rank inside its host, and of a host to others, for algorithms that ask for it, such as themis: "
+    "100gbit/10gbit, or FILE.json of dear-mpi doctor."
+)
+Rates = Annotated[str | None, Option(help=RATES, show_default="those of --link, else unknown")]
 THREADS = "Number of ranks, which run as threads of one process, without MPI."
 MOST_THREADS = 256  # they share one interpreter: more would take minutes for what takes seconds elsewhere
 Threads = Annotated[int | None, Option(min=1, max=MOST_THREADS, help=THREADS, show_default="an MPI job")]
@@ -79,6 +84,7 @@ def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
 JOB_FLAGS = flags_of(Config) | {
     "device_memory": parameter("device_memory", DeviceMemory, "auto"),
     "link": parameter("link", Link),
+    "rates": parameter("rates", Rates),
     "threads": parameter("threads", Threads),
     "stall_after": parameter("stall_after", StallAfter, STALL_AFTER),
     "stall_abort": parameter("stall_abort", StallAbort, False),

@@ -7,10 +7,10 @@ from typer.core import TyperCommand
 # Every flag of every command is here; what follows is the order in which the panels are shown.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
-    "context iterations seconds cadence beside device seed",
+    "context iterations pieces seconds cadence beside device seed",
     "Compute": "forward_time backward_time compute rate update_time straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update route wire segment segments "
-    "segment_bytes memory device_memory link stall",
+    "segment_bytes memory device_memory link rates stall",
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay beta1 beta2 epsilon clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check",
     "Files": "save every resume profile tune plot picture timeline json_file",

@@ -20,10 +20,12 @@ from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import aside, replacing
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_link, parse_seconds
+from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
 
-JOB = ("device_memory", "threads", "link", "stall_after", "stall_abort", "json_file")  # flags of a job, for run_ranks
+# Flags of a job, for run_ranks.
+JOB = ("device_memory", "threads", "link", "rates", "stall_after", "stall_abort", "json_file")
 
 
 @contextmanager
@@ -81,13 +83,15 @@ def run_ranks(
     stall_after: str = STALL_AFTER,
     stall_abort: bool = False,
     link: str | None = None,
+    rates: str | None = None,
     **how: Any,
 ) -> Any:
     """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
 
-    ``stall_after`` is a time, such as 30s, and ``link`` is like 10gbit,50us. Before the work rank 0 sees that this file
-    and ``others``, which ``command`` writes, can be written. An older report is ``aside`` during the work: where all
-    processes of a host die, a launcher may return 0, and then no report must be there.
+    ``stall_after`` is a time, such as 30s, ``link`` is like 10gbit,50us, and ``rates`` like 100gbit/10gbit. Before the
+    work rank 0 sees that this file and ``others``, which ``command`` writes, can be written. An older report is
+    ``aside`` during the work: where all processes of a host die, a launcher may return 0, and then no report must be
+    there.
     """
 
     def facts(rank: int) -> Mapping[str, Any]:
@@ -103,6 +107,7 @@ def run_ranks(
         return result
 
     how["link"] = None if link is None else parsed("--link", parse_link, link)
+    how["rates"] = None if rates is None else parsed("--rates", read_rates, rates)
     how |= {"stall_after_s": parsed("--stall-after", parse_seconds, stall_after), "stall_abort": stall_abort}
     if stall_abort and not how["stall_after_s"]:
         raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")

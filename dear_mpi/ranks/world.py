@@ -14,6 +14,7 @@ from dear_mpi.collectives.launch.mpi_facts import started
 from dear_mpi.collectives.launch.neighbours import abort_job
 from dear_mpi.collectives.launch.sentinel import sentinel
 from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
@@ -54,6 +55,7 @@ def run_world(
     function: Callable[[World], T],
     *,
     link: Link | None = None,
+    rates: tuple[float, float] | None = None,
     threads: int | None = None,
     device_memory: str = "auto",
     stall_after_s: float = 0.0,
@@ -67,6 +69,7 @@ def run_world(
 
     Args:
         link: emulate this link between the ranks.
+        rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
         threads: run that many ranks as threads of this process instead of as the processes of an MPI job; the
             result is rank 0's.
         device_memory: how a GPU's buffers get to MPI: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
@@ -82,9 +85,14 @@ def run_world(
 
     def given(rank: int) -> Mapping[str, Any]:
         lookup("device_memory", device_memory, OVERRIDES)
-        return {"device_memory": device_memory, "link": None if link is None else str(link), **facts(rank)}
+        if rates is not None and link is not None:
+            raise ValueError("rates must be left out where a link is emulated, which has its own")
+        said = {"device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
+        return {**said, **facts(rank)}
 
     def guarded(transport: Transport) -> T:
+        if rates is not None:
+            transport.rates = rates_of(*rates, transport.hosts)
         if threads is not None and device_memory == "staged":  # MPI's transport stages by itself
             transport = StagedTransport(transport)
         try:

@@ -151,6 +151,18 @@ def parse_link(text: str, what: str = "the") -> Link:
     return Link(bits_per_s / 8, check_seconds(f"{what} latency", latency_s))
 
 
+def parse_rates(text: str) -> tuple[float, float]:
+    """Bandwidths of a rank inside its host, and of a host to others; bytes/s.
+
+    >>> parse_rates("100gbit/10gbit")
+    (12500000000.0, 1250000000.0)
+    """
+    inside, slash, between = text.partition("/")
+    if not slash or "," in text:
+        raise ValueError(f"rates {text!r} must be two bandwidths, INSIDE/BETWEEN, as 100gbit/10gbit")
+    return parse_link(inside).bandwidth, parse_link(between).bandwidth
+
+
 def parse_share(name: str, text: str, most: float) -> float:
     """A number, or a percentage, from 0 to ``most``; a ValueError if it is none."""
     number = decimal(text.removesuffix("%"))

@@ -9,13 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, lacks_rates, runner_of
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.program import Program, asks_for
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
@@ -36,12 +37,22 @@ SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds
 
 
 def explain_algorithm(
-    name: str, collective: str, size: int, *, hosts: int = 1, check: bool = False, picture: Path | None = None
+    name: str,
+    collective: str,
+    size: int,
+    *,
+    hosts: int = 1,
+    rates: tuple[float, float] | None = None,
+    pieces: int = 1,
+    check: bool = False,
+    picture: Path | None = None,
 ) -> None:
     """Print an algorithm for ``size`` ranks.
 
     Args:
         hosts: on how many hosts the ranks are, as many on each as possible.
+        rates: bytes/s of a rank inside its host, and of a host to others.
+        pieces: segments in the buffer.
         check: prove it for all numbers of ranks up to ``size``.
         picture: draw it into this file.
 
@@ -57,12 +68,17 @@ def explain_algorithm(
     runner = runner_of(name)
     if ":" not in name and not is_in_file(name) and runner in PROMISES:
         lookup("algorithm", name, ALGORITHMS)  # which have programs, and no others
-    written, screen = programs(name, collective, size, hosts=layout), console()
+    known = None if rates is None else rates_of(*rates, layout)
+    written, screen = programs(name, collective, size, hosts=layout, rates=known, pieces=pieces), console()
     width = min(screen.width, MOST_COLUMNS)
     subject = inspect.getmodule(phases if runner == "shared" else find_algorithm(name, collective))
     show(screen, *lesson_lines(inspect.getdoc(subject) or "", width), markup=False)
     on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
+    if lacks_rates(name, layout, known):
+        show(screen, "It asks for the rates inside and between hosts, which are not known: give --rates.")
+    if asks_for(find_algorithm(name, collective), "pieces"):
+        show(screen, f"The buffer has {plural(pieces, 'segment')}.")
     replayed = Replayed.of(written)
     if runner == "shared":
         lines = phase_lines(collective, size)
@@ -82,7 +98,7 @@ def explain_algorithm(
         show(screen, f"Contributions {are} combined in the order of the ranks.")
     if check:
         with bar(None, size, "proving") as advance:
-            prove(name, collective, layout, advance)
+            prove(name, collective, layout, advance, rates=known, pieces=pieces)
         numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
         show(screen, textwrap.fill(f"Proved for {numbers}{PROMISES[runner]}", width))
 

@@ -13,6 +13,7 @@ from dear_mpi.collectives.lowering.messages import Portion
 from dear_mpi.collectives.lowering.phases import Share, phases
 from dear_mpi.collectives.plans.tuning import MOST_POSTED
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, asks_for
 from dear_mpi.reporting.units import plural
@@ -22,21 +23,30 @@ WINDOWS = (WINDOW, MOST_POSTED)  # the least that a plan posts at a time, and th
 CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment, which then holds two chunks
 
 
-def prove(name: str, collective: str, layout: Sequence[int], advance: Callable[[str], object]) -> None:
+def prove(
+    name: str,
+    collective: str,
+    layout: Sequence[int],
+    advance: Callable[[str], object],
+    *,
+    rates: Rates | None = None,
+    pieces: int = 1,
+) -> None:
     """Prove it for 1, 2, ... ranks, as many as ``layout`` has; it has the number of each one's host.
 
     Args:
         advance: called after each number of ranks.
+        rates, pieces: for algorithms that ask for them.
 
     Raises:
         ProgramError: it is wrong for some number of ranks.
     """
-    cuts = (1, SEGMENTS) if asks_for(find_algorithm(name, collective), "pieces") else (1,)
+    cuts = {1, SEGMENTS, pieces} if asks_for(find_algorithm(name, collective), "pieces") else {1}
     for size in range(1, len(layout) + 1):
         gc.disable()  # it would go through all messages again and again: half the time
         try:
-            for pieces in cuts:
-                written = programs(name, collective, size, hosts=layout[:size], pieces=pieces)
+            for cut in sorted(cuts):
+                written = programs(name, collective, size, hosts=layout[:size], rates=rates, pieces=cut)
                 verify(written)
                 PROOFS[runner_of(name)](written)
         except ProgramError as error:

@@ -15,19 +15,16 @@ a ring is as fast as its slowest link.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-
-from msgspec import convert
 
 from dear_mpi.bench.case import Row
 from dear_mpi.bench.fit import fit_network
-from dear_mpi.bench.machine_file import Link, MachineFile
-from dear_mpi.collectives.program.json_file import reading
+from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
+from dear_mpi.simulate.machine import BETWEEN, INSIDE, read_file, slowest
 from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology
 
 MOST_RANKS = 2**16
@@ -170,8 +167,7 @@ def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:
 def read_machine(text: str, ranks: int) -> Machine:
     """What a file says of a machine like the one that it was written on, with so many ranks; a ValueError if it cannot
     be read, is no ``MachineFile``, or has too few rows."""
-    with reading("network", Path(text), "dear-mpi bench --json, or of dear-mpi doctor --json") as content:
-        found: MachineFile = convert(content, MachineFile)
+    found = read_file("network", text)
     if not found.rows:
         return Machine(slowest_links(found, ranks), "measured", text, contention=Contention(origin="unknown"))
     return Machine(fitted(text, found.rows), "fitted", text, contention=contention_of(found.rows))
@@ -188,16 +184,9 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
 
 def slowest_links(found: MachineFile, ranks: int) -> Network:
     """The network of so many ranks on hosts of as many ranks as the first host has in the file."""
-    hosts, kinds = [rank.host for rank in found.ranks], (list[Link](), list[Link]())
-    for link in found.links:
-        kinds[hosts[link.source] != hosts[link.dest]].append(link)
-    inside, *others = (
-        Network(max(each.latency_us for each in links) * 1e-6, 1e-9 / min(each.GBps for each in links))
-        for links in kinds
-        if links
-    )
-    if not others:
-        return inside
+    kinds = slowest(found)
+    if len(kinds) == 1:
+        return next(iter(kinds.values()))
+    hosts = [rank.host for rank in found.ranks]
     per_host = hosts.count(hosts[0])
-    hosts_of_ranks = tuple(rank // per_host for rank in range(ranks))
-    return Network(inside.alpha, inside.beta, hosts=hosts_of_ranks, between=others[0])
+    return replace(kinds[INSIDE], hosts=tuple(rank // per_host for rank in range(ranks)), between=kinds[BETWEEN])

@@ -70,6 +70,11 @@ class Scenario:
         given = self.settings.contention
         return self.machine.contention if given is None else given
 
+    @property
+    def lacks_rates(self) -> bool:
+        """Whether the algorithm asks for rates that the network does not have."""
+        return self.prices.lacks_rates(self.algorithm)
+
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """See that a schedule can be simulated with this fusion, and let it rehearse, unless the tests have done it.
 

@@ -113,12 +113,15 @@ def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> lis
 
 
 def warnings(found: Sequence[Simulated]) -> list[str]:
-    """What is doubtful about the seconds."""
+    """What is doubtful about the seconds, and what an algorithm lacks."""
+    lacking = dict.fromkeys(each.scenario.algorithm for each in found if each.scenario.lacks_rates)
+    said = [f"note: {name} works without rates inside and between hosts: a topology has none" for name in lacking]
     profile = found[0].scenario.settings.profile
     if profile is None or profile.ranks == 1:
-        return []
+        return said
     taken = f"warning: the profile was taken on {profile.ranks} ranks under {profile.schedule}"
-    return [f"{taken}, where layers share cores and memory with other ranks and with messages: take it on one rank"]
+    shared = "layers share cores and memory with other ranks and with messages"
+    return [*said, f"{taken}, where {shared}: take it on one rank"]
 
 
 def notes(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> list[str]:

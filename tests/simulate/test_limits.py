@@ -11,6 +11,7 @@ from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.paper_models import load_modules
+from dear_mpi.simulate.machine import read_rates
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network
 from dear_mpi.simulate.settings import Settings
@@ -223,6 +224,28 @@ def test_the_slowest_links_of_a_doctor_are_a_network(tmp_path):
         file.write_text(json.dumps(report(*links, hosts=hosts)))
         network = read_machine(str(file), 4).network
         assert (network.alpha, network.hosts) == (pytest.approx(alpha), None)
+
+
+def test_the_slowest_links_of_a_doctor_are_rates(tmp_path):
+    file = tmp_path / "doctor.json"
+    file.write_text(json.dumps(report(*RING)))
+    assert read_rates(str(file)) == (pytest.approx(8e9), pytest.approx(1e9))
+    assert read_rates("100gbit/10gbit") == (12.5e9, 1.25e9)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (report(*RING, hosts="aaaa"), "has no links between hosts: take dear-mpi doctor"),
+        (report(*RING, hosts="abcd"), "has no links inside hosts: take dear-mpi doctor"),
+        ({"rows": ROWS}, "has no links inside hosts"),
+        ({"links": 3}, "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: Expected `array`"),
+    ],
+)
+def test_files_without_rates_are_refused(content, said, tmp_path):
+    file = tmp_path / "doctor.json"
+    file.write_text(json.dumps(content))
+    assert_one_line(CliRunner().invoke(app, ["explain", "--algorithm", "themis", "--rates", str(file)]), said)
 
 
 @pytest.mark.parametrize(

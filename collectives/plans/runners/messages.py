@@ -15,10 +15,11 @@ caller's launches before the run. A buffer passes from a stream to MPI only here
 in ``native.py``. What a run launches last is not waited for: it is in order on that stream.
 """
 
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from copy import copy
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from dear_mpi.collectives.algorithms.registry import (
     ALGORITHMS,
     algorithm_source,
     find_algorithm,
+    lacks_rates,
     load_algorithm,
     programs,
 )
@@ -34,6 +36,7 @@ from dear_mpi.collectives.lowering.messages import WHOLE, Portion, messages
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task
 from dear_mpi.collectives.plans.tuning import window_of
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.program import Program, renamed, write_program
 from dear_mpi.collectives.program.user_file import Source
 from dear_mpi.collectives.program.verify import verify
@@ -46,7 +49,7 @@ from dear_mpi.kernels.slab import ALIGNMENT, Slab, round_up
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     find_algorithm(algorithm, collective)
     if algorithm not in ALGORITHMS:
-        proven(algorithm_source(algorithm), algorithm, collective, transport.hosts, pieces=1)
+        proven(algorithm_source(algorithm), algorithm, collective, transport.hosts, rates=transport.rates, pieces=1)
 
 
 def check_call(call: Call, transport: Transport) -> int | None:
@@ -56,11 +59,14 @@ def check_call(call: Call, transport: Transport) -> int | None:
 
 def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
     source = algorithm_source(call.algorithm)
-    return proven(source, call.algorithm, call.collective, call.hosts(transport), pieces=call.pieces)
+    hosts, rates = call.hosts(transport), transport.rates
+    return proven(source, call.algorithm, call.collective, hosts, rates=rates, pieces=call.pieces)
 
 
 @lru_cache(maxsize=256)
-def proven(source: Source, name: str, collective: str, hosts: tuple[int, ...], *, pieces: int) -> Sequence[Program]:
+def proven(
+    source: Source, name: str, collective: str, hosts: tuple[int, ...], *, rates: Rates | None, pieces: int
+) -> Sequence[Program]:
     """The programs of a user's algorithm for all ranks, verified. Tests prove our algorithms.
 
     Args:
@@ -73,18 +79,28 @@ def proven(source: Source, name: str, collective: str, hosts: tuple[int, ...], *
     # Verify what the user wrote first: an error in its mirror image names steps that are not in the user's file.
     for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
         if proved == collective or proved in load_algorithm(name):
-            written = programs(name, proved, len(hosts), hosts=hosts, pieces=pieces)
+            written = programs(name, proved, len(hosts), hosts=hosts, rates=rates, pieces=pieces)
             verify(written)
     return written
+
+
+@cache
+def say_that_rates_lack(algorithm: str) -> None:
+    """Once for each algorithm; its module says what it does without them."""
+    what = f"algorithm {algorithm!r} works without the rates inside hosts and between them, which nobody has given"
+    print(f"dear-mpi: {what}: see --rates, or Transport.rates", file=sys.stderr, flush=True)
 
 
 def prepare(task: Task) -> InstructionRun:
     """A run of this rank's program, with the ranks renamed for the root of the call."""
     call, transport = task.call, task.transport
     vrank, hosts = (transport.rank - call.root) % transport.size, call.hosts(transport)
+    if transport.rank == 0 and lacks_rates(call.algorithm, hosts, transport.rates):
+        say_that_rates_lack(call.algorithm)
     if call.algorithm in ALGORITHMS:
         algorithm = find_algorithm(call.algorithm, call.collective)
-        program = write_program(algorithm, vrank, transport.size, hosts=hosts, pieces=call.pieces)
+        rates, pieces = transport.rates, call.pieces
+        program = write_program(algorithm, vrank, transport.size, hosts=hosts, rates=rates, pieces=pieces)
     else:
         program = proven_for(call, transport)[vrank]
     return MessagesRun(

@@ -7,14 +7,14 @@ from typing import Protocol
 
 import numpy as np
 
-from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
+from dear_mpi.collectives.algorithms.registry import find_algorithm, lacks_rates, runner_of
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import asks_for
+from dear_mpi.collectives.program.program import Algorithm, Program, asks_for, write_program
 from dear_mpi.kernels.array import Array
 from dear_mpi.simulate.prices.columns import Columns
 from dear_mpi.simulate.prices.lockstep import find_lockstep
 from dear_mpi.simulate.prices.stand_ins import find_stand_ins
-from dear_mpi.simulate.topology import ShapedNetwork
+from dear_mpi.simulate.topology import ShapedNetwork, Topology
 
 Key = tuple[str, str, int]
 """Algorithm, collective, and into how many pieces the buffer is cut."""
@@ -46,6 +46,7 @@ class Prices:
         segment_bytes: algorithms that send the buffer piece by piece make pieces of about this size.
         itemsize: bytes of an element: chunks are cut between elements.
         found: (algorithm, collective, bytes): seconds, of all that was asked so far.
+        alike: by programs of the first and the last rank, the first number of pieces that had these.
         replays: the programs that were replayed for that: in lockstep, where no two of their messages meet.
     """
 
@@ -54,6 +55,7 @@ class Prices:
     segment_bytes: int
     itemsize: int = 4
     found: dict[tuple[str, str, int], float] = field(default_factory=dict, repr=False)
+    alike: dict[tuple[Program, ...], int] = field(default_factory=dict, repr=False)
     replays: dict[Key, Replay] = field(default_factory=dict, repr=False)
 
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
@@ -81,14 +83,25 @@ class Prices:
             grain = f"{self.ranks} ranks x {self.itemsize} bytes"
             raise ValueError(f"nbytes must be >= 0 and divisible by {grain}, not {wrong[0]}")
         groups = defaultdict[Key, list[int]](list)
-        in_pieces = asks_for(find_algorithm(algorithm, collective), "pieces")
+        function = find_algorithm(algorithm, collective)
         for each in sorted({each for each in asked if (algorithm, collective, each) not in self.found}):
-            pieces = -(-each // self.segment_bytes) if in_pieces else 1
-            groups[algorithm, collective, pieces].append(each)
+            groups[algorithm, collective, self.pieces(function, each)].append(each)
         for key, group in groups.items():
             times = self.replayed(key, group)
             self.found.update({(algorithm, collective, each): float(s) for each, s in zip(group, times, strict=True)})
         return np.array([self.found[algorithm, collective, each] for each in asked])
+
+    def pieces(self, function: Algorithm, nbytes: int) -> int:
+        """Into how many pieces an algorithm is told that the buffer is cut: as many as of an earlier one, if the first
+        and the last rank then do the same."""
+        if not asks_for(function, "pieces"):
+            return 1
+        pieces, hosts, rates = -(-nbytes // self.segment_bytes), self.hosts, self.plain.rates
+        ends = tuple(
+            write_program(function, rank, self.ranks, hosts=hosts, rates=rates, pieces=pieces)
+            for rank in (0, self.ranks - 1)
+        )
+        return self.alike.setdefault(ends, pieces)
 
     def one_s(self, algorithm: str, collective: str, nbytes: int) -> float:
         """The same for one buffer."""
@@ -108,12 +121,22 @@ class Prices:
         return self.replays[key].seconds(self.plain, np.array(nbytes) // self.itemsize, self.itemsize)
 
     def replay(self, algorithm: str, collective: str, pieces: int) -> Replay:
-        function, network = find_algorithm(algorithm, collective), self.plain
-        hosts, even = network.hosts, True
-        if isinstance(network, ShapedNetwork):
-            hosts, even = network.topology.neighbourhoods(self.ranks), False
-        ranks = find_stand_ins(function, self.ranks, hosts, pieces, even=even)
+        function, network, even = find_algorithm(algorithm, collective), self.plain, self.topology is None
+        ranks = find_stand_ins(function, self.ranks, self.hosts, pieces, rates=network.rates, even=even)
         return find_lockstep(ranks, network) or Columns(ranks)
+
+    def lacks_rates(self, algorithm: str) -> bool:
+        """Whether an algorithm asks for the rates inside hosts and between them, which a topology does not have."""
+        return lacks_rates(algorithm, self.hosts or (), self.plain.rates)
+
+    @property
+    def topology(self) -> Topology | None:
+        return self.network.topology if isinstance(self.network, ShapedNetwork) else None
+
+    @property
+    def hosts(self) -> Sequence[int] | None:
+        """The hosts that programs are written for."""
+        return self.plain.hosts if self.topology is None else self.topology.neighbourhoods(self.ranks)
 
     @property
     def plain(self) -> Network:

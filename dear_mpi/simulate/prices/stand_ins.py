@@ -17,6 +17,7 @@ from functools import cache
 
 import numpy as np
 
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Send, write_program
 from dear_mpi.kernels.array import Array
 
@@ -67,6 +68,7 @@ def find_stand_ins(
     hosts: Hosts = None,
     pieces: int = 1,
     *,
+    rates: Rates | None = None,
     even: bool = True,
     thorough: int = THOROUGH,
 ) -> StandIns:
@@ -74,14 +76,14 @@ def find_stand_ins(
 
     Args:
         hosts: the number of the host of each rank, whose ranks share ports; None where no ports are shared.
-        pieces: for algorithms that send the buffer piece by piece.
+        pieces, rates: for algorithms that ask for them.
         even: whether the network looks the same from each host; if not, no rank stands for another.
         thorough: up to so many ranks, all are looked at.
 
     Raises:
         ValueError: no few ranks stand for all, and there is too much to replay.
     """
-    program = cache(lambda rank: write_program(algorithm, rank, size, hosts=hosts, pieces=pieces))
+    program = cache(lambda rank: write_program(algorithm, rank, size, hosts=hosts, rates=rates, pieces=pieces))
     seen = cache(lambda rank: outline(program(rank)))
     divisors = [few for few in range(1, size // 2 + 1) if even and size % few == 0 and whole_hosts(hosts, few)]
     pairs = every_pair if size <= thorough else samples

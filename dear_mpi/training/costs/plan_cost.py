@@ -7,6 +7,7 @@ not layer by layer, a fair WFBP can miss its bound by more than DeAR does, and l
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from dear_mpi.collectives import make_plan, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.cost import Cost, cost
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.slab import round_up
@@ -21,6 +23,8 @@ from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.costs import Price
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.routes.collective import Collective
+
+Where: TypeAlias = tuple[tuple[int, ...], Rates | None]  # the hosts of the ranks, and how fast they send
 
 RUNS, RUNS_OF_ALL = 5, 3  # of a plan, and of those of all buckets, of which the best counts
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
@@ -83,13 +87,15 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
     """The cost of each plan on all ranks, in pieces as it cuts them; what is alike is asked for once."""
 
     @cache
-    def found(algorithm: str, collective: str, hosts: tuple[int, ...], pieces: int, elements: tuple[int, int]) -> Cost:
-        written = programs(algorithm, collective, len(hosts), hosts=hosts, pieces=pieces)
+    def found(algorithm: str, collective: str, where: Where, pieces: int, elements: tuple[int, int]) -> Cost:
+        hosts, rates = where
+        written = programs(algorithm, collective, len(hosts), hosts=hosts, rates=rates, pieces=pieces)
         return cost(written, *elements, network)
 
     for plan in plans:
         x, pieces = plan.call.x, -(-plan.call.x.nbytes // plan.segment_bytes)
-        yield found(plan.algorithm, plan.call.collective, tuple(plan.transport.hosts), pieces, (x.size, x.itemsize))
+        where = tuple(plan.transport.hosts), plan.transport.rates
+        yield found(plan.algorithm, plan.call.collective, where, pieces, (x.size, x.itemsize))
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:

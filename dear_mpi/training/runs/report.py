@@ -102,6 +102,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "ranks": world.size,
         "hosts": world.ranks_per_host,
         "emulated_link": None if world.link is None else str(world.link),
+        "rates_GBps": None if world.transport.rates is None else [rate * 1e-9 for rate in world.transport.rates],
         "data": None if job.workload.dataset is None else config.data,
         "wire": config.wire_name,
         "transport": world.transport.name,

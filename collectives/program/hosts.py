@@ -1,0 +1,29 @@
+"""Which ranks are on one host, and how fast they send inside it and to others: what two-level algorithms ask for."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Rates(NamedTuple):
+    """What a rank sends inside its host, and to other hosts while all ranks of its host do; bytes/s."""
+
+    inside: float
+    between: float
+
+
+def by_host(hosts: Sequence[int]) -> list[list[int]]:
+    """The ranks of each host, by the number of the host of each rank.
+
+    >>> by_host([7, 7, 0, 7])
+    [[0, 1, 3], [2]]
+    """
+    return [[rank for rank, host in enumerate(hosts) if host == name] for name in dict.fromkeys(hosts)]
+
+
+def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:
+    """Of ranks that have a port each inside their host, and one port together to others.
+
+    >>> rates_of(8e9, 2e9, [0, 0, 1, 1])
+    Rates(inside=8000000000.0, between=1000000000.0)
+    """
+    return Rates(inside, port / max(map(len, by_host(hosts))))

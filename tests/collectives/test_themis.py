@@ -1,0 +1,176 @@
+"""Two orders of dimensions: proved for any hosts, rates and sizes; by the cost model never slower than one order."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dear_mpi.collectives import ALGORITHMS, MismatchError, all_gather, all_reduce, programs, reduce_scatter, verify
+from dear_mpi.collectives.algorithms.themis import MOST_PARTS, split
+from dear_mpi.collectives.plans.runners import messages
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.hosts import Rates, by_host
+from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.see.proof import PROOFS
+
+LARGE = 64 << 20
+SEGMENT = 60 * 1024
+MANY = LARGE // SEGMENT
+RATIOS = [2 ** (power / 2) for power in range(-10, 10)]  # of the rates inside and between hosts
+SHAPES = [(2, 2), (3, 2), (2, 3), (4, 4), (2, 8), (8, 2), (7, 4), (4, 7), (16, 2), (2, 16), (5, 3)]  # ranks of a host
+SQUARES = [2, 3, 4, 5]
+
+
+def hosts_of(ranks, across):
+    return tuple(rank // ranks for rank in range(ranks * across))
+
+
+def written(name, ranks, across, rates, pieces=MANY, collective="all_reduce"):
+    return programs(name, collective, ranks * across, hosts=hosts_of(ranks, across), rates=rates, pieces=pieces)
+
+
+def gain(ranks, across, ratio, nbytes=LARGE):
+    """How much faster than one order, on ports of 1 GB/s inside, with the latencies of a fast and a slow network."""
+    rates = Rates(1e9, 1e9 / ratio)
+    between = Network(alpha=2e-5, beta=1 / (ranks * rates.between))
+    network = Network(alpha=2e-6, beta=1 / rates.inside, hosts=hosts_of(ranks, across), between=between)
+    assert network.rates == pytest.approx(rates)
+    one, two = (
+        cost(written(name, ranks, across, network.rates, nbytes // SEGMENT), nbytes // 4, 4, network)
+        for name in ("hierarchical", "themis")
+    )
+    assert sum(two.nbytes) == pytest.approx(sum(one.nbytes), rel=1e-3)
+    return one.time_s / two.time_s
+
+
+@settings(max_examples=100)
+@given(
+    hosts=st.lists(st.integers(0, 4), min_size=1, max_size=20),
+    ratio=st.floats(0.01, 100),
+    pieces=st.integers(1, 400),
+    collective=st.sampled_from(list(ALGORITHMS["themis"])),
+)
+def test_proved_for_any_ranks_on_any_hosts(hosts, ratio, pieces, collective):
+    verify(programs("themis", collective, len(hosts), hosts=hosts, rates=Rates(1.0, ratio), pieces=pieces))
+
+
+@settings(max_examples=60)
+@given(
+    ranks=st.integers(1, 6),
+    across=st.integers(1, 6),
+    ratio=st.floats(0.02, 4),
+    collective=st.sampled_from(list(ALGORITHMS["themis"])),
+    dealt=st.booleans(),
+)
+def test_proved_where_hosts_are_alike(ranks, across, ratio, collective, dealt):
+    """In both ways in which launchers put ranks on hosts: one host after the other, and in turns."""
+    hosts = [rank % across for rank in range(ranks * across)] if dealt else hosts_of(ranks, across)
+    verify(programs("themis", collective, len(hosts), hosts=hosts, rates=Rates(ratio, 1.0), pieces=MANY))
+
+
+@pytest.mark.parametrize(("ranks", "across", "ratio"), [(2, 2, 1), (3, 2, 1), (2, 4, 0.5), (4, 2, 2), (2, 2, 0.1)])
+def test_its_instructions_are_proved(ranks, across, ratio):
+    for collective in ALGORITHMS["themis"]:
+        PROOFS["messages"](written("themis", ranks, across, Rates(ratio, 1.0), collective=collective))
+
+
+@pytest.mark.parametrize("ranks", SQUARES)
+def test_with_equal_rates_both_dimensions_have_equal_loads_and_the_time_is_half(ranks):
+    assert split(by_host(hosts_of(ranks, ranks)), Rates(1.0, 1.0), MANY) == (1, 1)
+    assert gain(ranks, ranks, 1) >= 1.9
+
+
+@pytest.mark.parametrize(("ranks", "across"), SHAPES)
+def test_never_slower_than_one_order_at_any_ratio_of_rates(ranks, across):
+    gains = [gain(ranks, across, ratio) for ratio in RATIOS]
+    assert min(gains) >= 1 - 1e-9
+    assert max(gains) > 1.9
+
+
+@pytest.mark.parametrize(("ranks", "across"), SHAPES)
+def test_both_orders_are_used_only_where_the_inside_is_what_one_waits_for(ranks, across):
+    for ratio in RATIOS:
+        _, other = split(by_host(hosts_of(ranks, across)), Rates(1.0, 1 / ratio), MANY)
+        assert not other or (ranks - 1) > (across - 1) / across * ratio
+    _, other = split(by_host(hosts_of(ranks, across)), Rates(1.0, 32.0), MANY)
+    assert other
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rates", "pieces"),
+    [
+        ([0, 0, 1, 1], None, MANY),  # no rates
+        ([0, 0, 1, 1], Rates(1.0, 1.0), 3),  # parts would be too small
+        ([0, 0, 0, 1, 1], Rates(1.0, 1.0), MANY),  # uneven hosts
+        ([0, 0, 0, 0], Rates(1.0, 1.0), MANY),
+        ([0, 1, 2, 3], Rates(1.0, 1.0), MANY),
+        ([0, 0, 1, 1], Rates(9.0, 1.0), MANY),  # the wire between hosts is what one waits for
+    ],
+)
+def test_all_parts_keep_the_usual_order_where_another_one_brings_nothing(hosts, rates, pieces):
+    how = {"hosts": hosts, "rates": rates, "pieces": pieces}
+    one, two = (programs(name, "all_reduce", len(hosts), **how) for name in ("hierarchical", "themis"))
+    assert one == two
+
+
+def test_parts_are_not_below_the_size_of_the_authors():
+    """Of some 0.12 MiB: two segments. Four of them make two parts of two."""
+    members = [[0, 1], [2, 3]]
+    assert split(members, Rates(1.0, 1.0), 3) == (1, 0)
+    assert split(members, Rates(1.0, 1.0), 4) == (1, 1)
+    most = {sum(split(members, Rates(1.0, ratio), 10**6)) for ratio in np.linspace(0.5, 1.5, 30)}
+    assert max(most) <= MOST_PARTS
+
+
+def exact(transport, rates, count):
+    """All three collectives against the sums of whole numbers, and the halves against the whole, bit by bit."""
+    transport.rates, rank, size = rates, transport.rank, transport.size
+    how = {"algorithm": "themis", "segment_bytes": 64}
+    data = np.random.default_rng(0).integers(0, 9, (size, count)).astype(np.float32)
+    np.testing.assert_array_equal(all_reduce(data[rank].copy(), transport, **how), data.sum(axis=0))
+    whole, halves = (np.random.default_rng(rank).standard_normal(count).astype(np.float32) for _ in "12")
+    all_reduce(whole, transport, **how)
+    reduce_scatter(halves, transport, **how)
+    all_gather(halves, transport, **how)
+    assert whole.tobytes() == halves.tobytes()
+    return whole.tobytes()
+
+
+@pytest.mark.parametrize("hosts", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1, 1, 1), (0, 0, 1, 1, 2, 2), (0, 0, 1)])
+@pytest.mark.parametrize("rates", [(1.0, 1.0), (1.0, 8.0), (3.0, 2.0)])
+@pytest.mark.parametrize("count", [0, 5, 1000, 1001])
+def test_runs_are_exact_and_of_the_same_bits_on_all_ranks(hosts, rates, count):
+    assert len(set(run_loopback(len(hosts), lambda t: exact(t, rates, count), hosts))) == 1
+
+
+def test_ranks_that_know_other_rates_are_told():
+    def body(transport):
+        transport.rates = Rates(1.0, 1.0 + transport.rank)
+        all_reduce(np.ones(4), transport, algorithm="themis")
+
+    with pytest.raises(MismatchError, match="rates of the transport"):
+        run_loopback(4, body, hosts=[0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rates", "algorithm", "said"),
+    [
+        ([0, 0, 1, 1], None, "themis", 1),
+        ([0, 0, 1, 1], (1.0, 1.0), "themis", 0),
+        ([0, 0, 0, 0], None, "themis", 0),
+        ([0, 0, 1, 1], None, "hierarchical", 0),
+    ],
+)
+def test_rank_0_says_once_that_the_rates_are_not_known(hosts, rates, algorithm, said, capfd):
+    messages.say_that_rates_lack.cache_clear()
+
+    def body(transport):
+        transport.rates = rates
+        for count in (4, 8):
+            all_reduce(np.ones(count), transport, algorithm=algorithm)
+
+    run_loopback(4, body, hosts)
+    assert (
+        capfd.readouterr().err.count("algorithm 'themis' works without the rates inside hosts and between them") == said
+    )
