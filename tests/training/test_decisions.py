@@ -20,7 +20,6 @@ from dear_mpi.training.runs.compare import compare
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, DearEager
-from tests.rooms import ROOT
 from tests.training_checks import settings
 
 FORESEEING = [name for name, schedule in SCHEDULES.items() if schedule.foresees]
@@ -208,18 +207,33 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
     assert eager["network_s"].keys() == {"reduce_scatter", "all_gather"}
 
 
-def test_a_comparison_names_what_is_on_the_wire():
-    """On the route ``sharded`` the two halves of an all_reduce travel apart, with an update between them. Codes travel
-    on the way out alone, and a schedule that waits for the way back waits for them as well."""
+EARLY = """
+from dear_mpi.training.routes import *
 
-    def body(world, route):
-        return compare(Config.of(settings(iterations=2, route=route)), world, ["wfbp", "dear"], fusions=["none"])
+gathering = (reduce_scatter("gradients"), all_gather("gradients"))
+early = Route("early", out=(Pack(), *gathering), back=(Update(), Unpack()))
+"""
+HALVES = ["reduce_scatter + all_gather", "reduce_scatter, all_gather"]
 
-    halves, codes = ["reduce_scatter + all_gather", "reduce_scatter, all_gather"], f"{ROOT}/tests/routes/int8.py:int8"
-    for route, sent in (("full", ["all_reduce", halves[1]]), ("sharded", halves), (codes, 2 * ["all_gather"])):
-        for row, names in zip(run_world(lambda world, route=route: body(world, route), threads=2), sent, strict=True):
-            assert row["network_s"].keys() == set(names.split(", "))
-            assert row["exposed_s"].keys() <= {*re.split(r", | \+ ", names), "loss"}
+
+@pytest.mark.parametrize(
+    ("route", "sent"),
+    [
+        ("full", ["all_reduce", HALVES[1]]),
+        ("sharded", HALVES),
+        ("early.py:early", 2 * HALVES[:1]),
+    ],
+)
+def test_a_comparison_names_what_is_on_the_wire(route, sent, tmp_path, monkeypatch):
+    """On the route ``sharded`` the two halves of an all_reduce travel apart, with an update between them. Where all
+    travel on the way out, a schedule that waits for the way back waits for them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "early.py").write_text(EARLY)
+    config = Config.of(settings(iterations=2, route=route))
+    rows = run_world(lambda world: compare(config, world, ["wfbp", "dear"], fusions=["none"]), threads=2)
+    for row, names in zip(rows, sent, strict=True):
+        assert row["network_s"].keys() == set(names.split(", "))
+        assert row["exposed_s"].keys() <= {*names.split(", "), *re.split(r", | \+ ", names), "loss"}
 
 
 @pytest.mark.parametrize("fusions", [["none", "none"], ["25MB", "25mib"]])
