@@ -101,9 +101,9 @@ def test_what_is_frozen_or_tied_needs_no_second_room(monkeypatch):
     assert built()
 
 
-@pytest.mark.parametrize(("route", "bytes_of_an_element"), [("full", 8), ("int8", 8 + 4 + 3)])
+@pytest.mark.parametrize(("route", "bytes_of_an_element"), [("full", 8), ("int8", 8 + 4 + 1)])
 def test_errors_and_codes_need_room(route, bytes_of_an_element, monkeypatch):
-    """Values and gradients; and, of codes, what they have lost, and a row for each of 3 ranks."""
+    """Values and gradients; and, of codes, what they have lost, and the codes of all shards."""
     needed = []
     monkeypatch.setattr(memory, "check", lambda what, nbytes, *_: needed.append(nbytes))
     own = {"route": f"{ROOT}/tests/routes/int8.py:int8"} if route == "int8" else {}

@@ -14,7 +14,7 @@ from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.declared import again, option
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import TABLES, Options, Training
+from dear_mpi.training.options import TABLES, Exchange, Options, Training
 
 MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
 IN_FILE = "FILE.py:NAME"  # the kind of all models of users
@@ -133,7 +133,7 @@ class Config(Training):
     @property
     def wire_name(self) -> str:
         """The type in which gradients travel: what was chosen, the route's, or the parameters'."""
-        return self.wire or self.find_route().wire or self.dtype
+        return self.wire or Exchange.find_route(self).wire or self.dtype
 
     def new_optimizer(self) -> Optimizer:
         """The optimiser, with what was chosen for it; ValueError if it has no such setting, or none of this value."""
