@@ -4,12 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
+from dear_mpi.collectives import all_to_all
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.kernels.slab import Slab
+from dear_mpi.models.layers import Dense
 from dear_mpi.training.line.arena import Arena
+from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
@@ -29,6 +32,11 @@ SCHEDULE_CASES = [
     {"model": "mlp", "fusion": "none", "segment_bytes": 4096, "batch": 7},
     {"model": "mlp", "fusion": "cut:20kB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
 ]
+
+
+def cut_of(*uses):
+    """Buckets with parameters of these uses of layers."""
+    return Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, group, 128) for i, group in enumerate(uses)))
 
 
 def schedules_for(choices):
@@ -65,3 +73,17 @@ def on_all(function, ranks=3):
             return str(error)
 
     return run_loopback(ranks, body)
+
+
+class Mixes(Dense):
+    """A layer that gives every rank a part of its rows before each pass, and goes on with what it gets."""
+
+    def __init__(self, name, weight, transport):
+        super().__init__(name, weight)
+        self.transport, self.exchanged = transport, 0
+
+    def exchange_forward(self, x):
+        self.exchanged += 1
+        return all_to_all(x.copy(), self.transport)
+
+    exchange_backward = exchange_forward  # its own transpose

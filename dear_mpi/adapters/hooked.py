@@ -83,6 +83,7 @@ class HookedTrainer(Trainer):
         while self.running in self.written:
             self.did("backward", self.running, self.mark)
             if self.last:
+                self.uses[self.running].check_written()
                 self.uses[self.running].after_backward(last=True)
                 self.rules.wrote(self.running)
                 self.hook("after_backward", self.running)

@@ -1,7 +1,11 @@
 """What the trainer knows of a model: parameters, and layers that go forward and backward.
 
 The trainer never differentiates. A layer may be one of ours, an adapter over another framework, or a synthetic
-one that only takes time: it is enough that it has these three members.
+one that only takes time: it is enough that it has the three members of ``Layer``. What else a layer can do comes in
+pairs of methods, of which it has both or neither:
+
+    backward_input, backward_weights       the halves of its backward pass: the second one may wait
+    exchange_forward, exchange_backward    what it sends and awaits before a pass, as a mixture of experts does
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -58,6 +62,43 @@ class Layer(Protocol):
         """Write the gradient of every parameter for the last ``forward``; return the gradient of its input."""
 
 
+class SplitLayer(Layer, Protocol):
+    """A layer whose backward pass has two halves; a schedule may let the second one wait (``delays_weights``).
+
+    ``backward(dy)`` gives the bits of ``backward_input(dy)`` and then ``backward_weights()``. Between them the layer
+    keeps what the second half needs: its input, and ``dy``.
+    """
+
+    def backward_input(self, dy: Array) -> Array:
+        """Return the gradient of the input, for the last ``forward``."""
+
+    def backward_weights(self) -> None:
+        """Write what is missing of the gradients of the parameters, once for each ``backward_input``."""
+
+
+class Split:
+    """The ``backward`` of a split layer: one half after the other."""
+
+    def backward(self: SplitLayer, dy: Array) -> Array:
+        dx = self.backward_input(dy)
+        self.backward_weights()
+        return dx
+
+
+class ExchangingLayer(Layer, Protocol):
+    """A layer that communicates before each pass, and goes on with what has come: an all-to-all, for example.
+
+    The engine's thread does it, between the collectives of the schedule, while compute waits: so it may use the
+    session's transport. All ranks exchange equally often, in the same order.
+    """
+
+    def exchange_forward(self, x: Array) -> Array:
+        """Send and receive; return what ``forward`` is called with."""
+
+    def exchange_backward(self, dy: Array) -> Array:
+        """The same with what ``backward`` is called with."""
+
+
 class Loss(Protocol):
     """The end of a model."""
 
@@ -82,6 +123,33 @@ def in_order(layers: Sequence[Layer], uses: Sequence[int] | None = None) -> list
         seen = any(layer is other for other in found)
         found.append(copy.deepcopy(layer, {id(each): each for each in layer.parameters}) if seen else layer)
     return found
+
+
+def is_split(layer: Layer) -> TypeGuard[SplitLayer]:
+    """Whether its backward pass has two halves; ValueError if one of them is missing.
+
+    A class that only has another ``backward`` than the class that it is derived from is not split.
+    """
+    halves = "backward_input", "backward_weights"
+    return has_pair(layer, *halves) and all(depth(layer, "backward") >= depth(layer, half) for half in halves)
+
+
+def is_exchanging(layer: Layer) -> TypeGuard[ExchangingLayer]:
+    """Whether it communicates before each pass; ValueError if it does so before one pass alone."""
+    return has_pair(layer, "exchange_forward", "exchange_backward")
+
+
+def has_pair(layer: Layer, *pair: str) -> bool:
+    found = [name for name in pair if callable(getattr(layer, name, None))]
+    if len(found) == 1:
+        raise ValueError(f"{type(layer).__name__} has the method {found[0]} alone: {' and '.join(pair)} are a pair")
+    return bool(found)
+
+
+def depth(layer: Layer, method: str) -> int:
+    """Where a layer has a method from: 0 for itself, 1 for its class, then what that is derived from."""
+    owners = [getattr(layer, "__dict__", {}), *map(vars, type(layer).__mro__)]
+    return next((place for place, own in enumerate(owners) if method in own), len(owners))
 
 
 def layer_name(layer: Layer, number: int) -> str:

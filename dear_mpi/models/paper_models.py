@@ -5,7 +5,8 @@ paper's batch size, and when the forward pass calls it. A user's own table has t
 
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
 
-The batch is the one at which FLOPs are counted; only ``dear-mpi simulate --batch`` asks for it. A profile
+The batch is the one at which FLOPs are counted; only ``dear-mpi simulate --batch`` asks for it. A module with
+``"exchange_bytes": 4194304`` has so many bytes for all ranks together, before each pass: an all-to-all. A profile
 (``dear_mpi/training/profiles/profile.py``) is a table, too, in which seconds take the place of FLOPs.
 """
 
@@ -21,6 +22,8 @@ from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.kernels.lookup import lookup
 
 FORWARD_S = 0.1  # where nothing is said
+MOST_EXCHANGED = 10**13  # bytes
+HALF = 0.5  # of a backward pass: a product of matrices has as many FLOPs for either of its gradients
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,18 @@ class Module:
     """One module of a model: elements of each tensor, and forward FLOPs.
 
     Its share of the backward pass is its share of the forward pass, unless ``backward`` says another one.
+
+    Attributes:
+        weights: the part of its backward pass that is the gradients of its tensors, and may be done later.
+        exchange_bytes: that it has for all ranks together, before each pass.
     """
 
     name: str
     counts: tuple[int, ...]
     flops: float
     backward: float | None = None
+    weights: float = HALF
+    exchange_bytes: int = 0
 
 
 def load_modules(name: str) -> list[Module]:
@@ -71,7 +80,15 @@ def load_table(name: str) -> Any:
 def modules_of_table(table: Any) -> list[Module]:
     """The modules that a table lists."""
     rows = sorted(table["modules"], key=lambda row: row.get("fwd_call", 0))
-    return [Module(str(row["name"]), tuple(map(count, row["params"])), float(row["fwd_flops"])) for row in rows]
+    return [module_of_row(row) for row in rows]
+
+
+def module_of_row(row: Any) -> Module:
+    exchange_bytes = row.get("exchange_bytes", 0)
+    if type(exchange_bytes) is not int or not 0 <= exchange_bytes <= MOST_EXCHANGED:
+        raise ValueError(f"exchange_bytes must be a whole number from 0 to {MOST_EXCHANGED}, not {exchange_bytes!r}")
+    counts = tuple(map(count, row["params"]))
+    return Module(str(row["name"]), counts, float(row["fwd_flops"]), exchange_bytes=exchange_bytes)
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
@@ -81,7 +98,9 @@ def modules_of_profile(profile: Any) -> list[Module]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
         seen |= own.keys()
         counts = tuple(map(count, filter(None, own.values())))
-        modules.append(Module(str(use["name"]), counts, float(use["forward_s"]), float(use["backward_s"])))
+        ahead_s, back_s = float(use["forward_s"]), float(use["backward_s"])
+        weights = float(use.get("weights_s", 0.0)) / back_s if back_s else 0.0
+        modules.append(Module(str(use["name"]), counts, ahead_s, back_s, weights))
     return modules
 
 

@@ -3,12 +3,13 @@
 Communication does not care what is computed, only when gradients are ready and how many bytes they have. A
 synthetic layer writes gradients (a small multiple of its parameters, so that they are no zeros and any error in
 their sum shows) and lets the rest of its time pass: asleep, as a host is while its GPU computes, or spinning, as a
-busy host.
+busy host. It may exchange bytes with the other ranks before each pass, as a mixture of experts does.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.models.paper_models import Module, shares_of
 
 GRADIENT_SCALE = 1e-3
+EXCHANGE = "pairwise", "all_to_all"  # the algorithm and the collective
 
 
 def spin(seconds: float) -> None:
@@ -50,24 +52,53 @@ class ComputeTime:
 
 @dataclass(eq=False)
 class Synthetic:
-    """A layer whose forward and backward take given times in seconds."""
+    """A layer whose forward and backward take given times in seconds.
+
+    Attributes:
+        weights_s: how much of ``backward_s`` its second half takes.
+    """
 
     parameters: Sequence[Parameter]
     compute_time: ComputeTime
     forward_s: float
     backward_s: float
+    weights_s: float = 0.0
 
     def forward(self, x: Array) -> Array:
         self.compute_time.spend(self.forward_s, time.perf_counter())
         return x
 
     def backward(self, dy: Array) -> Array:
+        self.write(self.backward_s)
+        return dy
+
+    def backward_input(self, dy: Array) -> Array:
+        self.compute_time.spend(self.backward_s - self.weights_s, time.perf_counter())
+        return dy
+
+    def backward_weights(self) -> None:
+        self.write(self.weights_s)
+
+    def write(self, seconds: float) -> None:
+        """Write the gradients, in so much time."""
         begin_s = time.perf_counter()
         for parameter in self.parameters:
             scale = parameter.value.dtype.type(GRADIENT_SCALE)
             array_module(parameter.value).multiply(parameter.value, scale, out=parameter.grad)
-        self.compute_time.spend(self.backward_s, begin_s)
-        return dy
+        self.compute_time.spend(seconds, begin_s)
+
+
+@dataclass(eq=False, kw_only=True)
+class Exchanging(Synthetic):
+    """A synthetic layer that calls ``exchange`` before each pass, and goes on when it returns."""
+
+    exchange: Callable[[], object]
+
+    def exchange_forward(self, x: Array) -> Array:
+        self.exchange()
+        return x
+
+    exchange_backward = exchange_forward
 
 
 class NoLoss:
@@ -88,8 +119,13 @@ def synthetic_layers(
     dtype: np.dtype[Any],
     rng: np.random.Generator,
     compute: str = "sleep",
+    exchange: Callable[[int], object] = lambda nbytes: None,
 ) -> list[Layer]:
-    """Layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs."""
+    """Layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs.
+
+    Args:
+        exchange: collective: sends to all ranks, and receives from them, what a module says in bytes.
+    """
     compute_time = ComputeTime(compute)
     layers: list[Layer] = []
     for module, ahead, back in zip(modules, *shares_of(modules), strict=True):
@@ -97,5 +133,10 @@ def synthetic_layers(
             Parameter.of(f"{module.name}.{number}", rng.random(count, np.float32).astype(dtype))
             for number, count in enumerate(module.counts)
         ]
-        layers.append(Synthetic(parameters, compute_time, ahead * forward_s, back * backward_s))
+        times = ahead * forward_s, back * backward_s, module.weights * back * backward_s
+        if module.exchange_bytes:
+            sends = partial(exchange, module.exchange_bytes)
+            layers.append(Exchanging(parameters, compute_time, *times, exchange=sends))
+        else:
+            layers.append(Synthetic(parameters, compute_time, *times))
     return layers

@@ -6,8 +6,8 @@ what is given, or to a rate. If nothing is given, the passes take 0.1 and 0.2 se
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
@@ -31,6 +31,7 @@ class Model:
         wire: the type of gradients on their way.
         costs: of layers and updates, and into how many parts a batch is split; of the network it knows nothing.
         value_size: bytes of an element of a parameter.
+        exchange_bytes: that a layer has for all ranks together, before each pass, by its number.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Model:
     wire: str
     costs: Costs
     value_size: int = DTYPES["fp32"].itemsize
+    exchange_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -96,8 +98,11 @@ def synthetic_model(
     ]
     ahead, back = shares_of(modules)
     forward, backward = [share * forward_s for share in ahead], [share * backward_s for share in back]
-    costs = Costs(forward_s=forward, backward_s=backward, parts=parts)
-    return Model.of(name, layers, costs, ranks=ranks, wire=wire, dtype="fp32")
+    weights = {at: module.weights * backward[at] for at, module in enumerate(modules) if module.counts}
+    costs = Costs(forward_s=forward, backward_s=backward, weights_s=weights, parts=parts)
+    model = Model.of(name, layers, costs, ranks=ranks, wire=wire, dtype="fp32")
+    exchanged = {at: module.exchange_bytes for at, module in enumerate(modules) if module.exchange_bytes}
+    return replace(model, exchange_bytes=exchanged)
 
 
 def measured_model(profile: Profile, *, ranks: int, wire: str, parts: int | None = None) -> Model:

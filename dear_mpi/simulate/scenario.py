@@ -12,6 +12,7 @@ from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
+from dear_mpi.models.synthetic import EXCHANGE
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.model import Model, compute_text, model_of
 from dear_mpi.simulate.network import Machine
@@ -90,7 +91,8 @@ class Scenario:
             borders(policy, self.model.layout)
         if name not in SCHEDULES or settings.judged or settings.route_of(schedule).updates_under_way:
             parts = min(self.model.costs.parts, REHEARSED_PARTS)
-            rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), accumulate=parts)
+            how: dict[str, Any] = {"split": self.model.costs.weights_s, "accumulate": parts}
+            rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), **how)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
         """An iteration under one schedule."""
@@ -99,6 +101,7 @@ class Scenario:
         costs = replace(
             self.model.costs,
             price=self.priced(schedule, rules.buckets),
+            exchange_s=self.exchange_s(),
             loss_s=self.few_s(),
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
             ranks=ranks,
@@ -151,6 +154,13 @@ class Scenario:
         model, ranks, itemsize = self.model, self.prices.ranks, self.model.layout.itemsize
         nbytes = route.nbytes(leg.line, count, wire=itemsize, values=model.value_size, ranks=ranks)
         return round_up(nbytes, ranks * itemsize)
+
+    def exchange_s(self) -> dict[int, float]:
+        """Of each layer that exchanges, in each pass."""
+        grain = self.prices.ranks * self.prices.itemsize
+        sizes = {use: round_up(nbytes, grain) for use, nbytes in self.model.exchange_bytes.items()}
+        priced = {use: self.prices.one_s(*EXCHANGE, nbytes) for use, nbytes in sizes.items()}
+        return {**self.model.costs.exchange_s, **priced}
 
     def few_s(self, nbytes: int = 1) -> float:
         """Of an all-reduce of a few bytes: the sum of the loss, or whatever else has a few."""

@@ -117,7 +117,11 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
     lacking = dict.fromkeys(each.scenario.algorithm for each in found if each.scenario.lacks_rates)
     said = [f"note: {name} works without rates inside and between hosts: a topology has none" for name in lacking]
     profile = found[0].scenario.settings.profile
-    if profile is None or profile.ranks == 1:
+    if profile is None:
+        return said
+    if any(use.exchange_s for use in profile.uses):
+        said.append("warning: what layers exchange takes as long as in the profile, on whatever network")
+    if profile.ranks == 1:
         return said
     taken = f"warning: the profile was taken on {profile.ranks} ranks under {profile.schedule}"
     shared = "layers share cores and memory with other ranks and with messages"
@@ -143,12 +147,15 @@ def case(simulated: Simulated) -> str:
 
 
 def exposed_parts(simulated: Simulated) -> list[tuple[str, float]]:
-    """For which collective of which bucket compute waits, and how long on the slowest rank; the longest first."""
+    """For what compute waits on the slowest rank, and how long: for which collective of which bucket, or exchange of
+    which layer; the longest first."""
     names, found = simulated.scenario.model.names, defaultdict[str, float](float)
     for wait in simulated.prediction.waits:
         what, bucket = wait.collective, wait.bucket
         if bucket is not None:
             layers = " to ".join(dict.fromkeys((names[bucket.uses[0]], names[bucket.uses[-1]])))
             what += f" of bucket {bucket.index} ({layers}, {bucket.nbytes} bytes)"
+        if wait.use is not None:
+            what += f" of {names[wait.use]}"
         found[what] += wait.seconds
     return sorted(found.items(), key=lambda part: -part[1])

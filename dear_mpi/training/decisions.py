@@ -90,8 +90,8 @@ class Decisions:
     def rehearse(self, name: str, buckets: Cut, *, order: Sequenced | None = None) -> None:
         """Let a schedule rehearse with these buckets, and with an order if one was decided."""
         group = self.group
-        uses, parts = len(group.layout.uses), group.options.accumulate
-        rehearse(group.schedules[name], group.rules(name, buckets), uses, accumulate=parts, order=order)
+        how: dict[str, Any] = {"split": group.split, "accumulate": group.options.accumulate, "order": order}
+        rehearse(group.schedules[name], group.rules(name, buckets), len(group.layout.uses), **how)
 
     def cut(self, fusion: str, *, tuned: bool = False) -> None:
         """Go on with other buckets, and tune no more, unless ``tuned``; ArgumentError if the policy is not allowed."""
@@ -114,7 +114,7 @@ class Decisions:
         self.waiting: dict[str, list[Array]] = {}
         for name, schedule in self.group.schedules.items():
             if self.by_time is None and (name, start.buckets) in self.orders:
-                self.group.trainers[name].schedule.order = self.orders[name, start.buckets]
+                self.group.trainers[name].schedule.take(self.orders[name, start.buckets])
                 self.prepare_turns()
             elif schedule.foresees or self.by_time is not None:
                 self.waiting[name] = []
@@ -159,15 +159,24 @@ class Decisions:
         """Cut buckets by time, if that is to be done; then let the schedule order its iteration."""
         group = self.group
         group.flush()
-        forward_s, backward_s = np.mean(group.world.transport.gather_values(own_s), axis=0).tolist()
+        gathered = group.world.transport.gather_values(own_s)
+        forward_s, backward_s, weights_s, exchange_s = np.mean(gathered, axis=0).tolist()
         if self.by_time is not None:
             self.cut(self.found_by_time(self.by_time, name, PassTimes(forward_s, backward_s)))
             self.waiting.pop(name, None)
         schedule = group.trainers[name].schedule
         if schedule.foresees:
             price = group.prices.of((*schedule.collectives, *schedule.extras))
-            options: dict[str, Any] = {"parts": group.options.accumulate, "portions": group.fabric.portions}
-            costs = Costs(forward_s=forward_s, backward_s=backward_s, price=price, ranks=group.world.size, **options)
+            costs = Costs(
+                forward_s=forward_s,
+                backward_s=backward_s,
+                weights_s={use: weights_s[use] for use in group.split},
+                exchange_s={use: seconds for use, seconds in enumerate(exchange_s) if seconds},
+                price=price,
+                parts=group.options.accumulate,
+                ranks=group.world.size,
+                portions=group.fabric.portions,
+            )
             agree(group.world.transport, self.name, lambda: self.order(name, costs))
             self.prepare_turns()
 
@@ -193,5 +202,6 @@ class Decisions:
         rules.point = ("ordered", ())
         order = in_time(rules, lambda: best_order(schedule, kind, rules, costs))
         self.rehearse(name, group.buckets, order=order)
-        self.orders[name, group.buckets] = schedule.order = order
+        self.orders[name, group.buckets] = order
+        schedule.take(order)
         return {f"the order of {name}": sha256(repr(order).encode()).hexdigest()}

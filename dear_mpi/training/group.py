@@ -25,7 +25,7 @@ from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.loss_meter import LossMeter
 from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.layer_use import layer_uses
+from dear_mpi.training.layer_use import layer_uses, split_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
@@ -47,6 +47,7 @@ class WorkerGroup:
         schedules: by name, which take turns on the model.
 
     Attributes:
+        split: the uses whose backward pass has two halves.
         route, proof: what buckets go through, and what is known of it.
         layout, buckets: where parameters lie on the line, and where it is cut.
         trainers: by the name of their schedule.
@@ -56,7 +57,7 @@ class WorkerGroup:
         self, layers: Sequence[Layer], world: World, options: Options, schedules: Mapping[str, type[Schedule]]
     ) -> None:
         self.layers, self.world, self.options, self.schedules = layers, world, options, dict(schedules)
-        self.streams, self.plans = open_streams(options.device), ExitStack()
+        self.streams, self.plans, self.split = open_streams(options.device), ExitStack(), split_uses(layers)
         self.dtype = line_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
         self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]

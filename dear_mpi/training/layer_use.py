@@ -1,29 +1,16 @@
-"""One use of a layer, as the trainer runs it: its gradients are put in their places, and looked at.
+"""One use of a layer, as the trainer runs it: its gradients are put in their places, and looked at."""
 
-Does a layer compute with the memory that its values were moved from, instead of ``parameter.value``? It would never see
-an update. Copies of it run, forward and backward, while that memory is full of other numbers, and what they return and
-write is compared: with a right layer it does not depend on these numbers. Two fillings have opposite signs, so that no
-mask, such as max(h, 0), hides both. The first filling is used again at the end: a layer that draws random numbers then
-differs from itself. Such a layer, or one that cannot be copied, runs forward while the memory is full of NaN.
-"""
-
-import copy
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from threading import Lock
-from typing import Any
+from typing import cast
 
-import numpy as np
-
-from dear_mpi.kernels.array import Array, array_module, to_host
-from dear_mpi.models.layer import Layer
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.models.layer import Layer, SplitLayer, is_exchanging, is_split
+from dear_mpi.training.layer_copies import Copies, has_nan
 from dear_mpi.training.line.arena import Arena, GradPlace
+from dear_mpi.training.line.parameters import trained
 
-FILLINGS = 1.0, -3.0, 1.0
-ALONE = Lock()  # ranks that are threads may share the memory
 WRITE = "write all of it (grad[...] = g)"
 
 
@@ -38,7 +25,11 @@ class LayerUse:
     filled: bool = field(default=False, init=False)
     parts: int = field(default=0, init=False)  # of this batch, before the last
     kept: list[Array] = field(default_factory=list, init=False)  # the sums of their gradients
-    copies: "Copies | None" = field(default=None, init=False)  # of the layer, while it is inspected
+    copies: Copies | None = field(default=None, init=False)  # of the layer, while it is inspected
+    received: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.split = is_split(self.layer) and bool(self.places)
 
     @property
     def places(self) -> Sequence[GradPlace]:
@@ -55,13 +46,30 @@ class LayerUse:
         self.look(stale=stale)
         return y
 
-    def backward(self, dy: Array) -> Array:
-        """Let the layer write its gradients; return its input's gradient. The inspection of ``forward`` ends here."""
+    def exchange(self, given: Array, *, back: bool) -> Callable[[], None] | None:
+        """What the layer exchanges before a pass, as a call that keeps what it has ``received``."""
+        if not is_exchanging(self.layer):
+            return None
+        method = self.layer.exchange_backward if back else self.layer.exchange_forward
+
+        def act() -> None:
+            self.received = method(given)
+
+        return act
+
+    def backward(self, dy: Array, *, late: bool = False) -> Array:
+        """Let the layer write its gradients, those of its weights later if so said; return its input's gradient.
+
+        The inspection of ``forward`` ends here.
+        """
         if self.copies is not None:
             before = [place.grad.copy() for place in self.places]
 
             def run(layer: Layer) -> list[Array]:
-                found = [layer.backward(dy.copy()), *(place.parameter.grad.copy() for place in self.places)]
+                found = [backward_of(layer, dy.copy(), late=late)]
+                if late:
+                    cast(SplitLayer, layer).backward_weights()
+                found += [place.parameter.grad.copy() for place in self.places]
                 for place, grad in zip(self.places, before, strict=True):
                     place.parameter.grad = place.grad
                     place.grad[...] = grad
@@ -71,7 +79,12 @@ class LayerUse:
             self.copies = None
             for place in self.places:
                 place.left = None
-        return self.layer.backward(dy)
+        return backward_of(self.layer, dy, late=late)
+
+    def backward_weights(self) -> None:
+        """Let the layer write the gradients that it has delayed."""
+        self.bind()
+        cast(SplitLayer, self.layer).backward_weights()
 
     def look(self, *, stale: bool) -> None:
         """Complain if what the layer makes depends on the memory that its values were moved from."""
@@ -79,26 +92,31 @@ class LayerUse:
             if place.left is not None:
                 self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
 
-    def before_backward(self, dy: Array, *, inspect: bool) -> None:
-        """Let the layer's gradients go where this use has its own; fill them with NaN if they are to be inspected."""
+    def bind(self) -> None:
+        """Let the layer's gradients go where this use has its own; another use may share the parameters."""
         for place in self.places:
             place.parameter.grad = place.grad
+
+    def before_backward(self, dy: Array, *, inspect: bool) -> None:
+        """See where the layer's gradients go; fill them with NaN if they are to be inspected."""
+        self.bind()
         wanted = inspect and bool(self.places)
         self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # if dy is not finite, NaN comes from it
         if self.filled:
             for place in self.places:
                 place.grad[...] = math.nan
 
-    def after_backward(self, *, last: bool) -> None:
-        """Note which gradients have not been written to their places.
-
-        After the last part of a batch, add the gradients of the earlier parts, then the gradients of tied parameters.
-        """
+    def check_written(self) -> None:
+        """Note which gradients have not been written to their places."""
         for place in self.places:
             fault = self.fault(place)
             if fault is not None:
                 place.grad[...] = math.nan  # so that all ranks hear of it
                 self.complain(place, fault)
+
+    def after_backward(self, *, last: bool) -> None:
+        """Keep the gradients of a part of a batch; after the last part add those of the earlier parts, then those of
+        tied parameters, whose later uses have written by then."""
         if not last:
             self.keep()
             return
@@ -144,71 +162,22 @@ def layer_uses(uses: Sequence[Layer], arena: Arena) -> list[LayerUse]:
     return [LayerUse(number, layer, arena, complaints) for number, layer in enumerate(uses)]
 
 
-class Copies:
-    """Copies of a layer, which share its parameters.
+def backward_of(layer: Layer, dy: Array, *, late: bool) -> Array:
+    """The backward pass of a layer, or its first half."""
+    return cast(SplitLayer, layer).backward_input(dy) if late else layer.backward(dy)
 
-    Args:
-        left: the memory that its values were moved from; it is as before when a call returns.
+
+def split_uses(layers: Sequence[Layer]) -> list[int]:
+    """The layers that may write gradients that are trained in a second half of their backward pass.
+
+    Raises:
+        ValueError: a layer has one method of a pair alone.
     """
-
-    def __init__(self, layer: Layer, left: Sequence[Array]) -> None:
-        self.layer, self.left, self.copies = layer, left, [layer] * len(FILLINGS)
-        shared = [*layer.parameters, *left]
-        self.useful = False
-        with suppress(Exception):  # whatever a user's layer holds that cannot be copied
-            self.copies = self.each(lambda own: copy.deepcopy(own, {id(each): each for each in shared}))
-            self.useful = True
-
-    def forward(self, x: Array) -> tuple[Array, bool]:
-        """Run the layer; its output, and whether that depends on what the memory is filled with."""
-        stale = self.differ(lambda layer: [layer.forward(x.copy())])
-        if stale or self.useful:
-            return self.layer.forward(x), stale
-        y = self.filled(math.nan, lambda: self.layer.forward(x))
-        return y, has_nan(y) and not has_nan(x)
-
-    def differ(self, run: Callable[[Layer], Sequence[Any]]) -> bool:
-        """Whether the arrays that a call makes of each copy depend on what the memory is filled with."""
-        if not self.useful:
-            return False
-        first, other, again = self.each(run)
-        random, stale = not alike(first, again), not alike(first, other)
-        self.useful = not random and not stale
-        return stale and not random
-
-    def each(self, run: Callable[[Layer], Any]) -> list[Any]:
-        pairs = zip(FILLINGS, self.copies, strict=True)
-        return [self.filled(filling, partial(run, layer)) for filling, layer in pairs]
-
-    def filled(self, filling: float, run: Callable[[], Any]) -> Any:
-        """What a call returns, while the memory is full of other numbers."""
-        with ALONE:
-            before = [array.copy() for array in self.left]
-            for array, value in zip(self.left, before, strict=True):
-                array[...] = filling * (1.5 - value)  # also where all values are 0, or 1
-            try:
-                return run()
-            finally:
-                for array, value in zip(self.left, before, strict=True):
-                    array[...] = value
-
-
-def has_nan(array: Array) -> bool:
-    return bool(array_module(array).isnan(array).any())
-
-
-def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether arrays are equal but for rounding, which may depend on where an array begins in memory."""
-    pairs = zip(some, others, strict=True)
-    return not any(far(to_host(one), to_host(other)) for one, other in pairs if hasattr(one, "shape"))
-
-
-def far(one: Array, other: Array) -> bool:
-    """Whether they differ by more than rounding; what is not finite has no rounding, and no part in the scale."""
-    if one.shape != other.shape:
-        return True
-    with np.errstate(all="ignore"):
-        first, second = one.astype(np.float64), other.astype(np.float64)
-        finite = np.isfinite(first) & np.isfinite(second)
-        most = np.maximum(abs(first), abs(second)).max(initial=0.0, where=finite)
-        return not np.allclose(first, second, rtol=0, atol=most * 10.0**-one.itemsize, equal_nan=True)
+    found = []
+    for number, layer in enumerate(layers):
+        try:
+            divided, _ = is_split(layer), is_exchanging(layer)
+        except ValueError as error:
+            raise ValueError(f"layer {number}: {error}") from None
+        found += [number] * (divided and bool(trained(layer)))
+    return found

@@ -20,18 +20,20 @@ import numpy as np
 from dear_mpi.training.fabric.order import SUMS, Key
 from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import Log
+from dear_mpi.training.log.log import COUNTS_AS, EXCHANGE, Log
 
 TIE = 1e-9  # times are alike if they differ by less than this part of them
 
 
 @dataclass(frozen=True)
 class Exposed:
-    """How long a rank waits for a collective in an iteration; the sum of the loss has no bucket."""
+    """How long a rank waits for a collective of a bucket in an iteration, or for an exchange of a layer; the sum of the
+    loss has neither."""
 
     collective: str
     bucket: Bucket | None
     seconds: float
+    use: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,8 @@ class Tally:
                 key = event.awaited, event.number
                 self.waited_s[key] = self.waited_s[key] + event.end - event.begin
             else:
-                self.taken_s[event.kind] = self.taken_s[event.kind] + event.end - event.begin
+                kind = COUNTS_AS.get(event.kind, event.kind)
+                self.taken_s[kind] = self.taken_s[kind] + event.end - event.begin
 
     @property
     def length_s(self) -> float:
@@ -104,6 +107,8 @@ class Tally:
 
     def exposed(self, key: Key, seconds: float) -> Exposed:
         """What was waited for, by its name."""
+        if key[0] == EXCHANGE:
+            return Exposed(EXCHANGE, None, seconds, use=key[1])
         if key in SUMS:
             return Exposed(SUMS[key], None, seconds)
         return Exposed(key[0], self.fabric.buckets[key[1]], seconds)

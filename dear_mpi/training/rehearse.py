@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from numbers import Real
 
@@ -71,28 +71,36 @@ def check_route(
 
 
 def rehearse(
-    schedule: type[Schedule], rules: Rules, uses: int, *, accumulate: int = 1, order: Sequenced | None = None
+    schedule: type[Schedule],
+    rules: Rules,
+    uses: int,
+    *,
+    split: Iterable[int] = (),
+    accumulate: int = 1,
+    order: Sequenced | None = None,
 ) -> None:
     """Run a few iterations, and flushes between them, where nothing takes time.
 
     Args:
         rules: a new book, with the buckets.
         uses: how many uses of layers a forward pass has.
+        split: the uses whose backward pass has two halves.
         accumulate: how many forward passes an iteration has.
-        order: of the collectives on the wire, if one was decided.
+        order: what was decided from the times of layers, if anything was.
 
     Raises:
         ScheduleError: it breaks a rule of ``fabric/rules.py``, would wait for ever, never ends, or fails.
     """
-    in_time(rules, lambda: iterate(schedule, rules, uses, accumulate, order))
+    nothing, halves = [0.0] * uses, dict.fromkeys(split, 0.0)
+    costs = Costs(forward_s=nothing, backward_s=nothing, weights_s=halves, parts=accumulate)
+    in_time(rules, lambda: iterate(schedule, rules, costs, order))
 
 
-def iterate(schedule: type[Schedule], rules: Rules, uses: int, accumulate: int, order: Sequenced | None) -> None:
+def iterate(schedule: type[Schedule], rules: Rules, costs: Costs, order: Sequenced | None) -> None:
     """The iterations; then the schedule's bound."""
-    nothing = [0.0] * uses
-    trainer = VirtualTrainer(schedule, rules, Costs(forward_s=nothing, backward_s=nothing, parts=accumulate))
+    trainer = VirtualTrainer(schedule, rules, costs)
     if order is not None:
-        trainer.schedule.order = order
+        trainer.schedule.take(order)
     for flushes in FLUSHES:
         trainer.one()
         for _ in range(flushes):

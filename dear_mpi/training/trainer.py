@@ -3,17 +3,26 @@
 The path of a gradient: ``layer.backward`` writes it into its bucket, ``schedule.after_backward`` hands the bucket to
 the ``Fabric``, whose ``Engine`` runs the collective's ``Plan``; when the schedule says so the fabric updates the
 parameters, at the latest in ``schedule.before_forward`` of the layer that needs them.
+
+A schedule may delay the second half of a layer's backward pass:
+
+    layer       | 3: dx | 2: dx | 3: dw | 1: dx, dw | 2: dw | 0 ...
+    the schedule hears that gradients are there:   3           2, 1
+
+It hears of layers in the order in which they ran, so that a bucket is complete when it hears of its first layer.
 """
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
-from dear_mpi.training.fabric import Fabric
+from dear_mpi.training.fabric import Fabric, Handle
+from dear_mpi.training.fabric.order import Delayed
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.log.log import Times, times_of
 from dear_mpi.training.schedules import Schedule
@@ -40,14 +49,28 @@ class Meter(Protocol):
 
 
 class UseOfLayer(Protocol):
-    """One use of a layer: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one."""
+    """One use of a layer: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one.
 
+    Attributes:
+        split: whether its backward pass has two halves.
+        received: what the last exchange has brought.
+    """
+
+    received: Array
+
+    @property
+    def split(self) -> bool: ...
     @property
     def complaints(self) -> Sequence[str]: ...
 
+    def exchange(self, given: Array, *, back: bool) -> Any | None:
+        """The engine's act, see ``Step``, that makes ``received`` of what the pass is given; None if there is none."""
+
     def forward(self, x: Array, *, inspect: bool) -> Array: ...
     def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
-    def backward(self, dy: Array) -> Array: ...
+    def backward(self, dy: Array, *, late: bool = False) -> Array: ...
+    def backward_weights(self) -> None: ...
+    def check_written(self) -> None: ...
     def after_backward(self, *, last: bool) -> None: ...
 
 
@@ -105,7 +128,7 @@ class Trainer:
                 self.meter.start(losses, targets.size, total)
             self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), last=last)
         self.hook("end_backward")
-        self.rules.end_backward()
+        self.rules.end_backward([each.use for each in fabric.delayed])
         loss = self.meter.read()
         fabric.log.end(fabric.now())
         self.check(loss)
@@ -116,8 +139,10 @@ class Trainer:
     def forward(self, x: Array) -> Array:
         """The model's output."""
         for number, step in enumerate(self.uses):
+            exchange = self.start_exchange(number, x, back=False)
             self.hook("before_forward", number)
             self.rules.before_layer(number)
+            x = self.received(number, exchange, x)
             begin = self.fabric.now()
             x = step.forward(x, inspect=self.first)
             self.did("forward", number, begin)
@@ -125,19 +150,54 @@ class Trainer:
         return x
 
     def backward(self, dy: Array, *, last: bool) -> None:
-        """Let every layer write its gradients; the schedule hears of the last part only."""
+        """Let every layer write its gradients; the schedule hears of the last part only, and delays nothing before."""
+        self.written, self.next = set[int](), len(self.uses) - 1
         for number in reversed(range(len(self.uses))):
             step = self.uses[number]
+            exchange = self.start_exchange(number, dy, back=True)
             if last:
                 self.hook("before_backward", number)
+            dy = self.received(number, exchange, dy)
             step.before_backward(dy, inspect=self.debug or self.first)
+            late = last and step.split and self.schedule.delays_weights(number)
             begin = self.fabric.now()
-            dy = step.backward(dy)
+            dy = step.backward(dy, late=late)
             self.did("backward", number, begin)
-            step.after_backward(last=last)
+            if late:
+                self.fabric.delayed.append(Delayed(number, partial(self.write_weights, number)))
+            else:
+                self.hand_on(number, last=last)
+
+    def start_exchange(self, number: int, given: Array, *, back: bool) -> Handle | None:
+        """Begin what a layer exchanges before a pass, if it does."""
+        act = self.uses[number].exchange(given, back=back)
+        return None if act is None else self.fabric.start_exchange(number, act)
+
+    def received(self, number: int, exchange: Handle | None, given: Array) -> Array:
+        """Wait for an exchange; what the layer goes on with."""
+        if exchange is None:
+            return given
+        self.fabric.wait_for(exchange)
+        return self.uses[number].received
+
+    def write_weights(self, number: int) -> None:
+        """The delayed half of a backward pass; a hook of the schedule asks for it."""
+        point, begin = self.rules.point, self.fabric.now()
+        self.uses[number].backward_weights()
+        self.did("weights", number, begin)
+        self.hand_on(number, last=True)
+        self.rules.point = point
+
+    def hand_on(self, number: int, *, last: bool) -> None:
+        """The gradients of a layer are there: hand on all that are, up to the first layer that has delayed its own."""
+        self.uses[number].check_written()
+        self.written.add(number)
+        while self.next in self.written:
+            use, self.next = self.next, self.next - 1
+            self.uses[use].after_backward(last=last)
             if last:
-                self.rules.wrote(number)
-                self.hook("after_backward", number)
+                self.rules.wrote(use)
+                self.hook("after_backward", use)
 
     def did(self, kind: str, use: int, begin: Any) -> None:
         self.fabric.log.did(kind, use, begin, self.fabric.now())

@@ -72,7 +72,7 @@ def predict(
     """
     trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
     if kind.foresees:
-        trainer.schedule.order = best_order(trainer.schedule, kind, rules, costs)
+        trainer.schedule.take(best_order(trainer.schedule, kind, rules, costs))
     trainer.warm_up()
     tally = Tally(trainer.virtual)
     for _ in range(round_up(iterations, rules.route.period)):
@@ -103,13 +103,21 @@ def best_order(schedule: Schedule, kind: type[Schedule], rules: Rules, costs: Co
         schedule: one of this kind, with a fabric that has the buckets.
     """
     price, costs = rules.route.priced(costs.price), replace(costs, compute=alike, noise=steady)
-    nominal = Nominal(costs.forward_s, costs.backward_s, price, judged=rules.judged, portions=costs.portions)
+    nominal = Nominal(
+        costs.forward_s,
+        costs.backward_s,
+        price,
+        judged=rules.judged,
+        portions=costs.portions,
+        weights_s=costs.weights_s,
+        exchange_s=costs.exchange_s,
+    )
     orders = list(dict.fromkeys(tuple(order or ()) or None for order in schedule.orders(nominal)))
 
     def seconds(order: Sequenced | None) -> float:
         rules.iteration += 1  # who watches this book sees that a try is over
         trainer = VirtualTrainer(kind, rules.another(), costs)
-        trainer.schedule.order = order
+        trainer.schedule.take(order)
         return trainer.mean_s()
 
     return orders[0] if len(orders) == 1 else min(orders, key=seconds)

@@ -15,7 +15,7 @@ from dear_mpi.training.profiles.profile import read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from tests.gpu.conftest import watched
-from tests.training_checks import KINDS, README, settings
+from tests.training_checks import KINDS, README, Mixes, settings
 
 CASES = [
     {"model": "mlp", "fusion": "none"},
@@ -71,6 +71,22 @@ def test_a_value_that_was_changed_in_place_is_kept(dtype, update):
             return abs(to_host(layers[0].weight.value)[1] - 5.0).max()
 
     assert run_world(body, threads=2) < 0.5
+
+
+def test_halves_and_exchanges_are_in_order_on_both_streams():
+    """The engine's stream exchanges what the compute stream has made, while that writes the gradients of weights."""
+
+    def body(world, schedule):
+        rng, transport = np.random.default_rng(0), direct(world).transport
+        layers = [Dense("in", rng.standard_normal((6, 8)))]
+        layers += [Mixes(name, rng.standard_normal((8, 8)) / 4, transport) for name in ("first", "second")]
+        with Session(layers, SoftmaxCrossEntropy(), World(transport), device="cuda", schedule=schedule) as session:
+            for iteration in range(3):
+                session.step(np.full((4, 6), float(iteration + world.rank)), np.arange(4))
+            session.flush()
+            return session.parameters_sha256()
+
+    assert len({run_world(lambda world, name=name: body(world, name), threads=2) for name in ("dear", "lancet")}) == 1
 
 
 class Cast(Dense):

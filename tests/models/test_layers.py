@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from dear_mpi.models.layer import is_split
 from dear_mpi.models.layers import (
     CausalSelfAttention,
     Conv2d,
@@ -114,6 +115,49 @@ def test_backward_agrees_with_differences(case):
         assert relative_error(dx, differences(objective, x)) < 1e-6
     for parameter, grad in zip(layer.parameters, grads, strict=True):
         assert relative_error(grad, differences(objective, parameter.value)) < 1e-6, parameter.name
+
+
+SPLIT = [name for name, case in CASES.items() if is_split(case()[0])]
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_halves_have_the_bits_of_the_whole(name, dtype):
+    """Also where other layers run between them, and the first half is the only one that sees dy."""
+    layer, x = make(CASES[name])
+    for parameter in layer.parameters:
+        parameter.value, parameter.grad = parameter.value.astype(dtype), parameter.grad.astype(dtype)
+    x = x.astype(dtype)
+    dy = random(*layer.forward(x).shape).astype(dtype)
+    dx, grads = gradients(layer, x, dy)
+    for parameter in layer.parameters:
+        parameter.grad.fill(np.nan)
+    layer.forward(x)
+    assert layer.backward_input(dy).tobytes() == dx.tobytes()
+    layer.backward_weights()
+    assert [parameter.grad.tobytes() for parameter in layer.parameters] == [grad.tobytes() for grad in grads]
+
+
+def test_what_is_split():
+    assert {type(CASES[name]()[0]) for name in SPLIT} == {Dense, Conv2d, CausalSelfAttention, Residual}
+
+    class Other(Dense):
+        def backward(self, dy):
+            return 2 * super().backward(dy)
+
+    class Both(Other):
+        def backward_input(self, dy):
+            return 2 * super().backward_input(dy)
+
+    class Own(Relu):
+        backward_input = Relu.backward
+
+        def backward_weights(self): ...
+
+    plain, patched = Dense("a", random(2, 2)), Dense("a", random(2, 2))
+    patched.backward = plain.backward
+    found = [is_split(each) for each in (plain, patched, Other("a", random(2, 2)), Both("a", random(2, 2)), Own())]
+    assert found == [True, False, False, False, True], "the halves of the others are not those of their backward"
 
 
 @cases

@@ -113,6 +113,24 @@ def test_a_profile_of_several_ranks_is_doubted(tmp_path):
     assert "warning" not in run(tmp_path, alone, "--ranks", "4").output
 
 
+def test_halves_and_exchanges_of_a_profile(tmp_path):
+    """Both passes of ``dense`` wait for an exchange; the first one backward may be filled with weights of ``last``."""
+    last = Use("last", (Tensor(1, (8, 8)),), 0.0, 0.04, weights_s=0.03)
+    dense = replace(PROFILE.uses[1], weights_s=0.01, exchange_s=0.05)
+    profile = replace(PROFILE, ranks=1, rank=0, uses=(dense, last))
+    times = {name: simulated(profile=profile, schedules=(name,), wire="fp32").row for name in ("dear", "lancet")}
+    gained = times["dear"]["exposed_comm_s"] - times["lancet"]["exposed_comm_s"]
+    assert gained == pytest.approx(0.025, abs=1e-4)
+    assert times["dear"]["compute_s"] == pytest.approx(times["lancet"]["compute_s"])
+    said = "warning: what layers exchange takes as long as in the profile, on whatever network"
+    assert said in unwrapped(run(tmp_path, asdict(profile), "--ranks", "4").output)
+    scaled = profile.scaled(backward_s=0.12).uses
+    assert [use.weights_s for use in scaled] == pytest.approx([0.02, 0.06])
+    assert [use.exchange_s for use in scaled] == [0.05, 0.0]
+    profile.write(tmp_path / "profile.json")
+    assert [module.weights for module in load_modules(str(tmp_path / "profile.json"))] == pytest.approx([0.5, 0.75])
+
+
 def test_a_profile_is_a_synthetic_model(tmp_path):
     """In train; simulate, which knows what is tied, asks for --profile."""
     file = tmp_path / "profile.json"
@@ -159,6 +177,8 @@ def test_a_profile_reads_as_it_was_written(tmp_path):
         "tensors": [{"key": 0, "shape": [1024, 1024]}],
         "forward_s": 0.03,
         "backward_s": 0.02,
+        "weights_s": 0.0,
+        "exchange_s": 0.0,
     }
 
 
@@ -261,6 +281,7 @@ def changed(*where, to):
         (changed("schedule", to="deer"), "schedule 'deer' is unknown: did you mean 'dear'?"),
         (changed("model", to=""), 'model must be a text of length >= 1, not ""'),
         (changed("uses", 0, "name", to="\n"), "names must be printable, not '\\n'"),
+        (changed("uses", 1, "weights_s", to=0.021), "weights_s must be a part of backward_s, and is more in some use"),
         (changed("rank", to=2), "rank must be below ranks, 2, not 2"),
         (changed("model", to=3), "model must be a text, not 3"),
     ],

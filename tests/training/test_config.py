@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from dear_mpi.models import synthetic
+from dear_mpi.models.layer import is_exchanging
 from dear_mpi.models.paper_models import Module, load_modules
 from dear_mpi.models.synthetic import synthetic_layers
 from dear_mpi.ranks.world import run_world
@@ -160,6 +161,8 @@ def test_a_users_table(tmp_path):
     assert load_modules(write(tmp_path, json.dumps({"modules": rows}))) == modules
     called = [row | {"fwd_call": -number} for number, row in enumerate(rows)]
     assert load_modules(write(tmp_path, json.dumps({"modules": called}))) == modules[::-1], "the order of forward"
+    exchanges = [ROW | {"exchange_bytes": 4096}]
+    assert load_modules(write(tmp_path, json.dumps({"modules": exchanges})))[0].exchange_bytes == 4096
 
 
 NEEDS = "a module needs name, params and fwd_flops"
@@ -176,6 +179,13 @@ BAD_TABLES = {
     **{
         f"count {value!r}": (json.dumps({"modules": [ROW | {"params": [1, value]}]}), f"above zero, not {value!r}")
         for value in (-3, 0, 1.5, "7", None)
+    },
+    **{
+        f"exchange {value!r}": (
+            json.dumps({"modules": [ROW | {"exchange_bytes": value}]}),
+            f"exchange_bytes must be a whole number from 0 to 10000000000000, not {value!r}",
+        )
+        for value in (-1, 1.5, "7", None, True, 10**13 + 1)
     },
     **{
         f"no {key}": (json.dumps({"modules": [{k: v for k, v in ROW.items() if k != key}]}), f"KeyError('{key}')")
@@ -264,10 +274,24 @@ def test_synthetic_layers(dtype, monkeypatch):
     assert clock.slept == pytest.approx([3, 1])
     assert all(layer.backward(x) is x for layer in reversed(layers))
     assert clock.slept == pytest.approx([3, 1, 2, 6])
+    for layer in reversed(layers):
+        assert layer.backward_input(x) is x
+        layer.backward_weights()
+    assert clock.slept[4:] == pytest.approx([1, 1, 3, 3]), "half of it for the weights"
     for parameter, place in zip(parameters, places, strict=True):
         assert parameter.grad is place, "a bucket may lie there"
         assert place.dtype == dtype
         assert (place != 0).all()
+
+
+def test_a_synthetic_layer_exchanges_before_each_pass():
+    asked, modules = [], [Module("a", (30,), 1.0, exchange_bytes=64), Module("b", (50,), 1.0)]
+    how = {"dtype": np.dtype("f4"), "rng": np.random.default_rng(0), "exchange": asked.append}
+    one, other = synthetic_layers(modules, forward_s=0.0, backward_s=0.0, **how)
+    assert (is_exchanging(one), is_exchanging(other)) == (True, False)
+    x = np.zeros(3)
+    assert one.exchange_forward(x) is x is one.exchange_backward(x)
+    assert asked == [64, 64]
 
 
 @pytest.mark.parametrize(("count", "low", "high"), [(20, 5, 16), (100, 40, 61), *((n, 1, n) for n in range(1, 7))])

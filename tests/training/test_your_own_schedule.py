@@ -1,5 +1,7 @@
 """The page docs/how-to/schedule.md: its schedule trains, with the bits of ours, and its commands run."""
 
+import re
+
 import pytest
 
 from dear_mpi.collectives.program.errors import AgreedError
@@ -11,27 +13,28 @@ from tests.pages import Page, output_of
 from tests.training_checks import settings
 
 PAGE = Page.of("how-to/schedule.md")
+LAZY, LATE = PAGE.blocks
 
 
 @pytest.fixture
-def lazy(tmp_path, monkeypatch):
-    (tmp_path / "lazy.py").write_text(PAGE.code)
+def files(tmp_path, monkeypatch):
+    (tmp_path / "lazy.py").write_text(LAZY)
+    (tmp_path / "my_late.py").write_text(LATE)
     monkeypatch.chdir(tmp_path)
-    return "lazy.py:Lazy"
 
 
-def test_it_has_the_bits_of_ours(lazy):
+def test_they_have_the_bits_of_ours(files):
     digests = {
         run_loopback(3, lambda transport, s=schedule: train(Config.of(settings(schedule=s)), World(transport)))[0][
             "params_sha256"
         ]
-        for schedule in (lazy, "sequential", "dear")
+        for schedule in ("lazy.py:Lazy", "my_late.py:Late", "sequential", "dear")
     }
     assert len(digests) == 1
 
 
 def test_without_its_wait_it_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "lazy.py").write_text(PAGE.code.replace("    def before_forward", "    def unused"))
+    (tmp_path / "lazy.py").write_text(LAZY.replace("    def before_forward", "    def unused"))
     monkeypatch.chdir(tmp_path)
     config = Config.of({"schedule": "lazy.py:Lazy"})
     with pytest.raises(AgreedError) as error:
@@ -40,8 +43,8 @@ def test_without_its_wait_it_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("ranks", "command"), PAGE.commands)
-def test_its_commands_run(lazy, ranks, command):
-    assert "lazy" in output_of(ranks, command)
+def test_its_commands_run(files, ranks, command):
+    assert re.search("lazy|late", output_of(ranks, command))
 
 
 FORESEES = """

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.models.layer import Layer, Parameter, Split, is_split
 
 # The constants of Gelu's tanh form (Hendrycks and Gimpel 2016, section 2).
 A = math.sqrt(2.0 / math.pi)
@@ -16,7 +16,7 @@ B = 0.044715
 EPSILON = 1e-5
 
 
-class Dense:
+class Dense(Split):
     """y = x W + b over the last axis, x (..., D), W (D, E), b (E,), y (..., E); the bias starts at zero.
 
     Cost: 2 N D E flops forward, N being all of ``...``, and twice that backward: so "backward takes two forwards".
@@ -38,15 +38,19 @@ class Dense:
         y = self._rows @ self.weight.value + self.bias.value
         return y.reshape(*x.shape[:-1], outputs)
 
-    def backward(self, dy: Array) -> Array:
-        """dW = x^T dy and db = sum dy, over all N rows; dx = dy W^T."""
-        xp = array_module(dy)
+    def backward_input(self, dy: Array) -> Array:
+        """dx = dy W^T."""
         inputs, outputs = self.weight.value.shape
-        rows = dy.reshape(-1, outputs)
-        xp.matmul(self._rows.T, rows, out=self.weight.grad)
-        xp.sum(rows, axis=0, out=self.bias.grad)
-        dx = rows @ self.weight.value.T
+        self._dy_rows = dy.reshape(-1, outputs)
+        dx = self._dy_rows @ self.weight.value.T
         return dx.reshape(*dy.shape[:-1], inputs)
+
+    def backward_weights(self) -> None:
+        """dW = x^T dy and db = sum dy, over all N rows."""
+        xp = array_module(self._dy_rows)
+        xp.matmul(self._rows.T, self._dy_rows, out=self.weight.grad)
+        xp.sum(self._dy_rows, axis=0, out=self.bias.grad)
+        del self._dy_rows
 
 
 class LayerNorm:
@@ -155,7 +159,7 @@ class Reshape:
         return dy.reshape(self._x_shape)
 
 
-class Residual:
+class Residual(Split):
     """y = x + f(x), where f is a chain of layers that keeps the shape; to a trainer they are one layer.
 
     >>> Residual([Relu()]).forward(np.array([-1.0, 2.0]))
@@ -164,6 +168,7 @@ class Residual:
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = tuple(layers)
+        self._split = tuple(layer if is_split(layer) else None for layer in layers)
         self.parameters = tuple(parameter for layer in layers for parameter in layer.parameters)
 
     def forward(self, x: Array) -> Array:
@@ -172,8 +177,12 @@ class Residual:
             y = layer.forward(y)
         return x + y
 
-    def backward(self, dy: Array) -> Array:
+    def backward_input(self, dy: Array) -> Array:
         dx = dy
-        for layer in reversed(self._layers):
-            dx = layer.backward(dx)
+        for layer, split in zip(self._layers[::-1], self._split[::-1], strict=True):
+            dx = layer.backward(dx) if split is None else split.backward_input(dx)
         return dy + dx
+
+    def backward_weights(self) -> None:
+        for split in filter(None, self._split[::-1]):
+            split.backward_weights()

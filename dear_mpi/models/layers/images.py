@@ -17,14 +17,14 @@ from itertools import product
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.models.layer import Parameter
+from dear_mpi.models.layer import Parameter, Split
 
 # Inside, samples are the last axis, (C, H, W, N): every strided slice then copies runs of N elements, not single ones.
 # Both ways it is a view, which is handed on: between two convolutions nothing is moved.
 SAMPLES_LAST, SAMPLES_FIRST = (1, 2, 3, 0), (3, 0, 1, 2)
 
 
-class Conv2d:
+class Conv2d(Split):
     """A convolution with square kernels, zero padding and equal strides on both axes; the bias starts at zero.
 
     >>> Conv2d("conv", np.ones((6, 3, 3, 3)), stride=2, padding=1).forward(np.ones((4, 3, 8, 7))).shape
@@ -54,12 +54,16 @@ class Conv2d:
         y = self._weight_rows() @ self._columns + self.bias.value[:, None]
         return y.reshape(filters, *self._patches_shape()[3:]).transpose(SAMPLES_FIRST)
 
-    def backward(self, dy: Array) -> Array:
-        """dW = dy columns^T and db = sum dy; dx folds W^T dy."""
-        dy_rows = dy.transpose(SAMPLES_LAST).reshape(dy.shape[1], self._columns.shape[1])
-        self.weight.grad[...] = (dy_rows @ self._columns.T).reshape(self.weight.grad.shape)
-        self.bias.grad[...] = dy_rows.sum(axis=1)
-        return self._fold(self._weight_rows().T @ dy_rows)
+    def backward_input(self, dy: Array) -> Array:
+        """dx folds W^T dy."""
+        self._dy_rows = dy.transpose(SAMPLES_LAST).reshape(dy.shape[1], self._columns.shape[1])
+        return self._fold(self._weight_rows().T @ self._dy_rows)
+
+    def backward_weights(self) -> None:
+        """dW = dy columns^T and db = sum dy."""
+        self.weight.grad[...] = (self._dy_rows @ self._columns.T).reshape(self.weight.grad.shape)
+        self.bias.grad[...] = self._dy_rows.sum(axis=1)
+        del self._dy_rows
 
     def _unfold(self, x: Array) -> Array:
         """Every patch of x as a column: (N, C, H, W) -> (C K K, O Q N)."""

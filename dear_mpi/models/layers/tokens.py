@@ -6,7 +6,7 @@ The legend: B windows, T tokens in a window, L the longest window, V vocabulary,
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.models.layer import Parameter
+from dear_mpi.models.layer import Parameter, Split
 from dear_mpi.models.layers.any_data import Dense
 from dear_mpi.models.layers.loss import check_indices
 
@@ -55,7 +55,7 @@ class Embedding:
         return nothing
 
 
-class CausalSelfAttention:
+class CausalSelfAttention(Split):
     """Each token gathers from itself and the tokens before it: x and y (B, T, D).
 
     One dense layer makes queries, keys and values; in every head a token's output is the average of the values it may
@@ -86,15 +86,19 @@ class CausalSelfAttention:
         self._saved = q, k, v, weights
         return self._out.forward(self._merge((weights @ v)[None]))
 
-    def backward(self, dy: Array) -> Array:
+    def backward_input(self, dy: Array) -> Array:
         """The same products backwards; the softmax's own gradient is w * (dw - sum(dw * w))."""
         q, k, v, weights = self._saved
-        (dmixed,) = self._split(self._out.backward(dy), 1)
+        (dmixed,) = self._split(self._out.backward_input(dy), 1)
         dv = weights.swapaxes(-1, -2) @ dmixed
         dweights = dmixed @ v.swapaxes(-1, -2)
         dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True)) * self._scale
         dqkv = array_module(dy).stack([dscores @ k, dscores.swapaxes(-1, -2) @ q, dv])
-        return self._qkv.backward(self._merge(dqkv))
+        return self._qkv.backward_input(self._merge(dqkv))
+
+    def backward_weights(self) -> None:
+        self._out.backward_weights()
+        self._qkv.backward_weights()
 
     def _split(self, x: Array, pieces: int) -> Array:
         """(B, T, pieces * D) -> (pieces, B, H, T, E)."""

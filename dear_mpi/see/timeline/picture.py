@@ -15,15 +15,17 @@ from dear_mpi.training.log.spans import LANES, Rank, Run, Span, Timeline
 COLORS = {  # of each kind, in the order of the legend; can be told apart by all readers; compute is blue
     "forward": "#56B4E9",
     "backward": "#0072B2",
+    "weights": "#332288",
     "wait": "#D55E0047",
     "update": "#009E73",
     "reduce_scatter": "#E69F00",
     "all_gather": "#F0E442",
     "all_reduce": "#CC79A7",
+    "exchange": "#B08D6E",
     "other": "#999999",
 }
-SAID = {"wait": "compute waits: exposed", "other": "loss and other small ones"}
-DARK = ("backward", "update")  # letters on them are white
+SAID = {"wait": "compute waits: exposed", "weights": "weights, delayed", "other": "loss and other small ones"}
+DARK = ("backward", "weights", "update")  # letters on them are white
 SHOWN = 2  # iterations
 MOST_RANKS = 8  # in all panels together
 MOST_RUNS = 6
@@ -165,6 +167,6 @@ def draw_rank(axes: Any, rank: Rank, top: float, zero_s: float, inches: float) -
 
 def short(span: Span) -> str:
     """What is written on a span: the name of a layer, or the number of a bucket."""
-    if span.kind in ("forward", "backward"):
-        return span.name.removeprefix(f"{span.kind} ")
+    if span.kind in ("forward", "backward", "weights"):
+        return span.name.removeprefix(f"{span.kind} ").removeprefix("of ")
     return span.name.partition("bucket ")[2].partition(" ")[0]

@@ -1,7 +1,7 @@
 """What an iteration costs: what the virtual fabric is told of compute, updates and messages."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dear_mpi.training.line.bucket import Bucket
@@ -29,6 +29,8 @@ class Costs:
 
     Attributes:
         forward_s, backward_s: of each use of a layer, in the order of the forward pass; of a part of a batch.
+        weights_s: how much of ``backward_s`` the second half takes, by the number of the use; of each that is split.
+        exchange_s: of what a use exchanges before each pass, by its number.
         price: of a collective of a bucket.
         parts: into how many a batch is split.
         loss_s: of the sum of the loss.
@@ -46,6 +48,8 @@ class Costs:
 
     forward_s: Sequence[float] = ()
     backward_s: Sequence[float] = ()
+    weights_s: Mapping[int, float] = field(default_factory=dict)
+    exchange_s: Mapping[int, float] = field(default_factory=dict)
     price: Price = lambda leg, bucket: 0.0
     parts: int = 1
     loss_s: float = 0.0

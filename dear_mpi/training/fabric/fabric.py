@@ -8,14 +8,15 @@ Here is what both fabrics have in common: which legs are due, and on which threa
 """
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.training.fabric.order import LOSS, SUMS, VERDICT, Handle, Key, Sequenced, Step, Turn
+from dear_mpi.training.fabric.order import LOSS, SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import Log
+from dear_mpi.training.log.log import EXCHANGE, Log
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route, reduces
@@ -29,6 +30,7 @@ class Fabric(ABC):
 
     Attributes:
         iteration: how many have sent all their gradients.
+        delayed: of each layer whose weights' gradients are not there yet, in the order in which they ran backward.
     """
 
     idle: ClassVar[Any]  # the act that does nothing, see ``Step``
@@ -49,6 +51,7 @@ class Fabric(ABC):
         self.returning: list[Bucket] = []  # whose way back comes by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
+        self.delayed = deque[Delayed]()
 
     @abstractmethod
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> Handle:
@@ -196,6 +199,17 @@ class Fabric(ABC):
         """Those of the iteration in which the bucket's gradients were sent."""
         iteration, shift = self.sent_in[bucket], self.route.shift(bucket.index, len(self.buckets))
         return [leg for leg in legs if leg.is_due(iteration - shift * (leg.every > 1))]
+
+    def write_weights(self) -> None:
+        """Let the first of the delayed layers write its weights' gradients."""
+        if not self.delayed:
+            self.rules.refuse("lets a layer write its weights' gradients, though none is delayed")
+        self.delayed.popleft().write()
+
+    def start_exchange(self, use: int, act: Any) -> Handle:
+        """Begin what a layer exchanges before a pass."""
+        key, label = (EXCHANGE, use), f"exchange of layer {use}"
+        return self.submit(key, label, lambda turn: [Step(*key, label, act)])
 
     def start_extra(self, extra: str, bucket: Bucket) -> Handle:
         """Begin what is no way of the route, by its name in ``EXTRAS``; what is started next comes after it."""

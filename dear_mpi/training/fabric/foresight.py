@@ -9,8 +9,8 @@ is ready. What it has begun it ends: a collective, or a portion of one, where co
 Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
@@ -29,6 +29,7 @@ class Nominal:
         price: seconds of a collective of a bucket, with nothing beside it.
         judged: whether all gradients are looked at before any of them is used.
         portions: into how many portions a collective of a bucket can be broken.
+        weights_s, exchange_s: see ``Costs``.
     """
 
     forward_s: Sequence[float]
@@ -36,6 +37,8 @@ class Nominal:
     price: Callable[[str, Bucket], float]
     judged: bool = False
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
+    weights_s: Mapping[int, float] = field(default_factory=dict)
+    exchange_s: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

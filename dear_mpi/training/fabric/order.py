@@ -20,8 +20,9 @@ from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
+from dear_mpi.training.log.log import EXCHANGE
 
-Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket
+Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket; or an exchange, and the number of a use
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started after the forward pass
 VERDICT: Key = ("verdict", 0)  # on the gradients, after the last reduction
 SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the norm"}  # what is of no bucket
@@ -63,6 +64,13 @@ class Step(NamedTuple):
     number: int
     what: object
     act: Any
+
+
+class Delayed(NamedTuple):
+    """What a layer has left for later of its backward pass."""
+
+    use: int
+    write: Callable[[], None]
 
 
 @dataclass(eq=False)
@@ -125,12 +133,13 @@ class Order(Generic[T]):
         return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
     def submit(self, key: Key, item: T) -> list[tuple[Turn, T]]:
-        """Take an item; return the turns that have come with it, and their items.
+        """Take an item; return the turns that have come with it, and their items. An exchange comes at once: what has
+        come before it is the same on all ranks, since it follows from what was submitted alone.
 
         Raises:
             ValueError: the order has no such collective, or one that is under way.
         """
-        if self.turns is None:
+        if self.turns is None or key[0] == EXCHANGE:
             return [(Turn(*key), item)]
         if key not in self.known or key in self.waiting:
             what = "is waiting for its turn" if key in self.waiting else "is not in the order of the iteration"

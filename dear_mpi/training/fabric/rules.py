@@ -151,8 +151,15 @@ class Rules:
         if self.judged and self.reduced % len(self.entries):
             self.refuse(f"{what} before all buckets are on their way, which clipping and loss scaling need")
 
-    def end_backward(self) -> None:
-        """Backward is over: all buckets must be on their way."""
+    def end_backward(self, delayed: Sequence[int] = ()) -> None:
+        """Backward is over: all buckets must be on their way.
+
+        Args:
+            delayed: the uses whose weights' gradients are still to be written.
+        """
+        if delayed:
+            layers = ", ".join(map(str, delayed))
+            self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")
         for bucket, entry in self.entries.items():
             if not entry.updated and not entry.started:
                 self.refuse(f"forgets {bucket}: it has started no collective for it")

@@ -20,13 +20,14 @@ from dear_mpi.kernels.array import Array
 
 Seconds: TypeAlias = Callable[[Any, Any], Any]  # from one mark to another; on the virtual fabric perhaps over ranks
 KEPT = 3  # iterations
+EXCHANGE = "exchange"  # of a layer, before a pass; its number is that of the use
 
 
 @dataclass(slots=True, eq=False)
 class Event:
     """Something that a rank did."""
 
-    kind: str  # ``forward``, ``backward``, ``wait`` or ``update``; of the engine what it does, see ``Step``
+    kind: str  # ``forward``, ``backward``, ``weights``, ``wait``, ``update``; of the engine what it does, see ``Step``
     number: int  # of the use of a layer, or of the bucket
     begin: Any  # marks
     end: Any
@@ -90,6 +91,9 @@ class Log:
         return event
 
 
+COUNTS_AS = {"weights": "backward"}  # what is a part of what
+
+
 class Times(NamedTuple):
     """Where the seconds of one iteration went, on this rank; ``exposed_s``: waiting for communication."""
 
@@ -103,8 +107,9 @@ def times_of(record: Record, seconds: Seconds) -> Times:
     """Of an iteration that is over; waits between iterations do not count."""
     taken = dict.fromkeys(("forward", "backward", "wait"), 0.0)
     for event in record.within:
-        if event.kind in taken:
-            taken[event.kind] = taken[event.kind] + seconds(event.begin, event.end)
+        kind = COUNTS_AS.get(event.kind, event.kind)
+        if kind in taken:
+            taken[kind] = taken[kind] + seconds(event.begin, event.end)
     return Times(seconds(record.begin, record.end), *taken.values())
 
 
@@ -113,13 +118,24 @@ def uses_s(events: Iterable[Event], kind: str, seconds: Seconds) -> list[float]:
     return [seconds(event.begin, event.end) for event in events if event.kind == kind]
 
 
+def sums_s(events: Iterable[Event], kind: str, seconds: Seconds, uses: int) -> Array:
+    """Of each of so many uses of layers, in the order of the forward pass: all that it did of a kind."""
+    found = np.zeros(uses)
+    for event in events:
+        if event.kind == kind:
+            found[event.number] += seconds(event.begin, event.end)
+    return found
+
+
 def pass_s(record: Record, seconds: Seconds, uses: int) -> Array:
-    """Of each of so many uses of layers in one pass, forward and backward, in the order of the forward pass.
+    """Of each of so many uses of layers in one pass: forward, backward, its weights' part of that, and an exchange.
 
     Of a batch in parts: the first part's forward pass, which waits, and the last part's backward pass, which sends.
     """
     forward_s, backward_s = (uses_s(record.within, kind, seconds) for kind in ("forward", "backward"))
-    return np.array([forward_s[:uses], backward_s[-uses:][::-1]])
+    weights_s = sums_s(record.within, "weights", seconds, uses)
+    exchange_s = sums_s(record.engine, EXCHANGE, seconds, uses) / (2 * len(forward_s) / uses)
+    return np.array([forward_s[:uses], backward_s[-uses:][::-1] + weights_s, weights_s, exchange_s])
 
 
 def waits_s(record: Record, seconds: Seconds) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
-from dear_mpi.training.log.log import Event, Log, Record
+from dear_mpi.training.log.log import EXCHANGE, Event, Log, Record
 
 COMPUTE, WIRE = LANES = ("compute", "wire")  # the main thread, and the engine's
 Clock: TypeAlias = Callable[[str, Any], float]  # the seconds of a mark of a lane
-KINDS = ("forward", "backward", "wait", "update", "reduce_scatter", "all_gather", "all_reduce", "other")
+COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
+KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "other")
 
 
 class Span(NamedTuple):
@@ -119,6 +120,9 @@ def spans_of(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Sp
         passed = [event for event in record.within if event.kind == kind]
         for event, layer in zip(passed, places(kind, layers, len(passed)), strict=True):
             yield span(COMPUTE, kind, f"{kind} {layer}", event)
+    for event in record.within:
+        if event.kind == "weights":
+            yield span(COMPUTE, event.kind, f"weights of {layers[event.number]}", event)
     others = (event for event in (*record.within, *record.after) if event.kind in ("wait", "update"))
     for lane, events in ((COMPUTE, others), (WIRE, record.engine)):
         for event in events:

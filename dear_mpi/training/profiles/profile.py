@@ -45,12 +45,19 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Use:
-    """A use of a layer, and the seconds that it takes in an iteration."""
+    """A use of a layer, and the seconds that it takes in an iteration.
+
+    Attributes:
+        weights_s: of ``backward_s``, for the second half of the backward pass, where the schedule let it be delayed.
+        exchange_s: of what it exchanges before both passes.
+    """
 
     name: str
     tensors: tuple[Tensor, ...]
     forward_s: Seconds
     backward_s: Seconds
+    weights_s: Seconds = 0.0
+    exchange_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +115,13 @@ class Profile:
             update_s_per_element=ahead * self.update_s_per_element,
             rest_s=ahead * self.rest_s,
             uses=tuple(
-                replace(use, forward_s=ahead * use.forward_s, backward_s=back * use.backward_s) for use in self.uses
+                replace(
+                    use,
+                    forward_s=ahead * use.forward_s,
+                    backward_s=back * use.backward_s,
+                    weights_s=back * use.weights_s,
+                )
+                for use in self.uses
             ),
         )
 
@@ -118,6 +131,8 @@ class Profile:
         return Costs(
             forward_s=[use.forward_s / parts for use in self.uses],
             backward_s=[use.backward_s / parts for use in self.uses],
+            weights_s={at: use.weights_s / parts for at, use in enumerate(self.uses) if use.weights_s},
+            exchange_s={at: use.exchange_s / (2 * parts) for at, use in enumerate(self.uses) if use.exchange_s},
             parts=parts,
             update_s=self.update_s_per_element,
             rest_s=self.rest_s,
@@ -149,6 +164,8 @@ class Profile:
             if shapes.setdefault(tensor.key, tensor.shape) != tensor.shape:
                 both = f"{shapes[tensor.key]} and {tensor.shape}"
                 raise ValueError(f"tensors of key {tensor.key} must have one shape, not {both}")
+        if any(use.weights_s > use.backward_s for use in self.uses):
+            raise ValueError("weights_s must be a part of backward_s, and is more in some use")
         if not any(map(all, shapes.values())):  # none of its lengths is 0
             raise ValueError("uses must be a list in which some use has tensors")
 

@@ -14,6 +14,7 @@ times until a sleep is worth it, so the medians of most are 0.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.log.log import uses_s
+from dear_mpi.training.log.log import EXCHANGE, sums_s, uses_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 __all__ = ["Profiler"]
@@ -49,9 +50,10 @@ class Profiler:
     def note(self) -> None:
         """Keep what the last iteration took."""
         trainer, fabric = self.group.trainers[self.schedule], self.group.fabric
-        within, times = fabric.log.last.within, trainer.times
-        passes = (uses_s(within, kind, fabric.seconds) for kind in ("forward", "backward"))
-        forward_s, backward_s = (np.reshape(each, (trainer.accumulate, -1)).sum(axis=0) for each in passes)
+        within, times, uses = fabric.log.last.within, trainer.times, len(trainer.uses)
+        kinds = ("forward", "backward", "weights")
+        forward_s, input_s, weights_s = (sums_s(within, kind, fabric.seconds, uses) for kind in kinds)
+        exchange_s = sums_s(fabric.log.last.engine, EXCHANGE, fabric.seconds, uses)
         length_s = times.iteration_s - times.exposed_s
         rest_s = length_s - times.forward_s - times.backward_s
         if not self.group.route.updates_under_way:  # else they are on another thread
@@ -59,7 +61,7 @@ class Profiler:
         if self.noted == WARM:
             self.samples.clear()
         last = [self.update_s_per_element(), max(0.0, rest_s), length_s]
-        self.samples.append(np.concatenate([forward_s, backward_s[::-1], last]))
+        self.samples.append(np.concatenate([forward_s, input_s + weights_s, weights_s, exchange_s, last]))
         self.noted += 1
 
     def update_s_per_element(self) -> float:
@@ -105,7 +107,7 @@ class Profiler:
             iterations=len(self.samples),
             update_s_per_element=update_s,
             rest_s=rest_s,
-            uses=tuple(self.use(number, layers_s[number], layers_s[uses + number]) for number in range(uses)),
+            uses=tuple(self.use(number, layers_s[number::uses]) for number in range(uses)),
         )
 
     def costs(self, *, timed: bool = False) -> Costs:
@@ -128,11 +130,11 @@ class Profiler:
             portions=group.fabric.portions,
         )
 
-    def use(self, number: int, forward_s: float, backward_s: float) -> Use:
-        """A use of a layer, with its tensors."""
+    def use(self, number: int, seconds: Sequence[float]) -> Use:
+        """A use of a layer, with its tensors and its seconds, as ``Use`` has them."""
         layout, layer = self.group.layout, self.group.uses[number].layer
         tensors = tuple(Tensor(tensor, layout.shapes[tensor]) for tensor in layout.uses[number])
-        return Use(layer_name(layer, number), tensors, forward_s, backward_s)
+        return Use(layer_name(layer, number), tensors, *seconds)
 
 
 def middle_half(samples: Array) -> Array:

@@ -12,6 +12,7 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.data import Batches
+from dear_mpi.models.layer import is_exchanging
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World
 from dear_mpi.training.facts import sha256
@@ -88,8 +89,12 @@ class Job(Session):
         return {}
 
     def accuracy(self) -> float | None:
-        """Collective: the share of test targets that a classifier gets right, else None; each rank tests a part."""
-        if self.workload.dataset is None or not isinstance(self.loss, SoftmaxCrossEntropy):
+        """Collective: the share of test targets that a classifier gets right; each rank tests a part.
+
+        None of what is no classifier, and where layers exchange: ranks do not have equally many parts.
+        """
+        exchanging = any(is_exchanging(layer) for layer in self.layers)
+        if self.workload.dataset is None or not isinstance(self.loss, SoftmaxCrossEntropy) or exchanging:
             return None
         tests = self.workload.dataset.test
         numbers = np.arange(*chunk_bounds(len(tests), self.world.size, self.world.rank))

@@ -1,17 +1,22 @@
 """What is trained: a model with its loss and its data, from a ``Config``."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
+from dear_mpi.collectives import all_to_all
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.data import Dataset, load_data
 from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from dear_mpi.models.paper_models import both_passes, load_modules, measured_seconds
-from dear_mpi.models.synthetic import NoLoss, synthetic_layers
+from dear_mpi.models.synthetic import EXCHANGE, NoLoss, synthetic_layers
 from dear_mpi.models.user_model import build_model
 from dear_mpi.ranks.world import World
 from dear_mpi.training.line.parameters import key_of, trained
@@ -60,6 +65,13 @@ def make_workload(config: Config, world: World) -> Workload:
     return found
 
 
+def exchanger(transport: Transport) -> Callable[[int], object]:
+    """Collective when it is called: exchanges so many bytes, rounded up to a multiple of the ranks."""
+    algorithm, _ = EXCHANGE
+    buffer = cache(lambda nbytes: np.zeros(round_up(nbytes, transport.size), np.uint8))
+    return lambda nbytes: all_to_all(buffer(nbytes), transport, algorithm=algorithm)
+
+
 def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -> Workload:
     """A synthetic model, without data."""
     modules = load_modules(config.model.partition(":")[2])
@@ -67,6 +79,12 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
     dtype = lookup("dtype", config.dtype, DTYPES)
     check_model(sum(count for module in modules for count in module.counts), config, world)
     layers = synthetic_layers(
-        modules, forward_s=forward_s, backward_s=backward_s, dtype=dtype, rng=rng, compute=config.compute
+        modules,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        dtype=dtype,
+        rng=rng,
+        compute=config.compute,
+        exchange=exchanger(world.transport),
     )
     return Workload(config.model, layers, NoLoss(), None)

@@ -13,6 +13,7 @@ from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.dear_eager import DearEager
 from dear_mpi.training.schedules.fsdp import Fsdp
 from dear_mpi.training.schedules.horovod import Horovod
+from dear_mpi.training.schedules.lancet import Lancet
 from dear_mpi.training.schedules.local import DiLoCo, Local, PostLocal
 from dear_mpi.training.schedules.mg_wfbp import MgWfbp
 from dear_mpi.training.schedules.schedule import Schedule
@@ -34,6 +35,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "fsdp": Fsdp,
     "dear": Dear,
     "dear-eager": DearEager,
+    "lancet": Lancet,
 }
 ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}  # with other results
 NAMES = (*SCHEDULES, *(f"{name}:10" for name in ROUNDS))

@@ -2,6 +2,7 @@
 
 forward    before_forward(0) layer 0 after_forward(0), before_forward(1) layer 1 after_forward(1), ...
 backward   before_backward(1) layer 1 after_backward(1), before_backward(0) layer 0 after_backward(0), end_backward()
+           if delays_weights(1): after_backward(1) comes when fabric.write_weights() has been called
 where parameters are looked at (evaluation, checkpoint, the end)   flush()
 
 A schedule sees buckets and uses of layers, by number, and drives a ``Fabric``: it knows neither arrays nor MPI. All
@@ -81,12 +82,17 @@ class Schedule:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
 
+    def take(self, decided: Any) -> None:
+        """Go on as was decided: with one of ``orders``."""
+        self.order = decided
+
     def ordered(self, nominal: Nominal) -> Sequenced | None:
         """An order of the iteration that suits what it is expected to take; not collective."""
         return self.order
 
-    def orders(self, nominal: Nominal) -> Sequence[Sequenced | None]:
-        """Orders to choose from: the virtual fabric tries them, and the fastest is taken; not collective."""
+    def orders(self, nominal: Nominal) -> Sequence[Any]:
+        """What to choose from, sequences or None: the virtual fabric tries each of them after ``take``, and the fastest
+        is taken; not collective."""
         return [self.ordered(nominal)]
 
     def before_forward(self, use: int) -> None:
@@ -96,7 +102,12 @@ class Schedule:
         """It has run."""
 
     def before_backward(self, use: int) -> None:
-        """It is about to run backward."""
+        """It is about to run backward. What it exchanges before, if it does, is under way."""
+
+    def delays_weights(self, use: int) -> bool:
+        """Whether a layer that can is to write its weights' gradients later, when ``fabric.write_weights()`` is called;
+        asked right before it runs backward."""
+        return False
 
     def after_backward(self, use: int) -> None:
         """Its gradients have been written."""
