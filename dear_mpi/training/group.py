@@ -28,8 +28,8 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.parameters import layout_of, line_dtype
-from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.line.owners import Owners
+from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -49,6 +49,7 @@ class WorkerGroup:
     Attributes:
         route, proof: what buckets go through, and what is known of it.
         layout, buckets: where parameters lie on the line, and where it is cut.
+        owners: who updates which part of buckets.
         trainers: by the name of their schedule.
     """
 
@@ -62,6 +63,12 @@ class WorkerGroup:
         self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
         whole = options.optimizer.scope == "tensor"
         self.layout = layout_of(layers, self.wire, world.size, whole=whole)
+        self.owners = Owners(world.size, costs=self.costs() if whole else None)
+
+    def costs(self) -> tuple[float, ...]:
+        """What an update of each tensor takes."""
+        seen = (each.outputs_first(each.value).shape for each in of_tensors(self.layers, self.layout))
+        return tuple(self.options.optimizer.cost(shape) for shape in seen)
 
     def allocate(self, buckets: Cut) -> None:
         """Bind the parameters to the memory of the line."""
@@ -77,7 +84,8 @@ class WorkerGroup:
                 optimizer=options.optimizer,
                 learning_rate=options.learning_rate,
                 route=self.route,
-                ranks=Shards(world.rank, world.size),
+                rank=world.rank,
+                owners=self.owners,
                 slab=self.slab,
                 put=self.streams.put,
             )

@@ -143,7 +143,7 @@ class WirePrices:
         for leg in dict.fromkeys(leg for name in names for leg in fabric.route.collectives(name)):
             if leg not in self.costs:
                 self.costs[leg] = self.cost(leg)
-        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket.count))
+        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket))
 
     def cost(self, leg: Collective) -> WireCost:
         """Collective: what one collective costs."""

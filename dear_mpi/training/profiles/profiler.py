@@ -70,7 +70,8 @@ class Profiler:
         else:
             stream, events = group.streams.compute, [*before.after, *last.within, *last.after]
         found = [event for event in events if isinstance(event.what, Bucket)]
-        elements: int = sum(event.what.count // group.arena.shards.ranks for event in found)
+        own = [group.arena.shards.of(event.what) for event in found]
+        elements = sum(group.owners.work(group.layout, span.start, span.stop) for span in own)
         update_s = float(sum(stream.seconds(event.begin, event.end) for event in found))
         return update_s / max(1, elements)
 

@@ -39,7 +39,7 @@ class OfSelection(OfCodes):
     adds_up: ClassVar[bool] = True
     wire: Selection
 
-    def line_bytes(self, count: int, *, itemsize: int, ranks: int) -> int:
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int) -> int:
         return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
 
     def places(self, bucket: BucketMemory) -> Array:
