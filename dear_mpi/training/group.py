@@ -28,7 +28,7 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.layer_use import layer_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.owners import Owners
+from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
@@ -61,14 +61,10 @@ class WorkerGroup:
         self.dtype = line_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
         self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
-        whole = options.optimizer.scope == "tensor"
-        self.layout = layout_of(layers, self.wire, world.size, whole=whole)
-        self.owners = Owners(world.size, costs=self.costs() if whole else None)
-
-    def costs(self) -> tuple[float, ...]:
-        """What an update of each tensor takes."""
-        seen = (each.outputs_first(each.value).shape for each in of_tensors(self.layers, self.layout))
-        return tuple(self.options.optimizer.cost(shape) for shape in seen)
+        ownership = Ownership(options.optimizer)
+        self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole)
+        seen = [each.outputs_first(each.value).shape for each in of_tensors(layers, self.layout)]
+        self.owners = ownership.owners(world.size, seen)
 
     def allocate(self, buckets: Cut) -> None:
         """Bind the parameters to the memory of the line."""

@@ -60,8 +60,7 @@ class LiveFabric(Fabric):
     def enter(self, buckets: Cut) -> None:
         super().enter(buckets)
         self.arena.share_out(buckets)
-        uneven = {} if self.arena.owners.even else self.arena.ranks.partitions
-        self.counts = {bucket: tuple(partition.counts) for bucket, partition in uneven.items()}
+        self.counts = {bucket: self.arena.sharing.counts(bucket) for bucket in buckets}
         self.finite = array_module(self.arena.values).ones(len(buckets), bool)
         flags = {bucket: self.finite[bucket.index : bucket.index + 1] for bucket in buckets}
         self.bound = {bucket: BoundBucket(bucket, self.arena, flag) for bucket, flag in flags.items()}

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import copier, packer, unpacker
 from dear_mpi.kernels.optimizer import Optimizer
@@ -32,6 +31,7 @@ from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.owners import Owners
 from dear_mpi.training.line.parameters import line_dtype, of_tensors, trained
 from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.line.sharing import Sharing
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
 
@@ -118,22 +118,12 @@ class Arena:
     def nbytes_of(self, line: str, bucket: Bucket) -> int:
         """Bytes that a collective of a line has for a bucket, as ``Route.nbytes`` counts them."""
         sizes = {"wire": self.wire.itemsize, "values": self.values.itemsize, "ranks": self.owners.ranks}
-        return self.route.nbytes(line, bucket.count, longest=self.longest(bucket), **sizes)
-
-    def longest(self, bucket: Bucket) -> int | None:
-        """Elements of the longest shard of a bucket, be it one of these or not; None where all shards are equal."""
-        if self.owners.even:
-            return None
-        partitions = self.ranks.partitions if bucket in self.ranks.partitions else self.others
-        if bucket not in partitions:
-            self.others |= self.owners.partitions(self.layout, [bucket])
-        return max(partitions[bucket].counts)
+        return self.route.nbytes(line, bucket.count, longest=self.sharing.longest(bucket), **sizes)
 
     def share_out(self, buckets: Cut) -> None:
         """From now on these are the buckets. The state of a rank that updates its shards alone is zero then."""
-        partitions = self.owners.partitions(self.layout, buckets)
-        self.ranks = Shards(self.rank, self.owners.ranks, partitions)
-        self.others: dict[Bucket, Partition] = {}  # that were only asked for
+        self.sharing = Sharing(self.owners, self.layout, buckets)
+        self.ranks = Shards(self.rank, self.owners.ranks, self.sharing.partitions)
         self.shards = self.ranks if self.sharded else Shards(0, 1, ALONE.partitions(self.layout, buckets))
         if self.sharded or not self.state:
             self.state = self.optimizer.new_state(self.values[: self.shards.count])

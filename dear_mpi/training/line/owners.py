@@ -14,13 +14,14 @@ ranks update all, or owners update: both have the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.line.placement import placed
 
 
@@ -76,6 +77,25 @@ class Owners:
         if self.costs is None:
             return stop - start
         return sum(self.costs[tensor] for tensor in layout.tensors(start, stop)) * layout.count / sum(self.costs)
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """What decides who the owners are: an optimiser, if it looks at whole tensors, and the weights of ranks."""
+
+    optimizer: Optimizer | None = None
+    weights: tuple[float, ...] | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether each tensor has one owner."""
+        return self.optimizer is not None and self.optimizer.scope == "tensor"
+
+    def owners(self, ranks: int, shapes: Iterable[Shape]) -> Owners:
+        """The owners of tensors of these shapes, as the optimiser is given them."""
+        if self.optimizer is None or not self.whole:
+            return Owners(ranks, self.weights)
+        return Owners(ranks, self.weights, tuple(map(self.optimizer.cost, shapes)))
 
 
 def partition_of(layout: Layout, bucket: Bucket, tensors: Sequence[int], run: Sequence[int]) -> Partition:

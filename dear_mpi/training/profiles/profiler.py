@@ -126,13 +126,15 @@ class Profiler:
             loss_s=loss_s,
             verdict_s=loss_s,
             ranks=group.world.size,
+            work=group.arena.sharing.work,
             portions=group.fabric.portions,
         )
 
     def use(self, number: int, forward_s: float, backward_s: float) -> Use:
         """A use of a layer, with its tensors."""
         layout, layer = self.group.layout, self.group.uses[number].layer
-        tensors = tuple(Tensor(tensor, layout.shapes[tensor]) for tensor in layout.uses[number])
+        outputs = [parameter.outputs for parameter in self.group.arena.parameters]
+        tensors = tuple(Tensor(tensor, layout.shapes[tensor], outputs[tensor]) for tensor in layout.uses[number])
         return Use(layer_name(layer, number), tensors, forward_s, backward_s)
 
 
