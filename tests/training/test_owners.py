@@ -173,7 +173,7 @@ def test_no_placement_of_a_bucket_is_much_faster(costs, weights):
     assert costliest(costs, run, speeds) <= 1.051 * min(costliest(costs, each, speeds) for each in runs)
 
 
-@pytest.mark.parametrize(("fusion", "most"), [("none", 0.28), ("tensors", 0.28), ("25MB", 0.32)])
+@pytest.mark.parametrize(("fusion", "most"), [("none", 0.32), ("tensors", 0.3), ("25MB", 0.32)])
 def test_owners_of_gpt_have_at_most_a_third_of_its_updates(fusion, most):
     """As far as costs say it: max * min^2 of each matrix; the page has what the clock says."""
 
