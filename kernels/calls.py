@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from dear_mpi.kernels.array import Array, kernels_for
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
-from dear_mpi.kernels.optimizers import Optimizer
+from dear_mpi.kernels.optimizer import Optimizer
 
 Call = Callable[[], object]
 UpdateCall = Callable[[Optimizer, int, float], object]
@@ -90,8 +90,8 @@ def updater(
     """A call that updates ``values`` with ``grads``; both of any floating types.
 
     All arrays are flat, without gaps, of one library and of one length, which may be 0; if the optimizer's scope is
-    ``tensor``, they are one tensor, in its shape. The call takes the optimiser, which may have other constants each
-    time, the number of the update, counted from 1, and a factor for the gradients, which are only read.
+    ``tensor``, they are one tensor, in its shape, or all transposed. The call takes the optimiser, which may have other
+    constants each time, the number of the update, counted from 1, and a factor for the gradients, which are only read.
 
     Args:
         state: what ``optimizer.new_state(values)`` gave, or parts of it; changed as ``values`` are.
@@ -110,7 +110,7 @@ def updater(
     [0.5, 0.0, -0.5]
     """
     for name, array in {"grads": grads, "values": values}.items():
-        flat = array.flags.c_contiguous and (array.ndim == 1 or optimizer.scope == "tensor")
+        flat = array.flags.forc and (array.ndim == 1 or optimizer.scope == "tensor")
         if not flat or not is_floating(array.dtype):
             allowed = ", ".join(dtype.name for dtype in DTYPES.values())
             raise ValueError(f"{name} must be flat, without gaps, and of {allowed}, not {described(array)}")
@@ -132,7 +132,7 @@ def check_shapes(tensors: Sequence[Array], views: Sequence[Array]) -> None:
 
 
 def described(array: Array) -> str:
-    return f"{array.dtype}{list(array.shape)}{'' if array.flags.c_contiguous else ' with gaps'}"
+    return f"{array.dtype}{list(array.shape)}{'' if array.flags.forc else ' with gaps'}"
 
 
 def listed(arrays: Sequence[str]) -> str:

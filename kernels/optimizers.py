@@ -1,63 +1,20 @@
-"""Optimisers: constants, a formula, and the state that the formula keeps between iterations.
-
-The formula in NumPy is the reference, and all that the host needs. A GPU runs the same formula as a struct of
-``kernels/cuda/update.cu``. A new optimiser is a class and a line in ``OPTIMIZERS``.
-"""
+"""Our optimisers. A new one is a class and a line in ``OPTIMIZERS``."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.dtypes import compute_dtype
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
+from dear_mpi.kernels.orthogonal import is_matrix, orthogonalised
 
-__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Optimizer"]
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
 
 
 LEAST = 2.0**-149  # of fp32, above zero
-
-
-@dataclass(frozen=True)
-class Optimizer(ABC):
-    """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are the constants.
-
-    Attributes:
-        scope: what the formula is given: with ``element`` any part of the line, with ``tensor`` one tensor at a time,
-            in its shape. Buckets then end where tensors end.
-    """
-
-    lr: float
-
-    scope: ClassVar[str] = "element"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be above zero, not {self.lr}")
-        for name, value in vars(self).items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and not negative, not {value}")
-
-    @property
-    def state_arrays(self) -> int:
-        """The number of arrays that it keeps beside the values from one iteration to the next."""
-        return 0
-
-    @abstractmethod
-    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
-        """The formula in NumPy: changes ``value`` and ``state``, and ``grad`` if it likes. Iterations count from 1."""
-
-    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
-        """The formula on a GPU: a struct of ``kernels/cuda/update.cu``, and its members at this iteration, in order."""
-        raise ValueError(f"optimizer {type(self).__name__!r} has no CUDA kernel: it trains on the device cpu alone")
-
-    def new_state(self, value: Array) -> list[Array]:
-        """The state of an array of values before the first iteration, all zero; in fp32, or fp64 for fp64."""
-        zeros = array_module(value).zeros
-        return [zeros(value.shape, compute_dtype(value.dtype)) for _ in range(self.state_arrays)]
 
 
 @dataclass(frozen=True)
@@ -201,4 +158,65 @@ class Lamb(Adam):
         return Optimizer.kernel(self, iteration)
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "lamb": Lamb}
+VECTOR_COST = 8  # of an element of AdamW, if max * min^2 is the cost of a matrix; seen on one core
+
+
+@dataclass(frozen=True)
+class Muon(AdamW):
+    """Momentum whose matrices are orthogonalised (Jordan 2024); all that is no matrix goes the way of ``AdamW``.
+
+    Of a matrix, or of a kernel as (outputs, rest): m += (1 - momentum) * (g - m); g += momentum * (m - g), which is
+    Nesterov's; w -= lr * sqrt(max(1, outputs / inputs)) * orthogonalised(g). Vectors, embeddings and output layers
+    have ``AdamW`` with the rate vector_rate * lr. Weight decay is decoupled for all.
+
+    Its state is two arrays, as Adam's; of a matrix the first is the momentum m, and the second stays zero.
+    """
+
+    lr: float = 0.02
+    beta2: float = 0.95
+    weight_decay: float = 0.0
+    momentum: float = 0.95
+    vector_rate: float = 0.15
+
+    scope: ClassVar[str] = "tensor"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum >= 1:
+            raise ValueError(f"momentum must be below 1, not {self.momentum}")
+        if not self.vector_rate:
+            raise ValueError("vector_rate must be above zero, not 0")
+
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        if not is_matrix(value.shape):
+            self.beside.update(iteration, value, grad, state)
+            return
+        value *= self.kept
+        mean = state[0]
+        mean += (1 - self.momentum) * (grad - mean)
+        grad += self.momentum * (mean - grad)
+        step = orthogonalised(grad.reshape(len(grad), -1))
+        scale = math.sqrt(max(1, step.shape[0] / step.shape[1]))
+        value -= (self.lr * scale * step).reshape(value.shape)
+
+    @property
+    def beside(self) -> AdamW:
+        """What vectors go through."""
+        return AdamW(self.vector_rate * self.lr, self.beta1, self.beta2, self.epsilon, self.weight_decay)
+
+    def cost(self, shape: tuple[int, ...]) -> int:
+        size = math.prod(shape)
+        smaller = min(shape[0], size // shape[0]) if is_matrix(shape) else VECTOR_COST
+        return VECTOR_COST * CALL_COST + size * smaller
+
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        return Optimizer.kernel(self, iteration)
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "adamw": AdamW,
+    "lamb": Lamb,
+    "muon": Muon,
+}

@@ -11,7 +11,7 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.optimizers import Optimizer
+from dear_mpi.kernels.optimizer import Optimizer
 
 BLOCK = 1 << 16  # elements of an update: in smaller ones, NumPy's calls take as long as their work
 PAGE = 4096

@@ -42,7 +42,8 @@ class TorchParameter(Parameter):
         except (ValueError, TypeError, RuntimeError) as error:
             raise ValueError(f"parameter {name}: {error}") from None
         grad = np.zeros(value.shape, value.dtype)  # of pages that no code touches before the line takes its place
-        super().__init__(name, value, grad, trained=bool(tensor.requires_grad))
+        outputs = None if isinstance(self.module, torch.nn.Embedding) else 0
+        super().__init__(name, value, grad, trained=bool(tensor.requires_grad), outputs=outputs)
 
     @property
     def value(self) -> Array:

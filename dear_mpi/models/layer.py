@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module
 
 
 @dataclass(eq=False)
@@ -33,6 +33,8 @@ class Parameter:
         trained: whether it is; a frozen one is never changed, and its gradient not looked at.
         rebind: whether it may become a view. Otherwise it stays in its own contiguous memory, at the price of a copy of
             the gradient and of the value in each iteration. It must not be tied then.
+        outputs: the axis of the outputs, for optimisers that look at matrices: 0 as in torch and in kernels, 1 where a
+            layer computes x @ value; None for what they are to treat as a vector, as embeddings and output layers.
     """
 
     name: str
@@ -41,11 +43,19 @@ class Parameter:
     trained: bool = True
     rebind: bool = True
     line: Any = field(default=None, repr=False)  # of the session that trains it, weakly
+    outputs: int | None = 0
 
     @classmethod
-    def of(cls, name: str, value: Array) -> Parameter:
+    def of(cls, name: str, value: Array, *, outputs: int | None = 0) -> Parameter:
         """A parameter with a gradient of zeros of the same shape, dtype and device."""
-        return cls(name, value, np.zeros_like(value))
+        return cls(name, value, np.zeros_like(value), outputs=outputs)
+
+    def outputs_first(self, array: Array) -> Array:
+        """An array of its shape, as optimisers of whole tensors are given it: a view of the same memory."""
+        if self.outputs is None:
+            return array.reshape(-1)
+        found: Array = array_module(array).moveaxis(array, self.outputs, 0) if self.outputs else array
+        return found
 
 
 class Layer(Protocol):

@@ -40,7 +40,7 @@ def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
         Relu(),
         Dense("dense2", draw((hidden, hidden), fan_in=hidden, gain=2.0)),
         Relu(),
-        Dense("head", draw((hidden, classes), fan_in=hidden)),
+        Dense("head", draw((hidden, classes), fan_in=hidden), outputs=None),
     ]
 
 
@@ -60,7 +60,7 @@ def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
             Relu(),
         ]
     features = channels * height * width
-    return [*layers, Reshape((features,)), Dense("head", draw((features, classes), fan_in=features))]
+    return [*layers, Reshape((features,)), Dense("head", draw((features, classes), fan_in=features), outputs=None)]
 
 
 def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
@@ -73,7 +73,8 @@ def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
     layers: list[Layer] = [Embedding("embedding", tokens=tokens, positions=positions)]
     for index in range(blocks):
         layers += block(f"block{index}", draw, width=width, branch_gain=0.5 / blocks, dtype=dtype)
-    return [*layers, LayerNorm("norm", (width,), dtype), Dense("head", draw((width, classes), fan_in=width))]
+    head = Dense("head", draw((width, classes), fan_in=width), outputs=None)
+    return [*layers, LayerNorm("norm", (width,), dtype), head]
 
 
 def block(

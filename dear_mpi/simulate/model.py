@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
@@ -16,8 +17,10 @@ from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.line.layout import Layout, Shape
+from dear_mpi.training.line.owners import Owners, Ownership
 from dear_mpi.training.profiles.profile import Profile
 
+EVEN = Ownership()
 MOST_ELEMENTS = 10**13  # bytes then stay far below what an int64 counts
 
 
@@ -31,6 +34,7 @@ class Model:
         wire: the type of gradients on their way.
         costs: of layers and updates, and into how many parts a batch is split; of the network it knows nothing.
         value_size: bytes of an element of a parameter.
+        owners: who updates which part of buckets.
         exchange_bytes: that a layer has for all ranks together, before each pass, by its number.
     """
 
@@ -39,6 +43,7 @@ class Model:
     names: tuple[str, ...]
     wire: str
     costs: Costs
+    owners: Owners = field(default_factory=Owners)
     value_size: int = DTYPES["fp32"].itemsize
     exchange_bytes: Mapping[int, int] = field(default_factory=dict)
 
@@ -52,12 +57,15 @@ class Model:
         ranks: int,
         wire: str,
         dtype: str,
+        ownership: Ownership,
     ) -> Model:
         """A model of layers with these names and tensors; a ValueError if there is no such type, or too much of it."""
         names, uses = zip(*layers, strict=True)
         itemsize, value_size = lookup("wire", wire, DTYPES).itemsize, DTYPES[dtype].itemsize
-        layout = Layout.of(uses, itemsize=itemsize, ranks=ranks, value_size=value_size)
+        sizes = {"itemsize": itemsize, "value_size": value_size, "ranks": ranks}
+        layout = Layout.of(uses, whole=ownership.whole, **sizes)
         model = cls(name=name, layout=layout, names=names, wire=wire, costs=costs, value_size=value_size)
+        model = replace(model, owners=ownership.owners(ranks, layout.shapes))
         if model.params > MOST_ELEMENTS:
             raise ValueError(f"model {name!r} has {model.params} parameters: simulate takes at most {MOST_ELEMENTS}")
         return model
@@ -77,12 +85,14 @@ def synthetic_model(
     backward_s: float,
     wire: str = "fp32",
     parts: int = 1,
+    ownership: Ownership = EVEN,
 ) -> Model:
     """A model of a table, with parameters of fp32, whose layers share the seconds in proportion to their FLOPs.
 
     Args:
         modules: see ``load_modules``.
         forward_s, backward_s: of all layers, in each part of a batch.
+        ownership: who updates what.
 
     Raises:
         ValueError: there is no such type, or there are too many elements.
@@ -100,22 +110,28 @@ def synthetic_model(
     forward, backward = [share * forward_s for share in ahead], [share * backward_s for share in back]
     weights = {at: module.weights * backward[at] for at, module in enumerate(modules) if module.counts}
     costs = Costs(forward_s=forward, backward_s=backward, weights_s=weights, parts=parts)
-    model = Model.of(name, layers, costs, ranks=ranks, wire=wire, dtype="fp32")
+    model = Model.of(name, layers, costs, ranks=ranks, wire=wire, dtype="fp32", ownership=ownership)
     exchanged = {at: module.exchange_bytes for at, module in enumerate(modules) if module.exchange_bytes}
     return replace(model, exchange_bytes=exchanged)
 
 
-def measured_model(profile: Profile, *, ranks: int, wire: str, parts: int | None = None) -> Model:
+def measured_model(
+    profile: Profile, *, ranks: int, wire: str, parts: int | None = None, ownership: Ownership = EVEN
+) -> Model:
     """The model that was profiled, on any number of ranks: each computes what one of the profiled ranks did.
 
     Args:
         parts: into how many the batch of an iteration is split; as in the profile, if it is not given.
+        ownership: who updates what.
 
     Raises:
         ValueError: as for ``synthetic_model``.
     """
     layers = [(use.name, [(tensor.key, tensor.shape) for tensor in use.tensors]) for use in profile.uses]
-    return Model.of(profile.model, layers, profile.costs(parts), ranks=ranks, wire=wire, dtype=profile.dtype)
+    seen = {tensor.key: tensor.seen for use in profile.uses for tensor in use.tensors}
+    how: dict[str, Any] = {"ranks": ranks, "wire": wire, "dtype": profile.dtype, "ownership": ownership}
+    model = Model.of(profile.model, layers, profile.costs(parts), **how)
+    return replace(model, owners=ownership.owners(ranks, seen.values()))
 
 
 def model_of(settings: Settings, name: str, ranks: int) -> Model:
@@ -124,15 +140,16 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
     Raises:
         ValueError: there is none, no such type, or what was given of its seconds has no meaning for it.
     """
-    profile, wire, parts = measured(settings), settings.line_type_name, settings.accumulate
+    profile, parts = measured(settings), settings.accumulate
+    how: dict[str, Any] = {"ranks": ranks, "wire": settings.line_type_name, "ownership": settings.ownership}
     if profile is None:
         modules = modules_of(name)
         forward_s, backward_s = passes_s(settings, name, modules)
-        passes = {"forward_s": forward_s, "backward_s": backward_s}
-        return synthetic_model(name, modules, ranks=ranks, wire=wire, parts=parts or 1, **passes)
+        how |= {"forward_s": forward_s, "backward_s": backward_s}
+        return synthetic_model(name, modules, parts=parts or 1, **how)
     if name != profile.model:
         raise ValueError(f"profile of another model: it is of {profile.model!r}, not of {name!r}")
-    return measured_model(profile, ranks=ranks, wire=wire, parts=parts)
+    return measured_model(profile, parts=parts, **how)
 
 
 def measured(settings: Settings) -> Profile | None:

@@ -27,6 +27,7 @@ from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders, fused
 from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.line.sharing import Sharing
 from dear_mpi.training.pairs import check_own
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.rehearse import rehearse
@@ -105,6 +106,7 @@ class Scenario:
             loss_s=self.few_s(),
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
             ranks=ranks,
+            work=self.sharing(rules.buckets).work,
             contention=None if self.contention.is_free else self.contention,
             portions=partial(self.portions, rules.route),
             compute=straggling(settings.straggler, ranks),
@@ -129,18 +131,23 @@ class Scenario:
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once; that of a portion of one when it is asked for."""
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
+        sharing = self.sharing(buckets)
         for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
             if not leg.few:
-                sizes = [self.nbytes(route, leg, bucket.count) for bucket in buckets]
+                sizes = [self.nbytes(route, leg, bucket.count, sharing.longest(bucket)) for bucket in buckets]
                 self.prices.seconds(leg.algorithm(self.algorithm), leg.name, sizes)
 
         @cache
-        def seconds(leg: Collective, count: int) -> float:
+        def seconds(leg: Collective, count: int, longest: int | None) -> float:
             if leg.few:
                 return self.few_s()
-            return self.prices.one_s(leg.algorithm(self.algorithm), leg.name, self.nbytes(route, leg, count))
+            return self.prices.one_s(leg.algorithm(self.algorithm), leg.name, self.nbytes(route, leg, count, longest))
 
-        return lambda leg, bucket: seconds(leg, bucket.count)
+        return lambda leg, bucket: seconds(leg, bucket.count, sharing.longest(bucket))
+
+    def sharing(self, buckets: Cut) -> Sharing:
+        """Who has which part of these buckets."""
+        return Sharing(self.model.owners, self.model.layout, buckets)
 
     def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken."""
@@ -149,11 +156,11 @@ class Scenario:
             return 1
         return portions_of(self.nbytes(route, legs[0], bucket.count), self.prices.ranks, self.prices.segment_bytes)
 
-    def nbytes(self, route: Route, leg: Collective, count: int) -> int:
-        """What a collective has of so many elements, in equal shards."""
+    def nbytes(self, route: Route, leg: Collective, count: int, longest: int | None = None) -> int:
+        """What a collective has of so many elements, in equal shards, or in shards priced as the longest one."""
         model, ranks, itemsize = self.model, self.prices.ranks, self.model.layout.itemsize
-        nbytes = route.nbytes(leg.line, count, wire=itemsize, values=model.value_size, ranks=ranks)
-        return round_up(nbytes, ranks * itemsize)
+        sizes = {"wire": itemsize, "values": model.value_size, "ranks": ranks}
+        return round_up(route.nbytes(leg.line, count, longest=longest, **sizes), ranks * itemsize)
 
     def exchange_s(self) -> dict[int, float]:
         """Of each layer that exchanges, in each pass."""
@@ -181,6 +188,7 @@ class Scenario:
             "buckets": len(prediction.buckets),
             "wire": settings.wire_name,
             "accumulate": self.model.costs.parts,
+            "optimizer": settings.optimizer,
             "route": prediction.route,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
+from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, whole_number
 from dear_mpi.simulate.contention import Contention, parse_stall
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed, option, parsed, several
 from dear_mpi.training.fusion.policies import in_bytes
+from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.pairs import SEVERAL, Wire, check_wires, pairs
 from dear_mpi.training.profiles.profile import Profile, read_profile
@@ -25,6 +27,7 @@ from dear_mpi.training.wires.find import is_code
 
 NOISY_ITERATIONS = 20
 MOST_PARTS, MOST_ITERATIONS, MOST_BATCH = 10**4, 10**6, 10**9
+WHOLE: dict[str, Callable[..., Optimizer]] = {name: kind for name, kind in OPTIMIZERS.items() if kind.scope == "tensor"}
 MODEL = "synthetic:resnet50"
 NETWORK = (
     "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
@@ -121,6 +124,12 @@ class Settings(Exchange):
         parse=partial(listed, "--wire"),
         between=",",
     )
+    optimizer: str | None = option(
+        f"Optimiser whose owners have whole tensors: {', '.join(WHOLE)}. Updates take time in proportion to its costs.",
+        None,
+        shown="one that works by element",
+        allowed=WHOLE,
+    )
     accumulate: int | None = option(
         "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a "
         "part, and a profile's of the whole batch.",
@@ -190,6 +199,11 @@ class Settings(Exchange):
     def line_type_name(self) -> str:
         """The type of gradients on the line: of codes it is the parameters' own."""
         return self.types[0] if is_code(self.wire) else self.wire_name
+
+    @property
+    def ownership(self) -> Ownership:
+        """What decides who updates what."""
+        return Ownership(None if self.optimizer is None else WHOLE[self.optimizer]())
 
     @property
     def counted(self) -> int:

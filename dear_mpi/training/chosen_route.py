@@ -22,13 +22,14 @@ def chosen_route(
     Raises:
         ValueError: it does not train, or does not go with the schedules, the algorithm or other options.
     """
-    scope, same_type = options.optimizer.scope, options.wire in (None, dtype)
-    halves = transport.size > 1 and same_type and scope == "element" and serve_halves(options.algorithm)
+    same_type = options.wire in (None, dtype)
+    halves = transport.size > 1 and same_type and serve_halves(options.algorithm)
     own = route_of(schedules)
     if own is not None:
         check_own(options, next(iter(schedules)))
     route = own or options.find_route(halves=halves)
-    proof = check_route(route, schedules, judged=options.judged, scaled=options.loss_scale != "none", scope=scope)
+    how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
+    proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
     for name, schedule in schedules.items():
         legs = [leg for each in schedule.collectives for leg in route.collectives(each)]
         wanted = tuple(dict.fromkeys(leg.name for leg in legs if leg.algorithm(options.algorithm) == options.algorithm))

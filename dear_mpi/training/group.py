@@ -28,8 +28,8 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.layer_use import layer_uses, split_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.parameters import layout_of, line_dtype
-from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.line.owners import Ownership
+from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -50,6 +50,7 @@ class WorkerGroup:
         split: the uses whose backward pass has two halves.
         route, proof: what buckets go through, and what is known of it.
         layout, buckets: where parameters lie on the line, and where it is cut.
+        owners: who updates which part of buckets.
         trainers: by the name of their schedule.
     """
 
@@ -61,8 +62,10 @@ class WorkerGroup:
         self.dtype = line_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
         self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
-        whole = options.optimizer.scope == "tensor"
-        self.layout = layout_of(layers, self.wire, world.size, whole=whole)
+        ownership = Ownership(options.optimizer)
+        self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole)
+        seen = [each.outputs_first(each.value).shape for each in of_tensors(layers, self.layout)]
+        self.owners = ownership.owners(world.size, seen)
 
     def allocate(self, buckets: Cut) -> None:
         """Bind the parameters to the memory of the line."""
@@ -78,7 +81,8 @@ class WorkerGroup:
                 optimizer=options.optimizer,
                 learning_rate=options.learning_rate,
                 route=self.route,
-                ranks=Shards(world.rank, world.size),
+                rank=world.rank,
+                owners=self.owners,
                 slab=self.slab,
                 put=self.streams.put,
             )

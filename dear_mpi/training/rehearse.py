@@ -60,9 +60,6 @@ def check_route(
     if scope == "tensor" and isinstance(route.update, OfCodes):
         what = f"the optimizer updates whole tensors, and selected elements lie within tensors, on {route.name!r}"
         raise ValueError(f"optimizer and wire do not go together: {what}")
-    if scope == "tensor" and route.update.shard:
-        what = "the optimizer updates whole tensors, and shards end within tensors"
-        raise ValueError(f"update must be full: {what}, on the route {route.name!r}")
     for name, schedule in schedules.items():
         if "second all_gather" in schedule.extras and not proof.alike:
             what = "gathers values again, which must be the same on all ranks"

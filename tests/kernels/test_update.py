@@ -7,7 +7,7 @@ import pytest
 
 from dear_mpi.kernels.calls import updater
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Lamb
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Lamb, Muon
 from dear_mpi.kernels.reference import BLOCK
 
 ITERATIONS = 4
@@ -201,3 +201,70 @@ def test_lamb_moves_a_tensor_of_zeros():
     optimizer, values = Lamb(0.1, weight_decay=0.0), np.zeros(3)
     updater(np.ones(3), values, optimizer.new_state(values), optimizer)(optimizer, 1, 1.0)
     np.testing.assert_allclose(values, -0.1)
+
+
+def newton_schulz(matrix):
+    """Five steps on the singular values, which is what they do."""
+    u, s, v = np.linalg.svd(matrix, full_matrices=False)
+    s = s / (np.linalg.norm(s) + 1e-7)
+    for _ in range(5):
+        s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
+    return u * s @ v
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("shape", [(8, 8), (12, 5), (5, 12), (1, 7), (7, 1), (6, 3, 2, 2)], ids=str)
+def test_muon_orthogonalises_the_momentum_of_matrices(shape, dtype):
+    optimizer = Muon(0.1, weight_decay=0.3)
+    size = int(np.prod(shape))
+    values, grads = start(size, dtype).reshape(shape), np.empty(shape, DTYPES[dtype])
+    state = optimizer.new_state(values)
+    call = updater(grads, values, state, optimizer)
+    value, mean = values.astype(np.float64).reshape(len(values), -1), 0.0
+    for iteration in range(1, ITERATIONS + 1):
+        grads[...] = gradients(size, dtype, iteration).reshape(shape)
+        call(optimizer, iteration, 1.0)
+        grad = grads.astype(np.float64).reshape(value.shape)
+        mean = 0.95 * mean + 0.05 * grad
+        step = newton_schulz(0.05 * grad + 0.95 * mean) * max(1, value.shape[0] / value.shape[1]) ** 0.5
+        value = value * (1 - 0.1 * 0.3) - 0.1 * step
+        close = {"rtol": 1e-10, "atol": 1e-12} if dtype == "fp64" else {"rtol": 1e-4, "atol": 1e-5}
+        np.testing.assert_allclose(values.reshape(value.shape), value, **close)
+    np.testing.assert_allclose(state[0].reshape(value.shape), mean, rtol=1e-5, atol=1e-6)
+    assert not state[1].any(), "Adam's second moment is of no use to a matrix"
+
+
+@pytest.mark.parametrize("shape", [(), (9,), (0, 4), (3, 2, 2)], ids=str)
+def test_muon_takes_all_else_by_adamw(shape):
+    muon, adamw = Muon(0.1, weight_decay=0.3), AdamW(0.15 * 0.1, beta2=0.95, weight_decay=0.3)
+    grads = np.ones(shape) * 0.3
+    found = []
+    for optimizer in (muon, adamw):
+        values = np.full(shape, 2.0)
+        state = optimizer.new_state(values)
+        for iteration in range(1, ITERATIONS + 1):
+            optimizer.update(iteration, values, grads.copy(), state)
+        found.append(values)
+    assert (found[0] == found[1]).all()
+
+
+def test_muon_leaves_a_matrix_without_gradients_where_it_is():
+    values = np.ones((3, 2))
+    updater(np.zeros((3, 2)), values, Muon().new_state(values), Muon())(Muon(), 1, 1.0)
+    assert (values == 1).all()
+
+
+def test_a_matrix_may_lie_transposed_in_memory():
+    values, grads = start(12, "fp64").reshape(3, 4), gradients(12, "fp64", 1).reshape(3, 4)
+    turned, state = values.T.copy(), Muon().new_state(np.empty((4, 3)))
+    updater(grads, values, Muon().new_state(values), Muon())(Muon(), 1, 1.0)
+    updater(np.asfortranarray(grads), turned.T, [array.T for array in state], Muon())(Muon(), 1, 1.0)
+    np.testing.assert_allclose(turned.T, values, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("constants", "said"), [({"momentum": 1.0}, "momentum must be"), ({"vector_rate": 0.0}, "vector_rate")]
+)
+def test_muon_refuses_constants(constants, said):
+    with pytest.raises(ValueError, match=said):
+        Muon(**constants)

@@ -115,3 +115,13 @@ def test_a_batch_smaller_than_the_ranks_is_refused(comm):
     if comm.size > 1:
         with pytest.raises(ValueError, match=f"batch must be at least the number of ranks, {comm.size}, not 1"):
             trained(batch=1)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "lamb"])
+def test_owners_of_whole_tensors_have_the_bits_of_whole_updates(comm, optimizer):
+    """By processes and by threads."""
+    choices = {"optimizer": optimizer, "iterations": 4, "fusion": "none"}
+    digests = {trained(update=update, **choices)["params_sha256"] for update in ("full", "sharded")}
+    digests.add(trained(update="sharded", threads=comm.size, **choices)["params_sha256"])
+    digests.update(*comm.allgather(digests))
+    assert len(digests) == 1

@@ -204,7 +204,9 @@ def test_parameters_that_stay_in_their_memory_are_updated_there(wire):
             for layer in layers:
                 for parameter in layer.parameters:
                     parameter.grad[...] = grads.setdefault(parameter.name, rng.standard_normal(parameter.grad.shape))
-            for bucket in cut(arena.layout, range(0, 900, 100)):
+            buckets = cut(arena.layout, range(0, 900, 100))
+            arena.share_out(buckets)
+            for bucket in buckets:
                 bound = BoundBucket(bucket, arena, np.ones(1, np.bool_))
                 bound.pack()
                 bound.update_own(1.0)

@@ -5,7 +5,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import Lamb
 from dear_mpi.models.layers import SoftmaxCrossEntropy
@@ -66,25 +65,14 @@ def test_it_goes_on_from_a_checkpoint_on_other_ranks(tmp_path):
     assert set(run_loopback(1, lambda each: run(each, 3, 6, file, resume=True))) == {whole}
 
 
-def test_shards_are_refused_and_auto_takes_whole_updates():
-    def refused(transport):
-        with (
-            pytest.raises(AgreedError) as error,
-            Session(layers(), SoftmaxCrossEntropy(), transport, update="sharded", **OPTIONS),
-        ):
-            pass
-        return str(error.value)
-
-    (said,) = set(run_loopback(2, refused))
-    assert "update must be full: the optimizer updates whole tensors, and shards end within tensors" in said
-
-    def chosen(transport):
-        with Session(
-            layers(), SoftmaxCrossEntropy(), transport, **OPTIONS | {"update": "auto", "algorithm": "ring"}
-        ) as session:
+def test_auto_takes_owners():
+    def chosen(transport, **options):
+        options = OPTIONS | {"update": "auto", "algorithm": "ring"} | options
+        with Session(layers(), SoftmaxCrossEntropy(), transport, **options) as session:
             return session.group.route.name
 
-    assert run_loopback(2, chosen) == ["full", "full"]
+    assert run_loopback(2, chosen) == ["sharded", "sharded"]
+    assert run_loopback(2, lambda each: chosen(each, wire="bf16")) == ["full", "full"]
 
 
 def test_a_step_is_as_long_as_its_tensor():
@@ -117,4 +105,4 @@ class Seen(Lamb):
 
 def test_tensors_come_in_their_shapes():
     run_loopback(2, lambda each: trained(each, "dear", optimizer=Seen(0.01)))
-    assert Seen.shapes == {(6, 6), (6,), (6, 4), (4,)}
+    assert Seen.shapes == {(6, 6), (6,), (4, 6), (4,)}, "outputs first"

@@ -20,15 +20,16 @@ class Dense(Split):
     """y = x W + b over the last axis, x (..., D), W (D, E), b (E,), y (..., E); the bias starts at zero.
 
     Cost: 2 N D E flops forward, N being all of ``...``, and twice that backward: so "backward takes two forwards".
+    The last layer of a model has ``outputs=None``, see ``Parameter``.
 
     >>> Dense("fc", np.ones((3, 2))).forward(np.ones((5, 4, 3))).shape
     (5, 4, 2)
     """
 
-    def __init__(self, name: str, weight: Array) -> None:
+    def __init__(self, name: str, weight: Array, *, outputs: int | None = 1) -> None:
         if weight.ndim != 2:
             raise ValueError(f"weight of {name} must have shape (inputs, outputs), not {weight.shape}")
-        self.weight = Parameter.of(f"{name}.weight", weight)
+        self.weight = Parameter.of(f"{name}.weight", weight, outputs=outputs)
         self.bias = Parameter.of(f"{name}.bias", np.zeros_like(weight[0]))
         self.parameters = (self.weight, self.bias)
 

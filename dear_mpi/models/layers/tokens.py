@@ -26,8 +26,8 @@ class Embedding:
         widths = tokens.shape[1:], positions.shape[1:]
         if widths[0] != widths[1]:
             raise ValueError(f"positions of {name} must have rows of shape {widths[0]}, not {widths[1]}")
-        self.tokens = Parameter.of(f"{name}.tokens", tokens)
-        self.positions = Parameter.of(f"{name}.positions", positions)
+        self.tokens = Parameter.of(f"{name}.tokens", tokens, outputs=None)
+        self.positions = Parameter.of(f"{name}.positions", positions, outputs=None)
         self.parameters = (self.tokens, self.positions)
 
     def forward(self, x: Array) -> Array:

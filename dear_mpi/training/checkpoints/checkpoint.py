@@ -78,7 +78,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     state = TrainingState(about, arrays)
     fill(group, VALUE, arena.values, state)
     for number in range(len(arena.state)):
-        with state_line(arena, group.buckets, number) as line:
+        with state_line(arena, number) as line:
             fill_own(group, f"state.{number}", line, state, share=1 / about.ranks)
     for name, line in arena.lines.items():
         if f"line.{name}" in (*about.own, *about.equal):
@@ -102,7 +102,7 @@ def lines_of(group: WorkerGroup) -> Iterator[tuple[str, Array]]:
     """Collective: what is kept of the arena, each array as long as the line."""
     arena, transport, own = group.arena, group.world.transport, own_names(group)
     yield VALUE, arena.values
-    named = {f"state.{number}": line for number, line in enumerate(whole_state(arena, group.buckets, transport))}
+    named = {f"state.{number}": line for number, line in enumerate(whole_state(arena, transport))}
     kept = {name: line for name, line in arena.lines.items() if group.route.lines[name] in ("own", "equal")}
     for name, line in (named | {f"line.{name}": line for name, line in kept.items()}).items():
         if name not in own:

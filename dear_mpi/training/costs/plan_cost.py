@@ -17,6 +17,7 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.cost import Cost, cost
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.costs.wire_cost import WireCost
@@ -87,15 +88,15 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
     """The cost of each plan on all ranks, in pieces as it cuts them; what is alike is asked for once."""
 
     @cache
-    def found(algorithm: str, collective: str, where: Where, pieces: int, elements: tuple[int, int]) -> Cost:
+    def found(algorithm: str, collective: str, where: Where, pieces: int, itemsize: int, partition: Partition) -> Cost:
         hosts, rates = where
         written = programs(algorithm, collective, len(hosts), hosts=hosts, rates=rates, pieces=pieces)
-        return cost(written, *elements, network)
+        return cost(written, partition.count, itemsize, network, partition)
 
     for plan in plans:
-        x, pieces = plan.call.x, -(-plan.call.x.nbytes // plan.segment_bytes)
-        where = tuple(plan.transport.hosts), plan.transport.rates
-        yield found(plan.algorithm, plan.call.collective, where, pieces, (x.size, x.itemsize))
+        call, where = plan.call, (tuple(plan.transport.hosts), plan.transport.rates)
+        pieces, partition = -(-call.x.nbytes // plan.segment_bytes), call.partition(plan.transport.size)
+        yield found(plan.algorithm, call.collective, where, pieces, call.x.itemsize, partition)
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
@@ -143,7 +144,7 @@ class WirePrices:
         for leg in dict.fromkeys(leg for name in names for leg in fabric.route.collectives(name)):
             if leg not in self.costs:
                 self.costs[leg] = self.cost(leg)
-        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket.count))
+        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket))
 
     def cost(self, leg: Collective) -> WireCost:
         """Collective: what one collective costs."""

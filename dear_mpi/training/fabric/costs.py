@@ -41,6 +41,8 @@ class Costs:
         ranks: their number, who share an update where each updates its shard.
         contention: from the seconds that an update takes alone to its stall, the seconds by which each of them delays
             messages beside it, and its stretch, how many times as long it takes then; None: neither delays the other.
+        work: from a bucket to what its update takes, and those of its shards, in elements; None where all shards are
+            equal.
         portions: into how many portions a collective of a bucket can be broken.
         compute: from nominal seconds to those on each rank.
         noise: how many times as long as usual a layer takes.
@@ -59,6 +61,11 @@ class Costs:
     code_factor: float = 1.0
     ranks: int = 1
     contention: Callable[[float], tuple[float, float]] | None = None
+    work: Callable[[Bucket], tuple[float, Any]] | None = None
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
     compute: Callable[[Any], Any] = alike
     noise: Noise = steady
+
+    def work_of(self, bucket: Bucket) -> tuple[float, Any]:
+        """See ``work``."""
+        return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)

@@ -35,6 +35,7 @@ class PlanKey(NamedTuple):
 
     leg: Collective
     interval: tuple[int, int]
+    counts: tuple[int, ...] | None  # elements of each rank; None where all have as many
     portion: Portion
 
 
@@ -58,6 +59,8 @@ class LiveFabric(Fabric):
 
     def enter(self, buckets: Cut) -> None:
         super().enter(buckets)
+        self.arena.share_out(buckets)
+        self.counts = {bucket: self.arena.sharing.counts(bucket) for bucket in buckets}
         self.finite = array_module(self.arena.values).ones(len(buckets), bool)
         flags = {bucket: self.finite[bucket.index : bucket.index + 1] for bucket in buckets}
         self.bound = {bucket: BoundBucket(bucket, self.arena, flag) for bucket, flag in flags.items()}
@@ -72,13 +75,14 @@ class LiveFabric(Fabric):
         Values and gradients stay where they are, and so do the plans of intervals that are buckets again.
         """
         self.arena.updates = self.updates
-        state = list(whole_state(self.arena, self.buckets, self.world.transport))
+        state = list(whole_state(self.arena, self.world.transport))
         self.enter(buckets)
         for own, line in zip(self.arena.state, state, strict=True):
             if own is not line:  # it moves to the ranks that have its shards now
-                self.arena.shards.from_line(line, buckets, own)
+                self.arena.shards.from_line(line, own)
         intervals = {bucket.interval for bucket in buckets}
-        self.free_plans(lambda key: key.interval not in intervals or key.portion != WHOLE)
+        kept = {(bucket.interval, self.counts.get(bucket)) for bucket in buckets}
+        self.free_plans(lambda key: (key.interval, key.counts) not in kept or key.portion != WHOLE)
         self.sides = {interval: self.sides[interval] for interval in intervals}
         self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
         if self.verdict is not None:
@@ -143,12 +147,17 @@ class LiveFabric(Fabric):
         for key in [key for key in self.plans if unwanted(key)]:
             self.plans.pop(key).free()
 
+    def key(self, leg: Collective, bucket: Bucket, portion: Portion) -> PlanKey:
+        return PlanKey(leg, bucket.interval, self.counts.get(bucket), portion)
+
     def make(self, leg: Collective, bucket: Bucket, portion: Portion) -> None:
         """Collective: make a plan, if it is missing."""
-        key = PlanKey(leg, bucket.interval, portion)
+        key = self.key(leg, bucket, portion)
         if key not in self.plans:
             array, options = self.bound[bucket].travels(leg.line, self.options["slab"]), self.options
             options = options | leg.options(options["algorithm"]) | {"portion": portion}
+            if self.bound[bucket].has_elements(leg.line):
+                options |= {"counts": key.counts}
             if portion != WHOLE:  # as the whole was chosen
                 whole = self.plan(leg, bucket)
                 options |= {"algorithm": whole.algorithm, "segment_bytes": whole.segment_bytes}
@@ -156,17 +165,17 @@ class LiveFabric(Fabric):
         self.plans[key].name = f"{leg.label} of {bucket}"
 
     def plan(self, leg: Collective, bucket: Bucket, portion: Portion = WHOLE) -> Plan:
-        return self.plans[PlanKey(leg, bucket.interval, portion)]
+        return self.plans[self.key(leg, bucket, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken, alike on all ranks; also of a bucket without plans."""
         leg, *others = self.route.collectives(collective) or [None]
         if leg is None or others or leg.op != "sum" or leg.line in self.route.codes:
             return 1
-        plan = self.plans.get(PlanKey(leg, bucket.interval, WHOLE)) or self.plan(leg, self.buckets[0])
+        plan = self.plans.get(self.key(leg, bucket, WHOLE)) or self.plan(leg, self.buckets[0])
         if runner_of(plan.algorithm) != "messages":
             return 1
-        return portions_of(self.arena.nbytes_of(leg.line, bucket.count), self.world.size, plan.segment_bytes)
+        return portions_of(self.arena.nbytes_of(leg.line, bucket), self.world.size, plan.segment_bytes)
 
     def plans_of(self, name: str, bucket: Bucket) -> list[Plan]:
         """What carries out what a schedule calls by this name."""

@@ -87,7 +87,8 @@ class VirtualFabric(Fabric):
     def computed_s(self, leg: Leg, bucket: Bucket) -> Any:
         """Seconds of an update, or a code, that has no messages beside it."""
         if isinstance(leg, Update):
-            return self.costs.compute(self.costs.update_s * leg.elements(bucket.count, self.costs.ranks))
+            whole, own = self.costs.work_of(bucket)
+            return self.costs.compute(self.costs.update_s * leg.elements(whole, own))
         return self.costs.compute(self.costs.code_factor * leg.compute_s(bucket.count, self.costs.ranks))
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> VirtualHandle:

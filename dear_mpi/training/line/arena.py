@@ -4,7 +4,7 @@
     grads    | weight | bias |.| weight | bias |......|     layers write their gradients straight into it
     wire     the same array as grads, or its copy in the type that travels
     state    | ...                                    |     one array for each that the optimiser keeps, of this
-                                                            rank's shards (``shards.py``)
+                                                            rank's shards (``shards.py``), when buckets are known
 
 So an update of a bucket is one pass over flat arrays, wherever tensors end, and buckets can be cut anew without moving
 a byte. A parameter whose memory is its owner's (``rebind=False``), or whose type is not the line's, stays where it is:
@@ -12,7 +12,6 @@ its gradient is packed into the line, and its value unpacked from it. Its owner 
 update the line takes it back.
 """
 
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,20 +21,22 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import copier, packer, unpacker
-from dear_mpi.kernels.optimizers import Optimizer
+from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.learning_rate import Rate, checked
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.line.in_place import held, readers
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.line.parameters import line_dtype, trained
+from dear_mpi.training.line.owners import Owners
+from dear_mpi.training.line.parameters import line_dtype, of_tensors, trained
 from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.line.sharing import Sharing
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
 
 Call = Callable[[], object]
-WHOLE = Shards()  # of the only rank
-READ = 1 << 18  # elements that are compared at a time
+ALONE = Owners()  # of the only rank
 
 
 @dataclass
@@ -51,40 +52,6 @@ class GradPlace:
     left: Array | None = None
 
 
-def held(array: Array) -> bool:
-    """Whether any code beside the caller still holds the memory of an array of the host."""
-    root = array if array.base is None else array.base
-    own = 4 if array.base is None else 3  # the names here and in the caller, and the argument
-    return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
-
-
-def readers(line: Array, own: Array) -> list[Call]:
-    """The calls that bring what an owner has changed to the line.
-
-    In a type narrower than the line's, an unchanged value is the line's value, rounded. The line then keeps its own
-    value, which is more exact.
-    """
-    if line.dtype == own.dtype:
-        return [copier(line, own)]
-    xp: Any = array_module(line)
-    rounded, wide = (xp.empty(min(line.size, READ), array.dtype) for array in (own, line))
-    bits = np.dtype(f"u{own.itemsize}")
-
-    def reader(start: int) -> Call:
-        theirs, mine = own[start : start + READ], line[start : start + READ]
-        down, up = copier(rounded[: theirs.size], mine), copier(wide[: theirs.size], theirs)
-
-        def read() -> None:
-            down()
-            up()
-            changed = rounded[: theirs.size].view(bits) != theirs.view(bits)
-            xp.copyto(mine, wide[: theirs.size], where=changed)
-
-        return read
-
-    return [reader(start) for start in range(0, line.size, READ)]
-
-
 class Arena:
     """The flat arrays of a model's line, to which its parameters are bound.
 
@@ -94,7 +61,8 @@ class Arena:
         wire: the type in which gradients travel.
         learning_rate: from the number of an update, counted from 0; the optimiser's rate if it is not given.
         route: what buckets go through: whether a rank updates its shards alone, and which lines it has for itself.
-        ranks: this rank among all.
+        rank: this one.
+        owners: who updates which part of buckets, where a rank updates its shards alone.
         slab: what is communicated is taken from it.
         put: brings an array to where the slab is.
     """
@@ -108,21 +76,22 @@ class Arena:
         optimizer: Optimizer,
         learning_rate: Rate | None = None,
         route: Route = FULL,
-        ranks: Shards = WHOLE,
+        rank: int = 0,
+        owners: Owners = ALONE,
         slab: Slab,
         put: Callable[[Array], Array] = lambda array: array,
     ) -> None:
         dtype = line_dtype(uses)
         self.layout, self.optimizer, self.learning_rate = layout, optimizer, learning_rate
-        self.route, self.ranks, self.sharded = route, ranks, route.update.shard
-        self.shards = ranks if self.sharded else WHOLE  # what this rank updates
+        self.route, self.rank, self.owners, self.sharded = route, rank, owners, route.update.shard
         self.values, self.grads = slab.zeros(layout.count, dtype), slab.zeros(layout.count, dtype)
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
-        self.state = optimizer.new_state(self.values[: layout.count // self.shards.ranks])
+        self.state: list[Array] = []
         self.lines = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.lines}
+        self.parameters = of_tensors(uses, layout)
         self.updates = 0  # of every bucket, whenever buckets are cut
         self.over = False
-        self.owners: dict[int, Parameter] = {}  # of tensors that stay where they are
+        self.staying: dict[int, Parameter] = {}  # of tensors that stay where they are
         self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
         self.put = put
         self.bound_values: dict[int, Array] = {}  # the views that parameters have
@@ -146,10 +115,18 @@ class Arena:
         itemsizes = [dtype.itemsize, dtype.itemsize, *([wire.itemsize] if wire != dtype else [])]
         return sum(layout.count * itemsize + ALIGNMENT for itemsize in itemsizes)
 
-    def nbytes_of(self, line: str, count: int) -> int:
-        """Bytes that a collective of a line has for so many elements."""
-        wire, values = self.wire.itemsize, self.values.itemsize
-        return self.route.nbytes(line, count, wire=wire, values=values, ranks=self.ranks.ranks)
+    def nbytes_of(self, line: str, bucket: Bucket) -> int:
+        """Bytes that a collective of a line has for a bucket, as ``Route.nbytes`` counts them."""
+        sizes = {"wire": self.wire.itemsize, "values": self.values.itemsize, "ranks": self.owners.ranks}
+        return self.route.nbytes(line, bucket.count, longest=self.sharing.longest(bucket), **sizes)
+
+    def share_out(self, buckets: Cut) -> None:
+        """From now on these are the buckets. The state of a rank that updates its shards alone is zero then."""
+        self.sharing = Sharing(self.owners, self.layout, buckets)
+        self.ranks = Shards(self.rank, self.owners.ranks, self.sharing.partitions)
+        self.shards = self.ranks if self.sharded else Shards(0, 1, ALONE.partitions(self.layout, buckets))
+        if self.sharded or not self.state:
+            self.state = self.optimizer.new_state(self.values[: self.shards.count])
 
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
         """Bind a parameter to its part of the line, if it has not been bound, and say where its gradient goes."""
@@ -164,14 +141,14 @@ class Arena:
         if not tied:
             self.tied[tensor] = []
             value[...] = self.put(parameter.value)
-        if tied and tensor in self.owners:
+        if tied and tensor in self.staying:
             raise ValueError(f"parameter {parameter.name} is tied to one that must stay in its own memory")
         if not parameter.rebind or parameter.value.dtype != value.dtype:
             if tied:
                 raise ValueError(f"parameter {parameter.name} is tied, so it must take the line's memory and type")
             if not (parameter.value.flags.c_contiguous and parameter.grad.flags.c_contiguous):
                 raise ValueError(f"parameter {parameter.name} must be contiguous, because it stays where it is")
-            self.owners[tensor] = parameter
+            self.staying[tensor] = parameter
             parameter.value, parameter.grad = self.put(parameter.value), self.put(parameter.grad)
             return GradPlace(parameter, parameter.value, parameter.grad)
         if tied:
@@ -181,19 +158,19 @@ class Arena:
         kept = left is not value and held(left)  # they are one where a parameter has another use
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
-    def view(self, array: Array, tensor: int) -> Array:
-        """A tensor's part of a flat array, in its shape."""
+    def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
+        """A tensor's part of a flat array, which begins at an element of the line, in its shape."""
         layout = self.layout
-        return array[layout.offsets[tensor] : layout.ends[tensor]].reshape(layout.shapes[tensor])
+        return array[layout.offsets[tensor] - begin : layout.ends[tensor] - begin].reshape(layout.shapes[tensor])
+
+    def seen(self, array: Array, tensor: int, *, begin: int) -> Array:
+        """The same as optimisers of whole tensors are given it."""
+        return self.parameters[tensor].outputs_first(self.view(array, tensor, begin=begin))
 
     @property
     def names(self) -> list[str]:
         """The name of each tensor of the line in its first use."""
-        found: dict[int, str] = {}
-        for places, tensors in zip(self.places, self.layout.uses, strict=True):
-            for place, tensor in zip(places, tensors, strict=True):
-                found.setdefault(tensor, place.parameter.name)
-        return list(found.values())
+        return [parameter.name for parameter in self.parameters]
 
     def optimizer_at(self, update: int) -> Optimizer:
         """The optimiser for an update, counted from 0."""
@@ -235,7 +212,7 @@ class Arena:
     def pieces(self, span: Bucket | slice) -> list[tuple[slice, Array, Array]]:
         """Of each parameter that stays where it is: its elements in a span of the line, its values and gradients."""
         found = []
-        for tensor, owner in self.owners.items():
+        for tensor, owner in self.staying.items():
             offset = self.layout.offsets[tensor]
             start, stop = max(span.start, offset), min(span.stop, self.layout.ends[tensor])
             if start < stop:

@@ -3,7 +3,7 @@
 Whatever goes wrong with a gradient on one rank ends as a NaN or an infinity in the sum, which is the same on all ranks.
 The update tells whether it met one: so all ranks find it in the same iteration, without a message. Where each rank
 updates a shard, one rank alone meets it. That rank then puts a mark into the first value of its shard: a NaN that no
-computation gives. All ranks look for the mark there when they have gathered the values.
+computation gives. All ranks look for the mark there when they have gathered the values. Empty shards have no gradients.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,18 +37,21 @@ class BoundBucket:
         span, own = slice(bucket.start, bucket.stop), arena.shards.of(bucket)
         self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
-        self.rank, self.ranks, self.begin = arena.ranks.rank, arena.ranks.ranks, bucket.start
+        self.rank, self.ranks, self.begin = arena.rank, arena.owners.ranks, bucket.start
         self.side: dict[str, Array] = {}  # what travels beside the lines
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
         self.own_finite = array_module(finite).ones_like(finite) if arena.sharded else finite
         self.word = np.dtype(f"u{self.values.itemsize}").type(WORDS[self.values.itemsize])
-        self.words = self.values.view(self.word.dtype)[:: self.own.size]  # the first element of each rank's shard
+        self.words = self.values.view(self.word.dtype)
+        self.firsts = array_module(finite).asarray(arena.shards.begins(bucket))  # where a mark may be
         self.state = [array[arena.shards.state(bucket)] for array in arena.state]
-        self.updaters = [self.updater(arena.wire[own], self.own, *self.state)]
+        lines = arena.wire[own], self.own, *self.state
+        parts = [lines]
         if arena.layout.whole:
-            lines, tensors = (arena.wire, arena.values, *arena.state), arena.layout.tensors(bucket.start, bucket.stop)
-            self.updaters = [self.updater(*(arena.view(line, tensor) for line in lines)) for tensor in tensors]
+            tensors = arena.layout.tensors(own.start, own.stop)
+            parts = [tuple(arena.seen(line, tensor, begin=own.start) for line in lines) for tensor in tensors]
+        self.updaters = [self.updater(*part) for part in parts]
 
     def updater(self, grads: Array, values: Array, *state: Array) -> UpdateCall:
         return updater(grads, values, state, self.arena.optimizer, finite=self.own_finite)
@@ -62,21 +65,24 @@ class BoundBucket:
         return part
 
     def shard(self, name: str, shard: int) -> Array:
-        """One of the equal shards of its part of a line."""
-        part: Array = self.line(name).reshape(self.ranks, -1)[shard]
-        return part
+        """A rank's shard of its part of a line."""
+        return self.line(name)[self.arena.ranks.partitions[self.bucket].shard(shard)]
 
     def rows(self, codes: str) -> Array:
         """The codes of its shards, a row of bytes for each."""
         return self.side[codes].reshape(self.ranks, -1)
 
+    def has_elements(self, line: str) -> bool:
+        """Whether a line is one of the arena, in which each rank owns a part of the bucket."""
+        return line not in self.arena.route.codes and line != READINESS
+
     def travels(self, line: str, slab: Slab) -> Array:
         """What a collective of a line sends; what has no part in the arena is taken from a slab."""
-        if line not in self.arena.route.codes and line != READINESS:
+        if self.has_elements(line):
             return self.line(line)
         if line not in self.side:
             tensors = len(self.arena.layout.tensors(*self.bucket.interval))
-            nbytes = tensors if line == READINESS else self.arena.nbytes_of(line, self.bucket.count)
+            nbytes = tensors if line == READINESS else self.arena.nbytes_of(line, self.bucket)
             adds_up = line != READINESS and self.arena.route.codes[line].adds_up
             dtype = self.buffer.dtype if adds_up else np.dtype("u1")
             self.side[line] = slab.empty(nbytes // dtype.itemsize, dtype)
@@ -93,7 +99,7 @@ class BoundBucket:
         Before that the line takes back what was changed in parameters that stay where they are.
         """
         self.apply(self.updaters, factor)
-        if self.arena.sharded:  # perhaps on another thread than the one that looks at the result
+        if self.arena.sharded and self.own.size:  # perhaps on another thread than the one that looks at the result
             xp: Any = array_module(self.own)
             first = self.own.view(self.word.dtype)[:1]
             first[...] = xp.where(self.own_finite, first, self.word)
@@ -125,7 +131,7 @@ class BoundBucket:
     def updated(self) -> None:
         """All values are new: bring them to the parameters that stay where they are."""
         if self.arena.sharded:
-            self.finite &= (self.words != self.word).all()
+            self.finite &= (self.words[self.firsts] != self.word).all()
         self.updates += 1
         self.unpack()
 

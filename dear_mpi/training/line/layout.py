@@ -6,7 +6,7 @@
 
 A **use** is a run of a layer in the forward pass; backward goes through the uses in reverse. What several uses share
 is on the line once, where the first of them needs it. Buckets are cut on a **grid** of size x 128 bytes, so that the
-shards of every bucket are equal, and no two of them share a cache line. This is a pure map: it knows no memory.
+shards of every bucket can be equal, and no two of them share a cache line. This is a pure map: it knows no memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Layout:
     Attributes:
         shapes, offsets: of each tensor, in the order of the line.
         uses: the numbers of the tensors that each use touches, in the order of the forward pass.
-        grid: where buckets may begin and end, in whole numbers of it; with ``whole``, where tensors begin there.
+        grid: where buckets may begin and end, in whole numbers of it; with ``whole``, where tensors begin there, on 128
+            bytes each.
         itemsize: bytes of an element of the gradients that travel.
     """
 
@@ -72,7 +73,7 @@ class Layout:
                     shapes.append(tuple(shape))
             touched.append(tuple(numbers[key] for key, _ in tensors))
         narrowest = min(itemsize, value_size or itemsize)
-        grid = ranks * (CHUNK_BYTES // narrowest)
+        grid = (1 if whole else ranks) * (CHUNK_BYTES // narrowest)
         aligned = grid if whole else max(1, TENSOR_BYTES // narrowest)
         offsets, end = [], 0
         for shape in shapes:

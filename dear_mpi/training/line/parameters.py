@@ -44,6 +44,15 @@ def trained(layer: Layer) -> list[Parameter]:
     return found
 
 
+def of_tensors(uses: Sequence[Layer], layout: Layout) -> list[Parameter]:
+    """The parameter of each tensor of a layout, in its first use."""
+    found: dict[int, Parameter] = {}
+    for layer, tensors in zip(uses, layout.uses, strict=True):
+        for parameter, tensor in zip(trained(layer), tensors, strict=True):
+            found.setdefault(tensor, parameter)
+    return list(found.values())
+
+
 def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
     """The layout of layers in the order in which they run; parameters that share their memory are tied.
 

@@ -1,55 +1,77 @@
-"""Which rank updates which part of a bucket, and where the optimiser's state for that part lies.
+"""Which part of each bucket a rank updates, and where the optimiser's state for that part lies.
 
     line, 3 ranks    | bucket 0          | bucket 1                   |
     a rank's shards  |     |##|     ...  |        |####|        ...   |     the 2nd third of each
     its state        |##|####|                                              the same, one after the other
 
 With ``--update full`` every rank updates whole buckets, as if it were the only one. With ``sharded`` a rank updates the
-shard that a reduce-scatter leaves with it, so it keeps 1/P of the state. Buckets begin and end on a grid of P times 128
-bytes (``layout.py``), so all shards of a bucket are equal. The state of a bucket that begins at element n of the line
-begins at n/P.
+shard that a reduce-scatter leaves with it, so it keeps 1/P of the state. Who has which shard, ``owners.py`` says.
 
 To cut buckets anew, or to write a checkpoint, the state is gathered: then every rank has all of it for a while.
 
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1 (optimiser state partitioning).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.line.bucket import Bucket
 
 
-@dataclass(frozen=True)
 class Shards:
-    """The shards of a rank; by default of the only one.
+    """The shards of a rank, one of so many.
 
-    >>> bucket = Bucket(0, 12, 24, (0,), 48)
-    >>> Shards().of(bucket), Shards(1, 3).of(bucket), Shards(1, 3).state(bucket)
-    (slice(12, 24, None), slice(16, 20, None), slice(4, 8, None))
+    Args:
+        partitions: of all buckets of a line, in its order.
+
+    Attributes:
+        count: elements of them all.
+
+    >>> buckets = Bucket(0, 0, 12, (0,), 48), Bucket(1, 12, 24, (0,), 48)
+    >>> shards = Shards(1, 3, dict(zip(buckets, (Partition((0, 4, 8, 12)), Partition((0, 0, 10, 12))))))
+    >>> [(shards.of(bucket), shards.state(bucket)) for bucket in buckets]
+    [(slice(4, 8, None), slice(0, 4, None)), (slice(12, 22, None), slice(4, 14, None))]
     """
 
-    rank: int = 0
-    ranks: int = 1
+    def __init__(self, rank: int, ranks: int, partitions: Mapping[Bucket, Partition]) -> None:
+        self.rank, self.ranks, self.partitions = rank, ranks, partitions
+        shards = [partition.shard(rank) for partition in partitions.values()]
+        ends = list(accumulate((shard.stop - shard.start for shard in shards), initial=0))
+        self.places = {bucket: slice(*place) for bucket, place in zip(partitions, pairwise(ends), strict=True)}
+        self.count = ends[-1]
+
+    def at(self, rank: int) -> "Shards":
+        """Those of another rank."""
+        return Shards(rank, self.ranks, self.partitions)
 
     def of(self, bucket: Bucket) -> slice:
         """The elements of the line that this rank updates."""
-        own = Partition.of(bucket.count, self.ranks).shard(self.rank)
+        own = self.partitions[bucket].shard(self.rank)
         return slice(bucket.start + own.start, bucket.start + own.stop)
+
+    def begins(self, bucket: Bucket) -> list[int]:
+        """The first element of each rank's shard of a bucket, counted from its beginning, unless the shard is empty."""
+        borders = self.partitions[bucket].borders
+        return [start for start, stop in pairwise(borders) if start < stop]
 
     def state(self, bucket: Bucket) -> slice:
         """Where the state for them lies."""
-        return slice(bucket.start // self.ranks, bucket.stop // self.ranks)
+        return self.places[bucket]
 
-    def from_line(self, line: Array, buckets: Iterable[Bucket], own: Array) -> None:
-        """Take this rank's state out of the state of the whole line."""
-        for bucket in buckets:
+    def to_line(self, own: Array, line: Array) -> None:
+        """Bring this rank's state into that of the whole line."""
+        for bucket in self.partitions:
+            line[self.of(bucket)] = own[self.state(bucket)]
+
+    def from_line(self, line: Array, own: Array) -> None:
+        """Take it out of that."""
+        for bucket in self.partitions:
             own[self.state(bucket)] = line[self.of(bucket)]
 
 
@@ -61,27 +83,28 @@ class Kept(Protocol):
     values: Array
 
 
-def whole_state(arena: Kept, buckets: Cut, transport: Transport) -> Iterator[Array]:
+def whole_state(arena: Kept, transport: Transport) -> Iterator[Array]:
     """Collective: the state of the whole line, array by array, on all ranks."""
     if arena.shards.ranks == 1:
         yield from arena.state
         return
-    shards = arena.shards
+    shards = [arena.shards.at(rank) for rank in range(arena.shards.ranks)]
+    counts = [each.count for each in shards]
     for own in arena.state:
         empty_like = array_module(own).empty_like
         gathered = empty_like(arena.values, dtype=own.dtype)
-        rows = gathered.reshape(shards.ranks, -1)
-        rows[shards.rank] = own
-        with make_plan("all_gather", gathered, transport, algorithm="auto", alike=True) as plan:
+        parts = [gathered[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
+        parts[arena.shards.rank][...] = own
+        with make_plan("all_gather", gathered, transport, algorithm="auto", alike=True, counts=counts) as plan:
             plan()
         line = empty_like(gathered)
-        for bucket in buckets:
-            line[bucket.start : bucket.stop].reshape(shards.ranks, -1)[...] = rows[:, shards.state(bucket)]
+        for each, part in zip(shards, parts, strict=True):
+            each.to_line(part, line)
         yield line
 
 
 @contextmanager
-def state_line(arena: Kept, buckets: Cut, number: int) -> Iterator[Array]:
+def state_line(arena: Kept, number: int) -> Iterator[Array]:
     """A state array for the whole line, to be filled within the block; this rank keeps its part of it."""
     own = arena.state[number]
     if arena.shards.ranks == 1:
@@ -89,4 +112,4 @@ def state_line(arena: Kept, buckets: Cut, number: int) -> Iterator[Array]:
         return
     line = array_module(own).zeros(arena.values.shape, own.dtype)
     yield line
-    arena.shards.from_line(line, buckets, own)
+    arena.shards.from_line(line, own)

@@ -3,7 +3,7 @@
     {"model": "mlp", "device": "cpu", "ranks": 2, "rank": 1, "batch": 32, "accumulate": 1, "dtype": "fp32",
      "wire": "fp32", "schedule": "sequential", "iterations": 297, "update_s_per_element": 1.5e-09, "rest_s": 0.0003,
      "forward_flops": null,
-     "uses": [{"name": "dense0", "tensors": [{"key": 0, "shape": [64, 128]}, {"key": 1, "shape": [128]}],
+     "uses": [{"name": "dense0", "tensors": [{"key": 0, "shape": [64, 128], "outputs": 1}, {"key": 1, "shape": [128]}],
                "forward_s": 2.1e-05, "backward_s": 4.4e-05}, ...]}                              in forward order
 
 Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``dear-mpi simulate --profile`` reads it here,
@@ -11,6 +11,7 @@ and ``--model synthetic:FILE.json`` in ``dear_mpi/models/paper_models.py``.
 """
 
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,10 +38,19 @@ Flops = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A trained tensor; tied ones have one key."""
+    """A trained tensor; tied ones have one key. ``outputs`` is as ``Parameter`` has it."""
 
     key: Index
     shape: tuple[Index, ...]
+    outputs: Index | None = 0
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The shape that optimisers of whole tensors are given."""
+        if self.outputs is None:
+            return (math.prod(self.shape),)
+        first = self.outputs if self.outputs < len(self.shape) else 0
+        return (*self.shape[first : first + 1], *self.shape[:first], *self.shape[first + 1 :])
 
 
 @dataclass(frozen=True)

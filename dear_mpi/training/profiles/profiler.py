@@ -72,7 +72,8 @@ class Profiler:
         else:
             stream, events = group.streams.compute, [*before.after, *last.within, *last.after]
         found = [event for event in events if isinstance(event.what, Bucket)]
-        elements: int = sum(event.what.count // group.arena.shards.ranks for event in found)
+        own = [group.arena.shards.of(event.what) for event in found]
+        elements = sum(group.owners.work(group.layout, span.start, span.stop) for span in own)
         update_s = float(sum(stream.seconds(event.begin, event.end) for event in found))
         return update_s / max(1, elements)
 
@@ -127,13 +128,15 @@ class Profiler:
             loss_s=loss_s,
             verdict_s=loss_s,
             ranks=group.world.size,
+            work=group.arena.sharing.work,
             portions=group.fabric.portions,
         )
 
     def use(self, number: int, seconds: Sequence[float]) -> Use:
         """A use of a layer, with its tensors and its seconds, as ``Use`` has them."""
         layout, layer = self.group.layout, self.group.uses[number].layer
-        tensors = tuple(Tensor(tensor, layout.shapes[tensor]) for tensor in layout.uses[number])
+        outputs = [parameter.outputs for parameter in self.group.arena.parameters]
+        tensors = tuple(Tensor(tensor, layout.shapes[tensor], outputs[tensor]) for tensor in layout.uses[number])
         return Use(layer_name(layer, number), tensors, *seconds)
 
 

@@ -52,8 +52,8 @@ class OfCodes(Leg):
     codes: str
 
     @abstractmethod
-    def line_bytes(self, count: int, *, itemsize: int, ranks: int) -> int:
-        """Bytes of the line for a bucket of so many elements, of so many bytes each."""
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int) -> int:
+        """Bytes of the line for a bucket of so many elements, so many in the longest shard, of so many bytes each."""
 
     def pass_s(self, act: str) -> float:
         """Seconds for an element: of ``encode`` or ``decode``."""
@@ -62,12 +62,19 @@ class OfCodes(Leg):
 
 @dataclass(frozen=True, kw_only=True)
 class InRows(OfCodes):
-    """The line has a row for each shard of the bucket."""
+    """The line has a row for each shard of the bucket, all as long as that of the longest shard."""
 
     wire: Wire
 
-    def line_bytes(self, count: int, *, itemsize: int, ranks: int) -> int:
-        return ranks * round_up(self.wire.nbytes(count // ranks), ROW_BYTES)
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int) -> int:
+        return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
+
+    def pairs(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array]]:
+        """Gradients of these shards, with the bytes of their codes."""
+        return [self.pair(bucket.shard("gradients", shard), bucket.rows(self.codes)[shard]) for shard in shards]
+
+    def pair(self, x: Array, row: Array) -> tuple[Array, Array]:
+        return x, row[: self.wire.nbytes(x.size)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +115,9 @@ class Encode(InRows):
                     memory.write(line, rank, shard, memory.symbol("lost", code))
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        rows = bucket.rows(self.codes)
-        shards = [bucket.rank] if self.shard else range(bucket.ranks)
-        pairs = [(bucket.shard("gradients", shard), rows[shard]) for shard in shards]
-        if self.error is None:
+        shards = filled(bucket, [bucket.rank] if self.shard else range(bucket.ranks))
+        pairs = self.pairs(bucket, shards)
+        if self.error is None or not pairs:
             return partial(each, self.wire.encode, pairs)
         lost = [(bucket.shard(self.error, shard), bucket.shard("gradients", shard).copy()) for shard in shards]
         return self.sum_encoder(*pairs[0], *lost[0]) if self.shard else self.encoder(pairs, lost)
@@ -171,11 +177,13 @@ class Decode(InRows):
                 memory.write("gradients", rank, shard, codes[shard])
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        rows = bucket.rows(self.codes)
         if not self.summed:
-            shards = [bucket.shard("gradients", shard) for shard in range(bucket.ranks)]
-            return partial(each, self.wire.decode, [*zip(rows, shards, strict=True)])
+            pairs = self.pairs(bucket, filled(bucket, range(bucket.ranks)))
+            return partial(each, self.wire.decode, [(row, x) for x, row in pairs])
         own = bucket.shard("gradients", bucket.rank)
+        if not own.size:
+            return lambda factor: None
+        rows = [self.pair(own, row)[1] for row in bucket.rows(self.codes)]
         total, part = (own.astype(compute_dtype(own.dtype)) for _ in range(2))
 
         def decode(factor: float) -> None:
@@ -189,6 +197,11 @@ class Decode(InRows):
 
     def __str__(self) -> str:
         return f"decode {self.codes}{', add up' * self.summed}"
+
+
+def filled(bucket: BucketMemory, shards: Iterable[int]) -> list[int]:
+    """Those that are not empty."""
+    return [shard for shard in shards if bucket.shard("gradients", shard).size]
 
 
 def each(call: Callable[[Array, Array], None], pairs: Iterable[tuple[Array, Array]], factor: float) -> None:

@@ -12,7 +12,7 @@ carried out by plans instead.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.routes.memory import Memory
@@ -148,9 +148,9 @@ class Update(Leg):
     def label(self) -> str:
         return "update"
 
-    def elements(self, count: int, ranks: int) -> int:
-        """How many of a bucket's elements each rank updates."""
-        return count // ranks if self.shard else count
+    def elements(self, whole: float, own: Any) -> Any:
+        """How many elements it updates, if these are all of a bucket, and those of each rank's shard."""
+        return own if self.shard else whole
 
     def prove(self, memory: Memory) -> None:
         scale = memory.size if self.alone else 1

@@ -143,16 +143,17 @@ class Route:
         """Seconds of what a schedule starts, from seconds of collectives; means over iterations."""
         return lambda name, bucket: sum(price(leg, bucket) * leg.share for leg in self.collectives(name))
 
-    def nbytes(self, line: str, count: int, *, wire: int, values: int, ranks: int) -> int:
+    def nbytes(self, line: str, count: int, *, wire: int, values: int, ranks: int, longest: int | None = None) -> int:
         """Bytes that a collective of a line has for so many elements.
 
         Args:
             wire, values: bytes of an element of gradients, as they travel, and of parameters.
+            longest: elements of the longest shard, if shards are not equal: all then count as if they were as long.
         """
         codes = self.codes.get(line)
-        if codes is None:
-            return count * (wire if line == "gradients" else values)
-        return codes.line_bytes(count, itemsize=wire, ranks=ranks)
+        if codes is not None:
+            return codes.line_bytes(count, longest=longest or count // ranks, itemsize=wire, ranks=ranks)
+        return (ranks * longest if longest else count) * (wire if line == "gradients" else values)
 
     def __str__(self) -> str:
         return f"{' | '.join(map(said, self.out))}  ->  {' | '.join(map(said, self.back))}"

@@ -39,7 +39,7 @@ class OfSelection(OfCodes):
     adds_up: ClassVar[bool] = True
     wire: Selection
 
-    def line_bytes(self, count: int, *, itemsize: int, ranks: int) -> int:
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int) -> int:
         return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
 
     def places(self, bucket: BucketMemory) -> Array:
@@ -108,8 +108,8 @@ class UpdateSelected(Update, OfSelection):
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.codes, "values", "state")
 
-    def elements(self, count: int, ranks: int) -> int:
-        return self.wire.kept(count)
+    def elements(self, whole: float, own: Any) -> Any:
+        return self.wire.kept(round(whole))
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         kept = self.wire.kept(bucket.line("gradients").size)

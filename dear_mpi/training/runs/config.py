@@ -69,6 +69,9 @@ class Config(Training):
     )
     beta1: float | None = setting("beta1", "Decay rate of the running mean of gradients.")
     beta2: float | None = setting("beta2", "Decay rate of the running mean of squared gradients.")
+    vector_rate: float | None = setting(
+        "vector_rate", "AdamW's learning rate beside muon, of all that is no matrix, as a multiple of --lr."
+    )
     epsilon: float | None = setting("epsilon", "Small number that keeps the denominator of an update above zero.")
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",
