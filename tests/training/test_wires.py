@@ -19,6 +19,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.wires.blocks import BLOCK, LEAST, Blocks, Eighths, Halves
 from dear_mpi.training.wires.find import CODES, EXAMPLES, find_code
+from dear_mpi.training.wires.noise import Noise
 from dear_mpi.training.wires.selections import RandomBlocks, RandomK
 from dear_mpi.training.wires.top_k import TopK
 from tests.training.route_checks import layers
@@ -92,6 +93,32 @@ def test_a_selection_is_the_same_for_a_draw_and_covers_all_in_time(wire, step):
     assert not np.array_equal(wire.places(count, (7, 0)), wire.places(count, (8, 0)))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_noise_is_normal_and_of_its_share(dtype):
+    x, filled = np.random.default_rng(1).standard_normal(20_000).astype(dtype), np.ones(20_000, bool)
+    found = [x.copy() for _ in range(3)]
+    for one, draw in zip(found, [(7, 0), (7, 0), (7, 1)], strict=True):
+        Noise(0.1).add(one, filled, draw)
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+    noise = (found[0].astype(np.float64) - x) / np.sqrt(np.mean(x.astype(np.float64) ** 2))
+    assert noise.std() == pytest.approx(0.1, rel=0.03)
+    assert abs(noise.mean()) < 0.003
+    assert np.mean(abs(noise) < 0.1) == pytest.approx(0.683, abs=0.02)
+    x[5] = np.inf
+    with np.errstate(all="ignore"):
+        Noise(0.1).add(x, filled, (0, 0))
+    assert not np.isfinite(x).any()
+
+
+def test_padding_stays_silent_and_does_not_count():
+    x, filled = np.zeros(4096), np.arange(4096) < 1024
+    x[:1024] = 2.0
+    Noise(0.5).add(x, filled, (0, 0))
+    assert not x[1024:].any()
+    assert (x[:1024] - 2.0).std() == pytest.approx(1.0, rel=0.1)
+
+
 @pytest.mark.parametrize(("name", "most"), [("int8", 0.011), ("int4", 0.2)])
 @pytest.mark.parametrize("ranks", [2, 5, 64])
 def test_the_error_of_a_sum_does_not_grow_with_ranks(name, most, ranks):
@@ -120,7 +147,7 @@ def test_routes_of_codes_are_proved(wire, update):
         return
     assert proof.alike
     assert not proof.exact
-    assert proof.summed == (find_code(wire).legs == "coded")
+    assert proof.summed == (find_code(wire).legs in ("coded", "noisy"))
 
 
 @pytest.mark.parametrize("wire", EXAMPLES.values())
@@ -131,12 +158,27 @@ def test_all_schedules_come_to_the_same_bits(wire):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
-@pytest.mark.parametrize("wire", ["int8", "int4", "blocks:10%"])
+@pytest.mark.parametrize("wire", ["int8", "int4", "blocks:10%", "noise:1%"])
 def test_on_any_number_of_ranks(wire, ranks):
     assert run({"wire": wire}, ranks=ranks)["route"] == f"full over {wire}"
 
 
-@pytest.mark.parametrize("wire", ["int8", "topk:10%", "blocks:10%"])
+def test_noise_is_on_the_sum_and_on_all_ranks_alike():
+    """Against the same without noise; with shards and with a limit on the norm, too."""
+    plain, loud, small = (run({"optimizer": "sgd", "lr": 0.1} | more)["loss"] for more in NOISY)
+    assert loud[0] == plain[0]
+    assert loud[1] != plain[1]
+    assert abs(small[-1] - plain[-1]) < abs(loud[-1] - plain[-1])
+    sharded = {"wire": "noise:10%", "update": "sharded"}
+    assert len({run(sharded | {"schedule": name})["params_sha256"] for name in ("zero", "dear")}) == 1
+    assert run(sharded)["params_sha256"] == run({"wire": "noise:10%"})["params_sha256"]
+    assert run(sharded | {"clip": 0.5})["params_sha256"] != run(sharded)["params_sha256"]
+
+
+NOISY = ({}, {"wire": "noise:30%"}, {"wire": "noise:0.01%"})
+
+
+@pytest.mark.parametrize("wire", ["int8", "topk:10%", "blocks:10%", "noise:10%"])
 def test_what_was_lost_survives_a_break(wire, tmp_path):
     whole, file = run({"wire": wire, "iterations": 9}), tmp_path / "c.npz"
     run({"wire": wire, "iterations": 4}, saving=Saving(file))
@@ -233,6 +275,9 @@ def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
         ({"wire": "topk:0%"}, "the share of a wire must be above 0%, and at most 100%, not 0%"),
         ({"wire": "blocks:101%"}, "the share of a wire must be from 0% to 100%, not 101%"),
         ({"wire": "blocks:-1%"}, "the share of a wire must be from 0% to 100%, not -1%"),
+        ({"wire": "noise:0%"}, "the share of a wire must be above 0%, and at most 100%, not 0%"),
+        ({"wire": "noise:loud"}, "the share of a wire 'loud' cannot be read: write it like 5%"),
+        ({"wire": "noise:1%:error=no"}, "wire 'noise:1%:error=no' must be written like 'noise:1%'$"),
         ({"wire": "topk"}, "wire 'topk' must be written like 'topk:1%', or topk:1%:error=no"),
         ({"wire": "int8:3"}, "wire 'int8:3' must be written like 'int8', or int8:error=no"),
         ({"wire": "int9"}, "wire 'int9' is unknown: did you mean 'int8'"),

@@ -76,6 +76,14 @@ class BoundBucket:
         """Whether a line is one of the arena, in which each rank owns a part of the bucket."""
         return line not in self.arena.route.codes and line != READINESS
 
+    def filled(self) -> Array:
+        """Which of its elements are a tensor's, and no padding: an array of the host."""
+        layout, (start, stop) = self.arena.layout, self.bucket.interval
+        found = np.zeros(stop - start, bool)
+        for tensor in layout.tensors(start, stop):
+            found[max(layout.offsets[tensor], start) - start : layout.ends[tensor] - start] = True
+        return found
+
     def travels(self, line: str, slab: Slab) -> Array:
         """What a collective of a line sends; what has no part in the arena is taken from a slab."""
         if self.has_elements(line):

@@ -1,6 +1,7 @@
 """Our routes by name, and a user's from a file."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
@@ -8,9 +9,11 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.training.routes.codes import Decode, Encode, Wire
 from dear_mpi.training.routes.collective import all_gather, all_to_all, reduce_scatter
 from dear_mpi.training.routes.legs import MAIN, Leg, Pack, Unpack, Update
+from dear_mpi.training.routes.noisy import AddNoise
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.selected import Select, Selection, UpdateSelected
 from dear_mpi.training.wires.find import find_code, is_code
+from dear_mpi.training.wires.noise import Noise
 
 AUTO = "auto"
 UPDATES = ("full", "sharded", AUTO)
@@ -56,8 +59,14 @@ def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | 
     return Route(name, out, (all_gather("codes"), UpdateSelected(**codes, on=MAIN), Unpack()))
 
 
+def noisy(name: str, wire: Noise, *, sharded: bool = False, error: str | None = None) -> Route:
+    """One of ours, on which sums are not exact; nothing is kept of that, whatever ``error`` says."""
+    route = SHARDED if sharded else FULL
+    return replace(route, name=name, out=(*route.out, AddNoise(wire=wire)))
+
+
 # By the ``legs`` of a wire.
-LEGS: dict[str, Callable[..., Route]] = {"coded": coded, "selected": selected}
+LEGS: dict[str, Callable[..., Route]] = {"coded": coded, "selected": selected, "noisy": noisy}
 
 
 def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> Route:

@@ -8,6 +8,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import parse_share
 from dear_mpi.training.wires.blocks import Blocks, Eighths, Halves
+from dear_mpi.training.wires.noise import Noise
 from dear_mpi.training.wires.selections import RandomBlocks, RandomK
 from dear_mpi.training.wires.top_k import TopK
 
@@ -30,6 +31,7 @@ class Kind:
         read: what stands after the colon, from its text; None if nothing may stand there.
         example: a text with it.
         types: of parameters whose gradients it can carry.
+        options: what may stand behind that.
     """
 
     make: Callable[..., Any]
@@ -37,6 +39,7 @@ class Kind:
     read: Callable[[str], Any] | None = None
     example: str = ""
     types: tuple[str, ...] = ("fp32", "fp16", "bf16")
+    options: tuple[str, ...] = ("error=no",)
 
 
 CODES: Mapping[str, Kind] = {
@@ -46,10 +49,11 @@ CODES: Mapping[str, Kind] = {
     "topk": Kind(TopK, read=share, example="topk:1%"),
     "randomk": Kind(RandomK, "selected", share, "randomk:10%"),
     "blocks": Kind(RandomBlocks, "selected", share, "blocks:10%"),
+    "noise": Kind(Noise, "noisy", share, "noise:1%", types=tuple(DTYPES), options=()),
 }
 EXAMPLES = {name: kind.example or name for name, kind in CODES.items()}
 NAMES = (*DTYPES, *EXAMPLES.values())
-FORGET = "error=no"  # after a last colon
+FORGET = "error=no"
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,14 @@ def find_code(text: str) -> Code:
     Code(wire=TopK(share=0.01, encode_s=6e-09, decode_s=5e-10), legs='coded', feedback=False)
     """
     name, *given = text.split(":")
-    feedback = FORGET not in given[-1:]
-    given = given if feedback else given[:-1]
     kind = lookup("wire", name, {**dict.fromkeys(DTYPES), **CODES})
+    options = kind.options if kind else ()
+    feedback = not (given[-1:] == [FORGET] and FORGET in options)
+    given = given if feedback else given[:-1]
     if kind is None or len(given) != (kind.read is not None):
         example = EXAMPLES.get(name, name)
-        raise ValueError(f"wire {text!r} must be written like {example!r}{f', or {example}:{FORGET}' if kind else ''}")
+        also = "".join(f", or {example}:{option}" for option in options)
+        raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
     return Code(kind.make(*map(kind.read, given)) if kind.read else kind.make(), kind.legs, feedback)
 
 
