@@ -8,6 +8,7 @@ not layer by layer, a fair WFBP can miss its bound by more than DeAR does, and l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TypeAlias
 
@@ -19,7 +20,7 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.cost import Cost, cost
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.transports.emulated import Link
+from dear_mpi.collectives.transports.ports import Link
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.costs import Price
@@ -44,7 +45,7 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
         plans = all_plans(fabric, collective)
         if fabric.world.link is None:
             return measured_s(fabric, plans)
-        return modelled_s(fabric.world.link, plans)
+        return modelled_s(fabric.world.link, fabric.world.transport.hosts, plans)
 
     return {collective: seconds(collective) for collective in collectives}
 
@@ -80,9 +81,15 @@ def all_plans(fabric: LiveFabric, collective: str) -> list[Plan]:
     return [plan for bucket in fabric.buckets for plan in fabric.plans_of(collective, bucket)]
 
 
-def modelled_s(link: Link, plans: Iterable[Plan]) -> float:
-    """What these plans take on an emulated link, one after the other."""
-    return sum(each.time_s for each in plan_costs(plans, Network(alpha=link.latency_s, beta=1 / link.bandwidth)))
+def modelled_s(link: Link, hosts: Sequence[int], plans: Iterable[Plan]) -> float:
+    """What these plans take on an emulated link, one after the other, for ranks on these hosts."""
+    return sum(each.time_s for each in plan_costs(plans, network_of(link, hosts)))
+
+
+def network_of(link: Link, hosts: Sequence[int]) -> Network:
+    """What an emulated link is as a network, on which ``between`` counts only between hosts."""
+    inside = Network(alpha=link.latency_s, beta=1 / link.bandwidth)
+    return inside if link.between is None else replace(inside, hosts=tuple(hosts), between=network_of(link.between, ()))
 
 
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
@@ -106,7 +113,7 @@ def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
     What the plan works on may be zeros afterwards.
     """
     if fabric.world.link is not None and not timed:
-        return modelled_s(fabric.world.link, [plan])
+        return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
     plan.call.x.view("u1")[...] = 0
     return found_s

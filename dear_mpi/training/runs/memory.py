@@ -64,7 +64,7 @@ def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, wor
 
 def check(what: str, nbytes: int, config: Config, world: World) -> None:
     """A ValueError if each rank needs more than its host has; a GPU's memory is not looked at."""
-    hosts = world.transport.hosts
+    hosts = world.machines or world.transport.hosts
     ranks, available = hosts.count(hosts[world.rank]), available_bytes()
     if config.device == "cpu" and ranks * nbytes > available:
         needs = f"needs at least {ranks * nbytes / 2**30:.1f} GiB for the ranks of a host ({ranks})"
