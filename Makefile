@@ -33,7 +33,8 @@ MPIRUN_GPU ?= $(MPIRUN)
 
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu
 .PHONY: check format docs package clean
-.PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology testbed validation variants terminal faults
+.PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology dimensions testbed
+.PHONY: validation variants terminal faults
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -129,6 +130,9 @@ numerics: install     ## the error of sums by type, algorithm and number of rank
 
 topology: install     ## all-reduces replayed by SimGrid on four networks: docs/benchmarks/topology.md
 	$(PYTHON) -m tests.simulate.topology
+
+dimensions: install   ## themis beside hierarchical, priced and on emulated hosts: docs/benchmarks/dimensions.md
+	$(PYTHON) -m tests.simulate.dimensions
 
 testbed: install      ## predictions for the testbed of the DeAR paper beside what was published: docs/benchmarks/testbed.md
 	$(PYTHON) -m tests.simulate.testbed

@@ -27,6 +27,7 @@ from dear_mpi.collectives import (
 )
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.transports.ports import Link, port_of_host
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.kernels.array import array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
@@ -593,3 +594,15 @@ NEEDS_PEERS = {
     *("weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"),
     *("debug of ranks", "slab of ranks", "counts of ranks", "out of ranks", "chunks of all_to_all"),
 }
+
+
+def check_shared_port(transport, side):
+    """Each rank books 200 times 5 bytes from time 0 on: after all of them, a host has booked those of its ranks."""
+    hosts = tuple(rank // 3 for rank in range(transport.size))
+    port = port_of_host(Link(bandwidth=10.0), transport, hosts)
+    transport.barrier()
+    for _ in range(200):
+        port.book(side, 0.0, 5)
+    transport.barrier()
+    assert port.free_s[side] == 100 * hosts.count(hosts[transport.rank])
+    assert port.free_s[1 - side] == 0

@@ -1,6 +1,7 @@
 """Which ranks are on one host, and how fast they send inside it and to others: what two-level algorithms ask for."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -27,3 +28,26 @@ def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:
     Rates(inside=8000000000.0, between=1000000000.0)
     """
     return Rates(inside, port / max(map(len, by_host(hosts))))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Ranks on hosts, one host after the other: so many ``hosts`` of equally many ranks, or so many ranks on each host
+    but the last (``per_host``)."""
+
+    name: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.count}"
+
+    def hosts(self, ranks: int) -> tuple[int, ...]:
+        """The host of each rank; a ValueError if the hosts would differ.
+
+        >>> Blocks("hosts", 2).hosts(4), Blocks("per_host", 2).hosts(3)
+        ((0, 0, 1, 1), (0, 0, 1))
+        """
+        if self.name == "hosts" and ranks % self.count:
+            raise ValueError(f"{self} does not divide {ranks} ranks")
+        per_host = ranks // self.count if self.name == "hosts" else self.count
+        return tuple(rank // per_host for rank in range(ranks))

@@ -7,41 +7,44 @@ Each rank has one full-duplex port, as a host has one network card. A message is
 its last byte would arrive, so the real transfer (through shared memory) comes on top, overlapped with the next
 message. The incoming side delays only what arrives faster than the port could carry: several senders at once.
 
+With a second link between hosts, ranks are on emulated hosts: each rank has a port to the ranks of its host, and the
+ranks of a host share one port to all others (``ports.py``). That is the network of ``cost`` (``program/network.py``).
+
 Time passes by sleeping, never by spinning: the emulated network takes no processor time from what it is to be
 compared with. A rank must be in ``Wait`` or ``Test`` for its messages to leave, as an engine's thread always is.
 """
 
+import heapq
+import itertools
 import time
-from collections import deque
-from dataclasses import dataclass
 
+from dear_mpi.collectives.program.hosts import Rates, rates_of
+from dear_mpi.collectives.transports.ports import Link, Port, port_of_host
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
 NAP_S = 100e-6  # how long a rank sleeps between two looks at its requests
-BURST_S = 4e-3  # how much an incoming port may catch up after the receiver looked too late
-
-
-@dataclass(frozen=True)
-class Link:
-    """Bandwidth in bytes/s in each direction, and latency in s."""
-
-    bandwidth: float
-    latency_s: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.bandwidth * 8e-9:.4g} Gbit/s, {self.latency_s * 1e6:.4g} us"
 
 
 class EmulatedTransport(Wrapper[Transport]):
-    """A transport whose ranks are joined by emulated links."""
+    """A transport whose ranks are joined by emulated links. Constructing is collective if there are emulated hosts.
 
+    Raises:
+        ValueError: there are no such hosts; on all ranks alike.
+    """
+
+    rates: Rates | None
     native = None  # the library's own collectives cannot be slowed
     spins = False
 
     def __init__(self, below: Transport, link: Link) -> None:
         super().__init__(below)
-        self.link, self.port = link, Port(link)
+        self.link, self.outbox = link, Outbox()
+        self.near = self.far = Port(link)
+        if link.between is not None:
+            self.hosts = link.hosts(below.hosts)
+            self.rates = rates_of(link.bandwidth, link.between.bandwidth, self.hosts)
+            self.far = port_of_host(link.between, below, self.hosts)
 
     @property
     def name(self) -> str:
@@ -50,38 +53,31 @@ class EmulatedTransport(Wrapper[Transport]):
     def reach(self, array: Array) -> None:
         """None: the emulated network is between all ranks."""
 
+    def port(self, peer: int) -> Port:
+        """Through which messages to and from another rank go."""
+        return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far
+
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
-        return EmulatedSend(self.port, self.below.send_init(data, peer, tag), data.nbytes)
+        return EmulatedSend(self.outbox, self.port(peer), self.below.send_init(data, peer, tag), data.nbytes)
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
-        return EmulatedReceive(self.port, self.below.recv_init(data, peer, tag), data.nbytes)
+        return EmulatedReceive(self.outbox, self.port(peer), self.below.recv_init(data, peer, tag), data.nbytes)
 
 
-class Port:
-    """One rank's end of the link: when it is free again, and which messages are still on their way out."""
+class Outbox:
+    """The messages of a rank that are still on their way out, with the times at which they arrive."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.outgoing_free_s = self.incoming_free_s = 0.0
-        self.leaving: deque[tuple[float, EmulatedSend]] = deque()
+    def __init__(self) -> None:
+        self.leaving: list[tuple[float, int, EmulatedSend]] = []
+        self.numbers = itertools.count()  # of equal times, the earlier message goes first
 
     def depart(self, send: "EmulatedSend") -> None:
-        """Let a message leave after the messages that are already leaving."""
-        begin_s = max(time.perf_counter(), self.outgoing_free_s)
-        self.outgoing_free_s = begin_s + send.nbytes / self.link.bandwidth
-        self.leaving.append((self.outgoing_free_s + self.link.latency_s, send))
+        heapq.heappush(self.leaving, (send.port.depart(send.nbytes), next(self.numbers), send))
 
     def release(self) -> None:
         """Really send what would have arrived by now."""
         while self.leaving and self.leaving[0][0] <= time.perf_counter():
-            self.leaving.popleft()[1].leave()
-
-    def arrive(self, nbytes: int) -> float:
-        """When the incoming side has taken in a message that was just seen."""
-        duration_s = nbytes / self.link.bandwidth
-        earliest_s = time.perf_counter() - duration_s - BURST_S
-        self.incoming_free_s = max(self.incoming_free_s, earliest_s) + duration_s
-        return self.incoming_free_s
+            heapq.heappop(self.leaving)[-1].leave()
 
     def nap(self) -> None:
         """Sleep until something may have changed."""
@@ -93,13 +89,13 @@ class Port:
 class EmulatedRequest(Wrapper[Request]):
     """One end of a message; a rank that waits for it sleeps."""
 
-    def __init__(self, port: Port, below: Request, nbytes: int) -> None:
+    def __init__(self, outbox: Outbox, port: Port, below: Request, nbytes: int) -> None:
         super().__init__(below)
-        self.port, self.nbytes, self.active = port, nbytes, False
+        self.outbox, self.port, self.nbytes, self.active = outbox, port, nbytes, False
 
     def Wait(self) -> None:
         while not self.Test():
-            self.port.nap()
+            self.outbox.nap()
 
 
 class EmulatedSend(EmulatedRequest):
@@ -107,14 +103,14 @@ class EmulatedSend(EmulatedRequest):
 
     def Start(self) -> None:
         self.active = True
-        self.port.depart(self)
+        self.outbox.depart(self)
 
     def leave(self) -> None:
         self.active = False
         self.below.Start()
 
     def Test(self) -> bool:
-        self.port.release()
+        self.outbox.release()
         return not self.active and self.below.Test()
 
 
@@ -128,7 +124,7 @@ class EmulatedReceive(EmulatedRequest):
         self.below.Start()
 
     def Test(self) -> bool:
-        self.port.release()
+        self.outbox.release()
         if not self.active:
             return True
         if self.over_s is None and self.below.Test():

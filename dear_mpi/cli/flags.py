@@ -21,7 +21,10 @@ Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
 DeviceMemory = Annotated[str, Option(help=MEMORY)]
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help=JSON)]
-LINK = "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us."
+LINK = (
+    "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
+    "(or per_host=N): links inside and between emulated hosts, the ranks of each of which share a port to the others."
+)
 Link = Annotated[str | None, Option(help=LINK, show_default="the real one")]
 RATES = (
     "Bandwidth of a rank inside its host, and of a host to others, for algorithms that ask for it, such as themis: "

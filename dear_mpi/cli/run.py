@@ -18,8 +18,9 @@ from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import aside, replacing
+from dear_mpi.reporting.links import parse_links
 from dear_mpi.reporting.terminal import console
-from dear_mpi.reporting.units import parse_link, parse_seconds
+from dear_mpi.reporting.units import parse_seconds
 from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
@@ -106,7 +107,7 @@ def run_ranks(
         by_rank_0(world.transport, "output", lambda: write_json(result, json_file))
         return result
 
-    how["link"] = None if link is None else parsed("--link", parse_link, link)
+    how["link"] = None if link is None else parsed("--link", parse_links, link)
     how["rates"] = None if rates is None else parsed("--rates", read_rates, rates)
     how |= {"stall_after_s": parsed("--stall-after", parse_seconds, stall_after), "stall_abort": stall_abort}
     if stall_abort and not how["stall_after_s"]:

@@ -16,8 +16,9 @@ from dear_mpi.collectives.launch.sentinel import sentinel
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
+from dear_mpi.collectives.transports.emulated import EmulatedTransport
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.ports import Link
 from dear_mpi.collectives.transports.transport import StagedTransport, Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
@@ -27,10 +28,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of the job. ``link`` is the emulated link between them, or None where the transport is real."""
+    """All ranks of the job.
+
+    Attributes:
+        link: the emulated link between them, or None where the transport is real.
+        machines: the real host of each rank, where those of the transport are emulated.
+    """
 
     transport: Transport
     link: Link | None = None
+    machines: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -42,8 +49,9 @@ class World:
 
     @property
     def ranks_here(self) -> int:
-        """How many ranks this host has."""
-        return self.transport.hosts.count(self.transport.hosts[self.rank])
+        """How many ranks this machine has, also where its hosts are emulated."""
+        hosts = self.machines or self.transport.hosts
+        return hosts.count(hosts[self.rank])
 
     @property
     def ranks_per_host(self) -> list[int]:
@@ -83,12 +91,14 @@ def run_world(
         ArgumentError, MismatchError: the input is bad on some rank, or differs between ranks; on all ranks.
     """
 
-    def given(rank: int) -> Mapping[str, Any]:
+    def given(transport: Transport) -> Mapping[str, Any]:
         lookup("device_memory", device_memory, OVERRIDES)
         if rates is not None and link is not None:
             raise ValueError("rates must be left out where a link is emulated, which has its own")
+        if link is not None:
+            link.hosts(transport.hosts)  # which may be none
         said = {"device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
-        return {**said, **facts(rank)}
+        return {**said, **facts(transport.rank)}
 
     def guarded(transport: Transport) -> T:
         if rates is not None:
@@ -97,8 +107,10 @@ def run_world(
             transport = StagedTransport(transport)
         try:
             with Watchdog(transport, stall_after_s, abort=stall_abort) if stall_after_s else nullcontext():
-                agree(transport, "input", lambda: given(transport.rank))
-                return function(World(transport if link is None else EmulatedTransport(transport, link), link))
+                agree(transport, "input", lambda: given(transport))
+                if link is None:
+                    return function(World(transport))
+                return function(World(EmulatedTransport(transport, link), link, tuple(transport.hosts)))
         except AgreedError:
             raise
         except BaseException as error:

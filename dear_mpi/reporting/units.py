@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.collectives.transports.emulated import Link
+from dear_mpi.collectives.transports.ports import Link
 
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s

@@ -22,7 +22,8 @@ from dear_mpi.bench.fit import fit_network
 from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
+from dear_mpi.reporting.links import parse_levels
+from dear_mpi.reporting.units import check_seconds, parse_seconds, whole_number
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.machine import BETWEEN, INSIDE, read_file, slowest
 from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology
@@ -104,30 +105,22 @@ def read_network(text: str, ranks: int) -> Machine:
 
 def spelled(text: str, ranks: int) -> Network:
     """The network of a text without names."""
-    blocks: dict[str, str] = {}
-    classes: list[Network] = []
-    for part in text.split("/"):
-        fields = part.split(",")
-        pairs = [field.split("=", 1) for field in fields if "=" in field]
-        named, link = dict(pairs), link_of(text, [field for field in fields if "=" not in field])
-        names = [*blocks, *(name for name, _ in pairs)]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise ValueError(f"network {text!r} has {twice[0]}= twice")
-        blocks |= {name: named.pop(name) for name in ("hosts", "per_host") if name in named}
+    levels, blocks = parse_levels("network", text, ("o", "gamma"))
+    found = list[Network]()
+    for level in levels:
         o, gamma = (
-            check_seconds(f"network {text!r}: {name}", parse_seconds(named.pop(name, "0s"))) for name in ("o", "gamma")
+            check_seconds(f"network {text!r}: {name}", parse_seconds(level.named.get(name, "0s")))
+            for name in ("o", "gamma")
         )
-        if named:
-            raise ValueError(f"network {text!r}: {', '.join(named)} is unknown. Allowed: o=, gamma=, hosts=, per_host=")
-        if classes and gamma:
+        if found and gamma:
             raise ValueError(f"network {text!r}: gamma= belongs to INSIDE, as sums cost the same for all messages")
-        classes.append(replace(link, o=o, gamma=gamma))
-    if len(classes) == 1 and not blocks:
-        return classes[0]
-    if len(classes) != 2 or len(blocks) != 1:
-        raise ValueError(f"network {text!r} must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BETWEEN,per_host=N")
-    return replace(classes[0], hosts=hosts_of(text, *blocks.popitem(), ranks), between=classes[1])
+        found.append(Network(alpha=level.link.latency_s, beta=1 / level.link.bandwidth, o=o, gamma=gamma))
+    if blocks is None:
+        return found[0]
+    try:
+        return replace(found[0], hosts=blocks.hosts(ranks), between=found[1])
+    except ValueError as error:
+        raise ValueError(f"network {text!r}: {error}") from None
 
 
 def shaped(text: str, ranks: int) -> Machine:
@@ -141,27 +134,11 @@ def shaped(text: str, ranks: int) -> Machine:
         raise ValueError(f"network {text!r}: a topology takes no {named[0]}: its links have a rate and a latency")
     if len(link) not in (1, 2):
         raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
-    network = link_of(text, link)
+    found = parse_link(",".join(link), f"network {text!r}: the")
+    network = Network(alpha=found.latency_s, beta=1 / found.bandwidth)
     if topology.sizes:
         network = ShapedNetwork(network.alpha, network.beta, topology=topology)
     return Machine(network, "given", text)
-
-
-def link_of(text: str, fields: Sequence[str]) -> Network:
-    """The network of a rate, and perhaps a latency."""
-    link = parse_link(",".join(fields), f"network {text!r}: the")
-    return Network(alpha=link.latency_s, beta=1 / link.bandwidth)
-
-
-def hosts_of(text: str, block: str, number: str, ranks: int) -> tuple[int, ...]:
-    """The host of each rank: so many hosts of equally many ranks, or so many ranks on each host but the last."""
-    count = whole_number(number)
-    if not count:
-        raise ValueError(f"network {text!r}: {block} must be a whole number above zero, not {number!r}")
-    if block == "hosts" and ranks % count:
-        raise ValueError(f"network {text!r}: hosts={number} does not divide {ranks} ranks")
-    per_host = count if block == "per_host" else ranks // count
-    return tuple(rank // per_host for rank in range(ranks))
 
 
 def read_machine(text: str, ranks: int) -> Machine:

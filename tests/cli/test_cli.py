@@ -175,6 +175,8 @@ BAD = [
     (["--segment", "0B"], "segment_bytes must be a whole number from 4 (one element) to"),
     (["--link", "nope"], "--link: bandwidth 'nope' cannot be read: write it like 10gbit,50us"),
     (["--link", "10gbit,50"], "--link: latency '50' has no unit"),
+    (["--link", "1gbit/1gbit"], "--link: link '1gbit/1gbit' must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BE"),
+    (["--link", "1gbit/1gbit,hosts=3"], "link: hosts=3 does not divide 2 ranks"),
     (["--rates", "10gbit"], "--rates: rates '10gbit' must be two bandwidths, INSIDE/BETWEEN, as 100gbit/10gbit"),
     (["--rates", "10gbit,1us/1gbit"], "--rates: rates '10gbit,1us/1gbit' must be two bandwidths"),
     (["--rates", "10gbit/0gbit"], "--rates: bandwidth '0gbit' must be above zero"),

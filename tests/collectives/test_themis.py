@@ -13,35 +13,11 @@ from dear_mpi.collectives.program.hosts import Rates, by_host
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.see.proof import PROOFS
+from tests.simulate.dimensions import BOTH, LARGE, RATIOS, SEGMENT, gain, hosts_of, network, written
 
-LARGE = 64 << 20
-SEGMENT = 60 * 1024
 MANY = LARGE // SEGMENT
-RATIOS = [2 ** (power / 2) for power in range(-10, 10)]  # of the rates inside and between hosts
 SHAPES = [(2, 2), (3, 2), (2, 3), (4, 4), (2, 8), (8, 2), (7, 4), (4, 7), (16, 2), (2, 16), (5, 3)]  # ranks of a host
 SQUARES = [2, 3, 4, 5]
-
-
-def hosts_of(ranks, across):
-    return tuple(rank // ranks for rank in range(ranks * across))
-
-
-def written(name, ranks, across, rates, pieces=MANY, collective="all_reduce"):
-    return programs(name, collective, ranks * across, hosts=hosts_of(ranks, across), rates=rates, pieces=pieces)
-
-
-def gain(ranks, across, ratio, nbytes=LARGE):
-    """How much faster than one order, on ports of 1 GB/s inside, with the latencies of a fast and a slow network."""
-    rates = Rates(1e9, 1e9 / ratio)
-    between = Network(alpha=2e-5, beta=1 / (ranks * rates.between))
-    network = Network(alpha=2e-6, beta=1 / rates.inside, hosts=hosts_of(ranks, across), between=between)
-    assert network.rates == pytest.approx(rates)
-    one, two = (
-        cost(written(name, ranks, across, network.rates, nbytes // SEGMENT), nbytes // 4, 4, network)
-        for name in ("hierarchical", "themis")
-    )
-    assert sum(two.nbytes) == pytest.approx(sum(one.nbytes), rel=1e-3)
-    return one.time_s / two.time_s
 
 
 @settings(max_examples=100)
@@ -78,6 +54,7 @@ def test_its_instructions_are_proved(ranks, across, ratio):
 @pytest.mark.parametrize("ranks", SQUARES)
 def test_with_equal_rates_both_dimensions_have_equal_loads_and_the_time_is_half(ranks):
     assert split(by_host(hosts_of(ranks, ranks)), Rates(1.0, 1.0), MANY) == (1, 1)
+    assert network(ranks, ranks, 1).rates == pytest.approx(Rates(1e9, 1e9))
     assert gain(ranks, ranks, 1) >= 1.9
 
 
@@ -86,6 +63,13 @@ def test_never_slower_than_one_order_at_any_ratio_of_rates(ranks, across):
     gains = [gain(ranks, across, ratio) for ratio in RATIOS]
     assert min(gains) >= 1 - 1e-9
     assert max(gains) > 1.9
+
+
+def test_as_many_bytes_as_in_one_order():
+    """Of the ranks together, and of each of them but for rounding."""
+    one, two = (cost(written(name, 4, 3, Rates(1.0, 1.0)), LARGE // 4, 4, Network()).nbytes for name in BOTH)
+    assert sum(two) == sum(one)
+    assert two == pytest.approx(one, rel=1e-3)
 
 
 @pytest.mark.parametrize(("ranks", "across"), SHAPES)

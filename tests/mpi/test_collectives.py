@@ -9,6 +9,7 @@ from dear_mpi.collectives import ALGORITHMS, all_reduce, make_plan, transport_of
 from dear_mpi.collectives.plans.runners import native
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.ports import OUT
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import run_world
 from tests import collective_checks as checks
@@ -38,6 +39,10 @@ def test_large_calls_are_exact(transport, case):
 def test_native_is_exact(transport, case):
     """The baseline obeys the same rules."""
     checks.check_case(transport, case)
+
+
+def test_the_ranks_of_an_emulated_host_share_its_port(transport):
+    checks.check_shared_port(transport, OUT)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -4,6 +4,7 @@ import pytest
 
 from dear_mpi.collectives import MismatchError
 from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.links import parse_links
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
@@ -68,6 +69,19 @@ def test_same_bits_over_an_emulated_link(schedule):
     assert slow["transport"].startswith("EMULATED")
     assert slow["emulated_link"] == "10 Gbit/s, 10 us"
     assert fast["emulated_link"] is None
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "themis"])
+def test_same_bits_on_emulated_hosts_as_on_threads(comm, algorithm):
+    link = parse_links("10gbit,1us/20gbit,1us,per_host=2")
+    choices = {"algorithm": algorithm, "link": link, "segment_bytes": 1024}
+    reports = [trained(schedule=schedule, **choices) for schedule in KINDS]
+    reports.append(trained(threads=comm.size, **choices))
+    digests = {report["params_sha256"] for report in reports}
+    digests.update(*comm.allgather(digests))
+    assert len(digests) == 1
+    assert reports[0]["hosts"] == [2] * (comm.size // 2) + [1] * (comm.size % 2)
+    assert reports[0]["emulated_link"] == "10 Gbit/s, 1 us inside hosts and 20 Gbit/s, 1 us between them (per_host=2)"
 
 
 def test_native_collectives_train_too():

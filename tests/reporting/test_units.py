@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.reporting.units import format_bytes, parse_bytes, parse_link, parse_sizes, plural
+from dear_mpi.reporting.links import parse_links
+from dear_mpi.reporting.units import format_bytes, parse_bytes, parse_link, parse_rates, parse_sizes, plural
+from dear_mpi.simulate.network import read_network
+from dear_mpi.training.costs.plan_cost import network_of
 
 FACTORS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 BITS_PER_S = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "GbE": 1e9}
@@ -63,6 +66,12 @@ def test_latency_may_be_left_out():
     assert parse_link("10gbit") == parse_link("10 Gbit,0us")
 
 
+@pytest.mark.parametrize("text", ["10gbit,50us", "10gbit,2us/1gbit,50us,hosts=2", "1gbit/2gbit,1us,per_host=3"])
+def test_a_link_and_a_network_are_one_text(text):
+    hosts = tuple(rank // (6 if "/" not in text else 3) for rank in range(6))
+    assert network_of(parse_links(text), hosts) == read_network(text, 6).network
+
+
 @pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (200, "200 ranks")])
 def test_plural(count, text):
     assert plural(count, "rank") == text
@@ -81,6 +90,27 @@ ERRORS = {
         "nanMB": "size 'nanMB' cannot be read",
         "10gbit": "size '10gbit' cannot be read",
         "1e400MB": "size '1e400MB'",
+    },
+    parse_links: {
+        "10": "bandwidth '10' has no unit",
+        "1gbit/1gbit": "link '1gbit/1gbit' must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BETWEEN,per_host=N",
+        "1gbit,hosts=2": "link '1gbit,hosts=2' must be one link, or INSIDE",
+        "1gbit/1gbit/1gbit,hosts=2": "link '1gbit/1gbit/1gbit,hosts=2' must be one link",
+        "1gbit/1gbit,hosts=2,per_host=1": "link '1gbit/1gbit,hosts=2,per_host=1' must be one link",
+        "1gbit,hosts=2/1gbit,hosts=2": "link '1gbit,hosts=2/1gbit,hosts=2' has hosts= twice",
+        "1gbit/1gbit,hosts=0": "link '1gbit/1gbit,hosts=0': hosts must be a whole number above zero, not '0'",
+        "1gbit/1gbit,hosts=-2": "link '1gbit/1gbit,hosts=-2': hosts must be a whole number above zero, not '-2'",
+        "1gbit/1gbit,o=1us,hosts=2": "link '1gbit/1gbit,o=1us,hosts=2': o is unknown. Allowed: hosts=, per_host=",
+        "1gbit/0gbit,hosts=2": "bandwidth '0gbit' must be above zero",
+        "1gbit/1gbit,1d,hosts=2": "latency '1d' cannot be read",
+        "/1gbit,hosts=2": "bandwidth '' cannot be read",
+    },
+    parse_rates: {
+        "10gbit": "rates '10gbit' must be two bandwidths, INSIDE/BETWEEN, as 100gbit/10gbit",
+        "10gbit,1us/1gbit": "rates '10gbit,1us/1gbit' must be two bandwidths",
+        "1gbit/0gbit": "bandwidth '0gbit' must be above zero",
+        "1gbit/1gbit/1gbit": "bandwidth '1gbit/1gbit' cannot be read",
+        "/": "bandwidth '' cannot be read",
     },
     parse_link: {
         "10": "bandwidth '10' has no unit: write it like 10gbit,50us; units are kbit, mbit, gbit, tbit",

@@ -6,6 +6,7 @@ not layer by layer, a fair WFBP can miss its bound by more than DeAR does, and l
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TypeAlias
 
@@ -18,7 +19,7 @@ from dear_mpi.collectives.program.cost import Cost, cost
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.transports.emulated import Link
+from dear_mpi.collectives.transports.ports import Link
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.costs import Price
@@ -44,8 +45,8 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
         total_s = 0.0
         for leg in fabric.route.collectives(collective):
             plans = [fabric.plan(leg, bucket) for bucket in fabric.buckets] if leg.share else []
-            link = fabric.world.link
-            total_s += leg.share * (measured_s(fabric, plans) if link is None else modelled_s(link, plans))
+            link, hosts = fabric.world.link, fabric.world.transport.hosts
+            total_s += leg.share * (measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans))
         return total_s
 
     return {collective: seconds(collective) for collective in collectives}
@@ -79,9 +80,15 @@ def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, floa
     return (messages, nbytes) if period == 1 else (messages / period, nbytes / period)
 
 
-def modelled_s(link: Link, plans: Iterable[Plan]) -> float:
-    """What these plans take on an emulated link, one after the other."""
-    return sum(each.time_s for each in plan_costs(plans, Network(alpha=link.latency_s, beta=1 / link.bandwidth)))
+def modelled_s(link: Link, hosts: Sequence[int], plans: Iterable[Plan]) -> float:
+    """What these plans take on an emulated link, one after the other, for ranks on these hosts."""
+    return sum(each.time_s for each in plan_costs(plans, network_of(link, hosts)))
+
+
+def network_of(link: Link, hosts: Sequence[int]) -> Network:
+    """What an emulated link is as a network, on which ``between`` counts only between hosts."""
+    inside = Network(alpha=link.latency_s, beta=1 / link.bandwidth)
+    return inside if link.between is None else replace(inside, hosts=tuple(hosts), between=network_of(link.between, ()))
 
 
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
@@ -105,7 +112,7 @@ def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
     What the plan works on may be zeros afterwards.
     """
     if fabric.world.link is not None and not timed:
-        return modelled_s(fabric.world.link, [plan])
+        return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
     plan.call.x.view("u1")[...] = 0
     return found_s
