@@ -27,6 +27,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.checkpoints.checkpoint import read, restore, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.settle import settle
 from dear_mpi.training.facts import checksum, model_of, sha256
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import Times
@@ -189,7 +190,7 @@ class Session:
             MismatchError: they differ, with the name of one that does.
         """
         self.flush()
-        self.group.fabric.settle()
+        settle(self.group.fabric)
         named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
         agree(self.world.transport, DIFFER, lambda: {name: f"checksum {checksum(each.value)}" for name, each in named})
 

@@ -95,7 +95,9 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
     """The cost of each plan on all ranks, in pieces as it cuts them; what is alike is asked for once."""
 
     @cache
-    def found(algorithm: str, collective: str, where: Where, pieces: int, itemsize: int, partition: Partition) -> Cost:
+    def found(
+        algorithm: str, collective: str, where: Where, pieces: int, *, itemsize: int, partition: Partition
+    ) -> Cost:
         hosts, rates = where
         written = programs(algorithm, collective, len(hosts), hosts=hosts, rates=rates, pieces=pieces)
         return cost(written, partition.count, itemsize, network, partition)
@@ -103,7 +105,7 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
     for plan in plans:
         call, where = plan.call, (tuple(plan.transport.hosts), plan.transport.rates)
         pieces, partition = -(-call.x.nbytes // plan.segment_bytes), call.partition(plan.transport.size)
-        yield found(plan.algorithm, call.collective, where, pieces, call.x.itemsize, partition)
+        yield found(plan.algorithm, call.collective, where, pieces, itemsize=call.x.itemsize, partition=partition)
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.training.fabric.order import LOSS, SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn
+from dear_mpi.training.fabric.order import LOSS, SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, legs_of
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import EXCHANGE, Log
-from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route, reduces
 
@@ -245,10 +244,3 @@ class Fabric(ABC):
             handle, self.verdict_handle = self.verdict_handle, None
             self.wait_for(handle)
         return self.verdict_factor
-
-
-def legs_of(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-    """The legs of one turn. The first turn has those before the collective, the last one those after it."""
-    at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
-    before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
-    return [*before, *legs[at : at + 1], *after]

@@ -102,28 +102,6 @@ class LiveFabric(Fabric):
         self.arena.begin_lines()
         self.kept.clear()
 
-    def settle(self) -> None:
-        """Collective, after a flush: end the round here, so that all ranks have the same values: their average.
-
-        What is under way is used first. An outer optimiser has no part in it: it would go on by its momentum.
-        """
-        arena, period = self.arena, self.route.period
-        if period == 1 or self.iteration <= self.route.begin or not (self.iteration % period or self.route.lags):
-            return
-        for bucket, handle in self.late.items():
-            self.wait_for(handle)
-            for leg in self.route.last:
-                if leg.after:
-                    self.carry_out(leg, bucket, 1.0)
-        self.late.clear()
-        how: dict[str, Any] = {"algorithm": "auto", "op": "average", "alike": True}
-        with make_plan("all_reduce", arena.values, self.world.transport, **how) as plan:
-            plan()
-        arena.begin_lines()
-        self.kept.clear()
-        for bound in self.bound.values():
-            bound.unpack()
-
     def owned(self) -> list[Array]:
         """The parts of the gradients, as they travel, that this rank owns."""
         return [self.arena.wire[self.arena.ranks.of(bucket)] for bucket in self.buckets]

@@ -21,6 +21,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.log.log import EXCHANGE
+from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import Leg
 
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket; or an exchange, and the number of a use
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started after the forward pass
@@ -101,6 +103,13 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
         found.append(key if of[key] == count else Turn(*key, Portion(first, first + count, of[key])))
         done[key] += count
     return found
+
+
+def legs_of(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
+    """The legs of one turn. The first turn has those before the collective, the last one those after it."""
+    at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
+    before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
+    return [*before, *legs[at : at + 1], *after]
 
 
 class Order(Generic[T]):
