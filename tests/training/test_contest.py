@@ -18,6 +18,7 @@ from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import Wfbp
 from tests.cli.test_cli import run as run_command
 from tests.docs.commands import SMALL
+from tests.rooms import ROOT
 from tests.training.test_report import NETWORK, gathering
 from tests.training_checks import settings
 
@@ -73,6 +74,13 @@ def test_a_schedule_with_rounds_stands_once_among_wires():
         for pair in (("local:2", "fp32"), ("dear", "fp16"), ("dear", "blocks:50%"))
     ]
     assert [row["verdict"] == "baseline" for row in rows] == 2 * [True, False, False]
+
+
+def test_a_route_with_rounds_is_compared_under_several_schedules():
+    wfbp, dear = compared(["wfbp", "dear"], route=f"{ROOT}/tests/routes/local.py:local", iterations=4)
+    assert (wfbp["period"], wfbp["iterations"]) == (4, 4)
+    assert wfbp["params_sha256"] == dear["params_sha256"]
+    assert dear["accuracy_at_time"] is not None
 
 
 def test_what_overlaps_rounds_goes_on_as_without_tests():
@@ -151,9 +159,13 @@ def test_the_command_has_one_table(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "rows.json"
     job = ("compare", "--threads", 2, "--model", "mlp", "--iterations", 2, "--json", file)
+    job += ("--timeline", tmp_path / "line.json", "--plot", tmp_path / "bars.svg")
     done = run_command(*job, "--schedules", "dear-eager,local:2", "--wire", "fp32,blocks:10%")
     assert done.exit_code == 0, done.output
     assert [row["wire"] for row in json.loads(file.read_text())] == ["fp32", "fp32", "blocks:10%"]
+    drawn = [(tmp_path / name).read_text() for name in ("line.json", "bars.svg")]
+    for name in ("dear-eager, fp32", "local:2, fp32", "dear-eager, blocks:10%"):
+        assert all(name in text for text in drawn)
     assert done.stdout.count("speed-up  ") == 1
     assert "…" not in done.stdout, "80 columns have room for the table"
     assert "s until" in done.stdout

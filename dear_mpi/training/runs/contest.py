@@ -99,7 +99,7 @@ class Contest:
         self.turns = turns(self.config.iterations, self.period)
         for each in self.entries:
             self.check_begin(each)
-        return {"fusions": tuple(self.fusions), "wires": tuple(self.wires)}
+        return {"schedules": tuple(self.schedules), "fusions": tuple(self.fusions), "wires": tuple(self.wires)}
 
     def check_begin(self, entry: Entry) -> None:
         """See that some turn begins when one round of a route is like the next."""
