@@ -22,9 +22,9 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.fabric.order import Delayed
+from dear_mpi.training.fabric.order import Delayed, Step
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.log.log import Times, times_of
+from dear_mpi.training.log.log import EXCHANGE, Times, times_of
 from dear_mpi.training.schedules import Schedule
 
 
@@ -170,8 +170,9 @@ class Trainer:
 
     def start_exchange(self, number: int, given: Array, *, back: bool) -> Handle | None:
         """Begin what a layer exchanges before a pass, if it does."""
-        act = self.uses[number].exchange(given, back=back)
-        return None if act is None else self.fabric.start_exchange(number, act)
+        act, key = self.uses[number].exchange(given, back=back), (EXCHANGE, number)
+        label = f"exchange of layer {number}"
+        return None if act is None else self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
 
     def received(self, number: int, exchange: Handle | None, given: Array) -> Array:
         """Wait for an exchange; what the layer goes on with."""

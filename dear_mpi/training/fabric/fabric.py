@@ -16,7 +16,7 @@ from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.fabric.order import LOSS, SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, legs_of
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import EXCHANGE, Log
+from dear_mpi.training.log.log import Log
 from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route, reduces
 
@@ -204,11 +204,6 @@ class Fabric(ABC):
         if not self.delayed:
             self.rules.refuse("lets a layer write its weights' gradients, though none is delayed")
         self.delayed.popleft().write()
-
-    def start_exchange(self, use: int, act: Any) -> Handle:
-        """Begin what a layer exchanges before a pass."""
-        key, label = (EXCHANGE, use), f"exchange of layer {use}"
-        return self.submit(key, label, lambda turn: [Step(*key, label, act)])
 
     def start_extra(self, extra: str, bucket: Bucket) -> Handle:
         """Begin what is no way of the route, by its name in ``EXTRAS``; what is started next comes after it."""
