@@ -8,7 +8,8 @@ its last byte would arrive, so the real transfer (through shared memory) comes o
 message. The incoming side delays only what arrives faster than the port could carry: several senders at once.
 
 With a second link between hosts, ranks are on emulated hosts: each rank has a port to the ranks of its host, and the
-ranks of a host share one port to all others (``ports.py``). That is the network of ``cost`` (``program/network.py``).
+ranks of a host share one port to all others (``ports.py``), where they take turns. That is the network of ``cost``
+(``program/network.py``).
 
 Time passes by sleeping, never by spinning: the emulated network takes no processor time from what it is to be
 compared with. A rank must be in ``Wait`` or ``Test`` for its messages to leave, as an engine's thread always is.
@@ -17,9 +18,10 @@ compared with. A rank must be in ``Wait`` or ``Test`` for its messages to leave,
 import heapq
 import itertools
 import time
+from collections import defaultdict, deque
 
 from dear_mpi.collectives.program.hosts import Rates, rates_of
-from dear_mpi.collectives.transports.ports import Link, Port, port_of_host
+from dear_mpi.collectives.transports.ports import OUT, Link, Port, port_of_host
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
@@ -64,19 +66,39 @@ class EmulatedTransport(Wrapper[Transport]):
         return EmulatedReceive(self.outbox, self.port(peer), self.below.recv_init(data, peer, tag), data.nbytes)
 
 
-class Outbox:
-    """The messages of a rank that are still on their way out, with the times at which they arrive."""
+class Queue:
+    """A rank's messages that wait for a port, each with its start; and until when the last that went has the port."""
 
     def __init__(self) -> None:
-        self.leaving: list[tuple[float, int, EmulatedSend]] = []
+        self.waiting: deque[tuple[float, EmulatedSend]] = deque()
+        self.over_s = 0.0
+
+
+class Outbox:
+    """The messages of a rank that are still on their way out.
+
+    A rank has one message at a time in a port, so that the ranks of a host take turns. It may look too late, when its
+    last message has long gone: then the next one begins where it would have, had the rank looked in time.
+    """
+
+    def __init__(self) -> None:
+        self.queues: dict[Port, Queue] = defaultdict(Queue)
+        self.leaving: list[tuple[float, int, EmulatedSend]] = []  # by the time of arrival
         self.numbers = itertools.count()  # of equal times, the earlier message goes first
 
     def depart(self, send: "EmulatedSend") -> None:
-        heapq.heappush(self.leaving, (send.port.depart(send.nbytes), next(self.numbers), send))
+        self.queues[send.port].waiting.append((time.perf_counter(), send))
+        self.release()
 
     def release(self) -> None:
-        """Really send what would have arrived by now."""
-        while self.leaving and self.leaving[0][0] <= time.perf_counter():
+        """Give ports to messages whose turn has come, and really send what would have arrived by now."""
+        now_s = time.perf_counter()
+        for port, queue in self.queues.items():
+            while queue.waiting and queue.over_s <= now_s:
+                start_s, send = queue.waiting.popleft()
+                queue.over_s = port.book(OUT, max(start_s, queue.over_s), send.nbytes)
+                heapq.heappush(self.leaving, (queue.over_s + port.link.latency_s, next(self.numbers), send))
+        while self.leaving and self.leaving[0][0] <= now_s:
             heapq.heappop(self.leaving)[-1].leave()
 
     def nap(self) -> None:

@@ -77,10 +77,6 @@ class Port:
         self.link, self.lock = link, lock or nullcontext()
         self.free_s = np.zeros(2) if free_s is None else free_s
 
-    def depart(self, nbytes: int) -> float:
-        """When the last byte of a message would arrive that leaves now, after those that are already leaving."""
-        return self.book(OUT, time.perf_counter(), nbytes) + self.link.latency_s
-
     def arrive(self, nbytes: int) -> float:
         """When the incoming side has taken in a message that was just seen."""
         return self.book(IN, time.perf_counter() - nbytes / self.link.bandwidth - BURST_S, nbytes)

@@ -133,6 +133,35 @@ def test_what_comes_from_other_hosts_comes_through_another_port(clock):
         assert clock.s == pytest.approx(begin_s + 2 * seconds, abs=BURST_S + emulated.NAP_S)
 
 
+def test_the_ranks_of_a_host_take_turns(clock):
+    """Rank 0 has three messages for its host's port, and rank 1 one: that is the second to go."""
+    port, arrived = Port(Link(bandwidth=1000.0)), []
+
+    def send(outbox, name, nbytes):
+        below = SimpleNamespace(Start=lambda: arrived.append((name, clock.s)), Test=lambda: True)
+        emulated.EmulatedSend(outbox, port, below, nbytes).Start()
+
+    first, second = emulated.Outbox(), emulated.Outbox()
+    for number in range(3):
+        send(first, number, 500)
+    send(second, "other", 500)
+    for _ in range(4):
+        clock.s += 0.5
+        first.release()
+        second.release()
+    assert arrived == [(0, 100.5), ("other", 101.0), (1, 101.5), (2, 102.0)]
+
+
+def test_a_rank_that_looks_too_late_does_not_slow_its_link(clock):
+    transport = EmulatedTransport(Below(), Link(bandwidth=1000.0))
+    sends = [transport.send_init(np.zeros(500, np.uint8), 1, tag) for tag in range(3)]
+    for send in sends:
+        send.Start()
+    clock.s += 1.5  # all three could be through
+    assert [send.Test() for send in sends] == [True] * 3
+    assert clock.s == 101.5
+
+
 @pytest.mark.parametrize("side", [OUT, IN])
 def test_the_ranks_of_a_host_share_its_port(side):
     run_loopback(5, lambda transport: checks.check_shared_port(transport, side))
