@@ -44,9 +44,9 @@ READING = """## Reading
   `hierarchical`, and `themis` is that algorithm: mostly so where the ranks of a host share one port to the others.
 - With Q far from R, the bytes of the two dimensions do not balance in both phases, and gains are smaller. So are those
   of small buffers, which have fewer parts than the loads ask for, or one.
-- On emulated hosts `themis` gains where it should, and at equal loads less than predicted. `hierarchical` is a little
-  faster there than `cost` says, which does not know that segments let messages of one phase begin while others of the
-  phase before are under way. `themis` is a little slower; why, was not found out.
+- On emulated hosts gains are near those predicted. `cost` does not know that segments let messages of one phase begin
+  while others of the phase before are under way. Both algorithms are faster for it, but for `themis` at equal loads,
+  where no port rests that could begin earlier.
 """
 
 
