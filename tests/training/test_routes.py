@@ -30,7 +30,13 @@ from tests.training_checks import settings
 
 NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8", "squash")}
 USERS = {name: find_route(path) for name, path in NAMES.items()}
-OTHER_LINE = {"gradients": "values", "values": "gradients", "codes": "values", "delta": "values"}
+OTHER_LINE = {
+    "gradients": "values",
+    "values": "gradients",
+    "codes": "values",
+    "first codes": "codes",
+    "delta": "values",
+}
 RANDOM = int(os.environ.get("ROUTES", "200"))
 EXACT = sequential()
 assert isinstance(EXACT, list), EXACT
