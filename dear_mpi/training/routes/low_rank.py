@@ -23,44 +23,11 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.routes.codes import ROW_BYTES, OfCodes
-from dear_mpi.training.routes.legs import BucketMemory, Leg, Shape
+from dear_mpi.training.routes.legs import BucketMemory, Shape
 from dear_mpi.training.routes.memory import Memory
 from dear_mpi.training.wires.low_rank import LEFT, LowRank, multiply, orthonormal
 
 FACTORS = "factors"  # the line of both factors of each matrix, equal on all ranks
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recall(Leg):
-    """Add to the gradients what earlier codes have lost."""
-
-    error: str
-
-    @property
-    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
-        return {self.error: "own"}
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return ("gradients", self.error)
-
-    writes: ClassVar[tuple[str, ...]] = ("gradients",)
-
-    def prove(self, memory: Memory) -> None:
-        for rank, shard in memory.places:
-            both = (memory.read(line, rank, shard) for line in self.reads)
-            memory.write("gradients", rank, shard, memory.symbol("code", *both))
-
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        gradients, error = map(bucket.line, self.reads)
-
-        def recall(factor: float) -> None:
-            gradients[...] += error
-
-        return recall
-
-    def __str__(self) -> str:
-        return f"recall {self.error}"
 
 
 class Part(NamedTuple):

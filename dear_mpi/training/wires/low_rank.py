@@ -39,7 +39,7 @@ class LowRank:
 
     @property
     def encode_s(self) -> float:
-        return (0.6 + 0.05 * self.rank) * 1e-9
+        return (1.3 + 0.1 * self.rank) * 1e-9
 
     @property
     def decode_s(self) -> float:
