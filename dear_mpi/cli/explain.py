@@ -15,7 +15,8 @@ from dear_mpi.see.route import explain_route
 from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.options import NAMES
-from dear_mpi.training.routes.find import ROUTES
+from dear_mpi.training.routes.find import FULL, ROUTES
+from dear_mpi.training.wires.find import EXAMPLES
 
 
 def explain(
@@ -23,6 +24,7 @@ def explain(
     route: Annotated[
         str | None, Option(help=f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
     ] = None,
+    wire: Annotated[str | None, Option(help=f"Codes whose route to show: {', '.join(EXAMPLES.values())}.")] = None,
     algorithm: Annotated[str, Option(help=f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION.")] = "ring",
     collective: Annotated[str, Option(help=f"Collective to show: {', '.join(COLLECTIVES)}.")] = "all_reduce",
     ranks: Annotated[int, Option(min=1, help=f"Number of ranks, at most {MOST_RANKS}.")] = 4,
@@ -44,13 +46,13 @@ def explain(
     """
     with complaining(mpi=False):
         check_alone("explain", 1)
-        if route is not None:
-            others = [f"--{name}" for name in typed(context) if name != "route"]
+        if route is not None or wire is not None:
+            others = [f"--{name}" for name in typed(context) if name not in ("route", "wire")]
             if others:
                 raise ValueError(
-                    f"--route goes with no other flag, not with {', '.join(others)}: a route is proved anyway"
+                    f"--route goes with no other flag but --wire, not with {', '.join(others)}: a route is proved anyway"
                 )
-            explain_route(route)
+            explain_route(route or FULL.name, wire=wire)
             return
         if picture is not None:
             try_files([("--picture", picture)])

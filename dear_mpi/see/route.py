@@ -7,7 +7,7 @@ from rich.table import Table
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import SIZE, Proof, prove
-from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.route import Route, when
 
 KEPT = {
     "equal": "the optimiser's state is the same on all ranks",
@@ -17,19 +17,18 @@ KEPT = {
 STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_gather"; "all_reduce" starts both'}
 
 
-def explain_route(name: str) -> None:
-    """Print a route, and prove it.
+def explain_route(name: str, *, wire: str | None = None) -> None:
+    """Print a route, or that of a wire, and prove it.
 
     Raises:
         ValueError: there is none of this name.
         RouteError: it does not train; what it is has been shown.
     """
-    route, screen = find_route(name), console()
+    route, screen = find_route(name, wire=wire), console()
     table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
     for way, legs in (("out", route.out), ("back", route.back)):
         for leg in legs:
-            period = f", every {leg.every} iterations" * (leg.every > 1)
-            table.add_row(way, f"{leg}{period}", leg.on, ", ".join(leg.reads), ", ".join(leg.writes))
+            table.add_row(way, f"{leg}{when(leg)}", leg.on, ", ".join(leg.reads), ", ".join(leg.writes))
     screen.print(table)
     lines = [f"{way}: {what}" for way, what in STARTED.items()]
     try:

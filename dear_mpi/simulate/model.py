@@ -58,12 +58,13 @@ class Model:
         wire: str,
         dtype: str,
         ownership: Ownership,
+        whole: bool = False,
     ) -> Model:
         """A model of layers with these names and tensors; a ValueError if there is no such type, or too much of it."""
         names, uses = zip(*layers, strict=True)
         itemsize, value_size = lookup("wire", wire, DTYPES).itemsize, DTYPES[dtype].itemsize
         sizes = {"itemsize": itemsize, "value_size": value_size, "ranks": ranks}
-        layout = Layout.of(uses, whole=ownership.whole, **sizes)
+        layout = Layout.of(uses, whole=ownership.whole or whole, **sizes)
         model = cls(name=name, layout=layout, names=names, wire=wire, costs=costs, value_size=value_size)
         model = replace(model, owners=ownership.owners(ranks, layout.shapes))
         if model.params > MOST_ELEMENTS:
@@ -116,20 +117,27 @@ def synthetic_model(
 
 
 def measured_model(
-    profile: Profile, *, ranks: int, wire: str, parts: int | None = None, ownership: Ownership = EVEN
+    profile: Profile,
+    *,
+    ranks: int,
+    wire: str,
+    parts: int | None = None,
+    ownership: Ownership = EVEN,
+    whole: bool = False,
 ) -> Model:
     """The model that was profiled, on any number of ranks: each computes what one of the profiled ranks did.
 
     Args:
         parts: into how many the batch of an iteration is split; as in the profile, if it is not given.
         ownership: who updates what.
+        whole: whether buckets must have whole tensors.
 
     Raises:
         ValueError: as for ``synthetic_model``.
     """
     layers = [(use.name, [(tensor.key, tensor.shape) for tensor in use.tensors]) for use in profile.uses]
     seen = {tensor.key: tensor.seen for use in profile.uses for tensor in use.tensors}
-    how: dict[str, Any] = {"ranks": ranks, "wire": wire, "dtype": profile.dtype, "ownership": ownership}
+    how: dict[str, Any] = {"ranks": ranks, "wire": wire, "dtype": profile.dtype, "ownership": ownership, "whole": whole}
     model = Model.of(profile.model, layers, profile.costs(parts), **how)
     return replace(model, owners=ownership.owners(ranks, seen.values()))
 
@@ -149,7 +157,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
         return synthetic_model(name, modules, parts=parts or 1, **how)
     if name != profile.model:
         raise ValueError(f"profile of another model: it is of {profile.model!r}, not of {name!r}")
-    return measured_model(profile, parts=parts, **how)
+    return measured_model(profile, parts=parts, whole=settings.chosen_route.whole, **how)
 
 
 def measured(settings: Settings) -> Profile | None:

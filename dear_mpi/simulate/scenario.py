@@ -58,6 +58,7 @@ class Scenario:
             ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
         """
         model = model_of(settings, name, ranks)
+        settings.chosen_route.check_shapes(model.layout.shapes)
         if settings.update_s is not None:
             model = replace(model, costs=replace(model.costs, update_s=settings.update_s))
         network, itemsize, segment_bytes = machine.network, model.layout.itemsize, settings.segment_bytes
@@ -134,16 +135,19 @@ class Scenario:
         sharing = self.sharing(buckets)
         for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
             if not leg.few:
-                sizes = [self.nbytes(route, leg, bucket.count, sharing.longest(bucket)) for bucket in buckets]
+                sizes = [self.nbytes(route, leg, bucket, sharing) for bucket in buckets]
                 self.prices.seconds(leg.algorithm(self.algorithm), leg.name, sizes)
 
         @cache
-        def seconds(leg: Collective, count: int, longest: int | None) -> float:
+        def seconds(algorithm: str, name: str, nbytes: int) -> float:
+            return self.prices.one_s(algorithm, name, nbytes)
+
+        def price(leg: Collective, bucket: Bucket) -> float:
             if leg.few:
                 return self.few_s()
-            return self.prices.one_s(leg.algorithm(self.algorithm), leg.name, self.nbytes(route, leg, count, longest))
+            return seconds(leg.algorithm(self.algorithm), leg.name, self.nbytes(route, leg, bucket, sharing))
 
-        return lambda leg, bucket: seconds(leg, bucket.count, sharing.longest(bucket))
+        return price
 
     def sharing(self, buckets: Cut) -> Sharing:
         """Who has which part of these buckets."""
@@ -154,13 +158,15 @@ class Scenario:
         legs = route.collectives(collective)
         if len(legs) != 1 or legs[0].op != "sum" or legs[0].line in route.codes:
             return 1
-        return portions_of(self.nbytes(route, legs[0], bucket.count), self.prices.ranks, self.prices.segment_bytes)
+        return portions_of(self.nbytes(route, legs[0], bucket), self.prices.ranks, self.prices.segment_bytes)
 
-    def nbytes(self, route: Route, leg: Collective, count: int, longest: int | None = None) -> int:
-        """What a collective has of so many elements, in equal shards, or in shards priced as the longest one."""
+    def nbytes(self, route: Route, leg: Collective, bucket: Bucket, sharing: Sharing | None = None) -> int:
+        """What a collective has of a bucket, in equal shards, or in shards priced as the longest one."""
         model, ranks, itemsize = self.model, self.prices.ranks, self.model.layout.itemsize
-        sizes = {"wire": itemsize, "values": model.value_size, "ranks": ranks}
-        return round_up(route.nbytes(leg.line, count, longest=longest, **sizes), ranks * itemsize)
+        longest = None if sharing is None else sharing.longest(bucket)
+        sizes: dict[str, Any] = {"wire": itemsize, "values": model.value_size, "shapes": bucket.shapes}
+        nbytes = route.nbytes(leg.line, bucket.count, ranks=ranks, longest=longest, **sizes)
+        return round_up(nbytes, ranks * itemsize)
 
     def exchange_s(self) -> dict[int, float]:
         """Of each layer that exchanges, in each pass."""

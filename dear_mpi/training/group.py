@@ -63,7 +63,8 @@ class WorkerGroup:
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
         self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
         ownership = Ownership(options.optimizer)
-        self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole)
+        self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole or self.route.whole)
+        self.route.check_shapes(self.layout.shapes)
         seen = [each.outputs_first(each.value).shape for each in of_tensors(layers, self.layout)]
         self.owners = ownership.owners(world.size, seen)
 

@@ -18,6 +18,7 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.workload import make_workload
+from dear_mpi.training.wires.low_rank import LowRank
 from tests.cli_checks import assert_one_line
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded
@@ -343,3 +344,16 @@ def test_tables_of_users(table, flags, said, tmp_path):
     done = CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}", "--rate", "1TFLOPS", *flags])
     assert done.exit_code == (0 if said is None else 2), done.output
     assert said is None or said in done.stderr
+
+
+@pytest.mark.parametrize(("wire", "floats"), [("acp:4", 4 * 1024), ("powersgd:4", 2 * 4 * 1024)])
+def test_factors_of_matrices_are_priced_by_the_shapes_of_a_profile(wire, floats):
+    dense, codes = (simulated(profile=PROFILE, wire=each).row["exposed_comm_s"] for each in ("fp32", wire))
+    rank = LowRank(4)
+    passes = rank.encode_s * (1 if wire == "acp:4" else 1.5) + rank.decode_s
+    assert dense - codes == pytest.approx(ring_s(4, 4) * (1 - floats / COUNT) - COUNT * passes, rel=1e-6)
+
+
+def test_a_table_has_no_matrices():
+    with pytest.raises(ValueError, match="a table of layers has no shapes"):
+        list(simulate(Settings(wire="acp:4", ranks=(4,), models=("synthetic:resnet50",))))

@@ -30,7 +30,13 @@ from tests.training_checks import settings
 
 NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8", "squash")}
 USERS = {name: find_route(path) for name, path in NAMES.items()}
-OTHER_LINE = {"gradients": "values", "values": "gradients", "codes": "values", "delta": "values"}
+OTHER_LINE = {
+    "gradients": "values",
+    "values": "gradients",
+    "codes": "values",
+    "first codes": "codes",
+    "delta": "values",
+}
 RANDOM = int(os.environ.get("ROUTES", "200"))
 EXACT = sequential()
 assert isinstance(EXACT, list), EXACT
@@ -285,7 +291,7 @@ def test_explain_shows_a_route_and_what_was_found(tmp_path):
     assert "after each round of 4 iterations all ranks have the same values" in shown.output
     drawn = CliRunner().invoke(app, ["explain", "--route", "full", "--picture", str(tmp_path / "route.png")])
     assert drawn.exit_code == 2
-    assert "--route goes with no other flag, not with --picture: a route is proved anyway" in drawn.output
+    assert "--route goes with no other flag but --wire, not with --picture: a route is proved anyway" in drawn.output
     (tmp_path / "mine.py").write_text(
         "from dear_mpi.training.routes import *\nmine = Route('mine', out=(Pack(),), back=(Update(), Unpack()))\n"
     )

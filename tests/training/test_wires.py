@@ -178,7 +178,7 @@ def test_noise_is_on_the_sum_and_on_all_ranks_alike():
 NOISY = ({}, {"wire": "noise:30%"}, {"wire": "noise:0.01%"})
 
 
-@pytest.mark.parametrize("wire", ["int8", "topk:10%", "blocks:10%", "noise:10%"])
+@pytest.mark.parametrize("wire", ["int8", "topk:10%", "blocks:10%", "noise:10%", "acp:4:after=3", "powersgd:4"])
 def test_what_was_lost_survives_a_break(wire, tmp_path):
     whole, file = run({"wire": wire, "iterations": 9}), tmp_path / "c.npz"
     run({"wire": wire, "iterations": 4}, saving=Saving(file))
@@ -235,9 +235,15 @@ def lost_residual(session):
     session.group.arena.lines["residual"][...] = 0
 
 
+def lost_factors(session):
+    session.group.arena.lines["factors"][...] = 0
+
+
 @pytest.mark.parametrize(
     ("wire", "spoil", "said"),
     [
+        ("acp:1", lost_residual, "something else than the route 'full over acp:1' has changed 'residual'"),
+        ("powersgd:1", lost_factors, "something else than the route 'full over powersgd:1' has changed 'factors'"),
         ("int8", wrong_decoder, "values of bucket 0"),
         ("blocks:50%", other_mask, "values of bucket 0"),
         ("int8", lost_residual, "something else than the route 'full over int8' has changed 'residual'"),
@@ -250,7 +256,7 @@ def test_a_rank_that_goes_wrong_is_found(wire, spoil, said):
         run_loopback(3, lambda transport: steps(transport, wire=wire, spoil=spoil, debug=True))
 
 
-@pytest.mark.parametrize("wire", ["int8", "blocks:50%", "topk:10%"])
+@pytest.mark.parametrize("wire", ["int8", "blocks:50%", "topk:10%", "acp:1", "powersgd:1", "noise:1%"])
 def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
     def poison(session):
         layer = session.layers[0]
@@ -280,6 +286,17 @@ def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
         ({"wire": "noise:1%:error=no"}, "wire 'noise:1%:error=no' must be written like 'noise:1%'$"),
         ({"wire": "topk"}, "wire 'topk' must be written like 'topk:1%', or topk:1%:error=no"),
         ({"wire": "int8:3"}, "wire 'int8:3' must be written like 'int8', or int8:error=no"),
+        ({"wire": "acp:0"}, "the rank of a wire must be a whole number above zero, not '0'"),
+        ({"wire": "powersgd:-2"}, "the rank of a wire must be a whole number above zero, not '-2'"),
+        ({"wire": "acp:four"}, "the rank of a wire must be a whole number above zero, not 'four'"),
+        ({"wire": "acp:4:after=x"}, "after of a wire must be a whole number above zero, not 'x'"),
+        ({"wire": "acp"}, "wire 'acp' must be written like 'acp:4', or acp:4:error=no, or acp:4:after=50"),
+        ({"wire": "acp:4:error=yes"}, "wire 'acp:4:error=yes' must be written like 'acp:4', or acp:4:error=no"),
+        ({"wire": "int8:after=5"}, "wire 'int8:after=5' must be written like 'int8', or int8:error=no$"),
+        ({"wire": "acp:4", "update": "sharded"}, "update must be full: acp:4 gives all gradients to each rank"),
+        ({"wire": "powersgd:4:after=9", "clip": 1.0}, "on the route 'full over powersgd:4:after=9' they are not"),
+        ({"wire": "acp:4", "loss_scale": "dynamic"}, "on the route 'full over acp:4' they are not"),
+        ({"wire": "acp:400"}, "has nothing to do: the model has no matrix that is large enough for it"),
         ({"wire": "int9"}, "wire 'int9' is unknown: did you mean 'int8'"),
         ({"wire": "fp16:2"}, "wire 'fp16:2' must be written like 'fp16'"),
         ({"wire": "int8", "dtype": "fp64"}, "wire 'int8' carries gradients of fp32, fp16, bf16, not of fp64"),
@@ -297,6 +314,8 @@ def test_what_cannot_be_is_refused(choices, said):
 
 def test_each_kind_of_codes_has_an_example_that_can_be_read():
     assert [type(find_code(example).wire) for example in EXAMPLES.values()] == [kind.make for kind in CODES.values()]
+    assert find_code("acp:4:after=50:error=no") == find_code("acp:4:error=no:after=50")
+    assert find_code("acp:4:after=50").after == 50
 
 
 def test_what_one_wire_encodes_no_other_decodes():

@@ -118,7 +118,8 @@ class Arena:
     def nbytes_of(self, line: str, bucket: Bucket) -> int:
         """Bytes that a collective of a line has for a bucket, as ``Route.nbytes`` counts them."""
         sizes = {"wire": self.wire.itemsize, "values": self.values.itemsize, "ranks": self.owners.ranks}
-        return self.route.nbytes(line, bucket.count, longest=self.sharing.longest(bucket), **sizes)
+        longest = self.sharing.longest(bucket)
+        return self.route.nbytes(line, bucket.count, longest=longest, shapes=bucket.shapes, **sizes)
 
     def share_out(self, buckets: Cut) -> None:
         """From now on these are the buckets. The state of a rank that updates its shards alone is zero then."""

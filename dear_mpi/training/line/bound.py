@@ -48,7 +48,7 @@ class BoundBucket:
         self.state = [array[arena.shards.state(bucket)] for array in arena.state]
         lines = arena.wire[own], self.own, *self.state
         parts = [lines]
-        if arena.layout.whole:
+        if arena.optimizer.scope == "tensor":
             tensors = arena.layout.tensors(own.start, own.stop)
             parts = [tuple(arena.seen(line, tensor, begin=own.start) for line in lines) for tensor in tensors]
         self.updaters = [self.updater(*part) for part in parts]
@@ -76,13 +76,19 @@ class BoundBucket:
         """Whether a line is one of the arena, in which each rank owns a part of the bucket."""
         return line not in self.arena.route.codes and line != READINESS
 
-    def filled(self) -> Array:
-        """Which of its elements are a tensor's, and no padding: an array of the host."""
+    def tensors(self, name: str) -> list[Array]:
+        """The tensors of its part of a line, in their shapes; buckets must have whole ones."""
+        lines = {"gradients": self.arena.wire, **self.arena.lines}
+        numbers = self.arena.layout.tensors(*self.bucket.interval)
+        return [self.arena.view(lines[name], tensor) for tensor in numbers]
+
+    def filled(self, shard: int) -> Array:
+        """Which elements of a rank's shard are a tensor's, and no padding: an array of the host."""
         layout, (start, stop) = self.arena.layout, self.bucket.interval
         found = np.zeros(stop - start, bool)
         for tensor in layout.tensors(start, stop):
             found[max(layout.offsets[tensor], start) - start : layout.ends[tensor] - start] = True
-        return found
+        return found[self.arena.ranks.partitions[self.bucket].shard(shard)]
 
     def travels(self, line: str, slab: Slab) -> Array:
         """What a collective of a line sends; what has no part in the arena is taken from a slab."""

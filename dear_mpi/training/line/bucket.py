@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.line.layout import Layout, Shape
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Bucket:
     Attributes:
         index: its number on the line.
         uses: the uses that touch it, ascending; all its gradients are there when ``uses[0]`` has run backward.
-        nbytes: what travels.
+        nbytes: what travels, as it is.
+        shapes: of its tensors, if the line has whole ones in buckets.
     """
 
     index: int
@@ -33,6 +34,7 @@ class Bucket:
     stop: int
     uses: tuple[int, ...]
     nbytes: int
+    shapes: tuple[Shape, ...] = ()
 
     def __hash__(self) -> int:
         """By number alone: no two buckets of a line share it, and uses may be many."""
@@ -92,6 +94,8 @@ def cut(layout: Layout, borders: Iterable[int]) -> Cut:
     points = sorted({0, layout.count, *map(layout.point, borders)})
     buckets = []
     for index, (start, stop) in enumerate(pairwise(points)):
-        uses = sorted({use for tensor in layout.tensors(start, stop) for use in layout.users[tensor]})
-        buckets.append(Bucket(index, start, stop, tuple(uses), (stop - start) * layout.itemsize))
+        tensors = layout.tensors(start, stop)
+        uses = sorted({use for tensor in tensors for use in layout.users[tensor]})
+        shapes = tuple(layout.shapes[tensor] for tensor in tensors) if layout.whole else ()
+        buckets.append(Bucket(index, start, stop, tuple(uses), (stop - start) * layout.itemsize, shapes))
     return Cut(buckets)

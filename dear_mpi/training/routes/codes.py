@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.training.routes.legs import BucketMemory, Leg
+from dear_mpi.training.routes.legs import BucketMemory, Leg, Shape
 from dear_mpi.training.routes.memory import Memory
 
 ROW_BYTES = 16  # codes of a shard begin at a multiple of so many bytes
@@ -52,8 +52,9 @@ class OfCodes(Leg):
     codes: str
 
     @abstractmethod
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int) -> int:
-        """Bytes of the line for a bucket of so many elements, so many in the longest shard, of so many bytes each."""
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+        """Bytes of the line for a bucket of so many elements, so many in the longest shard, of so many bytes each;
+        ``shapes``: of its tensors, if it has whole ones."""
 
     def pass_s(self, act: str) -> float:
         """Seconds for an element: of ``encode`` or ``decode``."""
@@ -66,7 +67,7 @@ class InRows(OfCodes):
 
     wire: Wire
 
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int) -> int:
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
         return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
 
     def pairs(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array]]:

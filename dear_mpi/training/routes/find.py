@@ -7,12 +7,15 @@ from typing import Any
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.training.routes.codes import Decode, Encode, Wire
-from dear_mpi.training.routes.collective import all_gather, all_to_all, reduce_scatter
+from dear_mpi.training.routes.collective import all_gather, all_reduce, all_to_all, reduce_scatter
 from dear_mpi.training.routes.legs import MAIN, Leg, Pack, Unpack, Update
+from dear_mpi.training.routes.low_rank import Expand, Project
 from dear_mpi.training.routes.noisy import AddNoise
+from dear_mpi.training.routes.recall import Recall
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.selected import Select, Selection, UpdateSelected
 from dear_mpi.training.wires.find import find_code, is_code
+from dear_mpi.training.wires.low_rank import LEFT, RIGHT, LowRank
 from dear_mpi.training.wires.noise import Noise
 
 AUTO = "auto"
@@ -65,8 +68,49 @@ def noisy(name: str, wire: Noise, *, sharded: bool = False, error: str | None = 
     return replace(route, name=name, out=(*route.out, AddNoise(wire=wire)))
 
 
+def acp(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """ACP-SGD: of each matrix one factor travels, and the other one in the next update."""
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
+    return expanded(name, (Project(**codes, error=error),), Expand(**codes), sharded=sharded, error=error)
+
+
+def powersgd(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """PowerSGD: one factor travels, and then the other one, which is made with the sum of the first."""
+    first: dict[str, Any] = {"wire": wire, "codes": "first codes", "side": LEFT, "others": False}
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes", "side": RIGHT}
+    project = Project(**first), all_reduce("first codes"), Project(**codes, given="first codes", error=error)
+    return expanded(name, project, Expand(**codes), sharded=sharded, error=error)
+
+
+def expanded(name: str, project: tuple[Leg, ...], expand: Expand, *, sharded: bool, error: str | None) -> Route:
+    """A route on which matrices travel as factors; ValueError for sharded updates."""
+    if sharded:
+        raise ValueError(f"update must be full: {name.partition(' over ')[2]} gives all gradients to each rank")
+    recall = (Recall(error=error),) if error else ()
+    out = (Pack(), *recall, *project, reduce_scatter("codes"))
+    return Route(name, out, (all_gather("codes"), expand, Update(on=MAIN), Unpack()))
+
+
+def late(route: Route, after: int) -> Route:
+    """A route whose codes begin in iteration ``after``, counted from 0: before that gradients travel as they are."""
+
+    def begun(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
+        kept = Pack, Update, Unpack
+        return tuple(leg if isinstance(leg, kept) else replace(leg, first=after) for leg in legs)
+
+    pack, *project = begun(route.out)
+    out = (pack, reduce_scatter("gradients", until=after), *project)
+    return replace(route, out=out, back=(all_gather("gradients", until=after), *begun(route.back)))
+
+
 # By the ``legs`` of a wire.
-LEGS: dict[str, Callable[..., Route]] = {"coded": coded, "selected": selected, "noisy": noisy}
+LEGS: dict[str, Callable[..., Route]] = {
+    "coded": coded,
+    "selected": selected,
+    "acp": acp,
+    "powersgd": powersgd,
+    "noisy": noisy,
+}
 
 
 def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> Route:
@@ -86,7 +130,8 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
         sharded, code = name == SHARDED.name, find_code(wire)
         error = "residual" if code.feedback else None
         title = f"{SHARDED.name if sharded else FULL.name} over {wire}"
-        return LEGS[code.legs](title, code.wire, sharded=sharded, error=error)
+        route = LEGS[code.legs](title, code.wire, sharded=sharded, error=error)
+        return late(route, code.after) if code.after else route
     if name == AUTO:
         return SHARDED if halves else FULL
     if not is_in_file(name):

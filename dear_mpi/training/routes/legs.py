@@ -10,13 +10,14 @@ carried out by plans instead.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.routes.memory import Memory
 
+Shape = tuple[int, ...]
 MAIN, ENGINE = "main", "engine"  # the main thread, and the engine's
 
 
@@ -34,7 +35,8 @@ class BucketMemory(Protocol):
     def line(self, name: str) -> Array: ...
     def shard(self, name: str, shard: int) -> Array: ...
     def rows(self, codes: str) -> Array: ...
-    def filled(self) -> Array: ...
+    def tensors(self, name: str) -> list[Array]: ...
+    def filled(self, shard: int) -> Array: ...
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]: ...
 
 
@@ -50,6 +52,7 @@ class Leg(ABC):
         reads, writes: names of lines.
         lines: what it needs of its own, and what these are: each rank's ``own``, ``equal`` on all ranks, or ``values``
             at first; what is ``scratch`` is not kept.
+        whole: whether buckets must have whole tensors.
     """
 
     on: str = ENGINE
@@ -58,6 +61,7 @@ class Leg(ABC):
     first: int = 0
     until: int | None = None
     lines: ClassVar[Mapping[str, str]] = {}
+    whole: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -75,6 +79,10 @@ class Leg(ABC):
     def compute_s(self, count: int, ranks: int) -> float:
         """Seconds that it computes for a bucket of so many elements, as far as it can be said in advance."""
         return 0.0
+
+    def has_use(self, shapes: Sequence[Shape]) -> bool:
+        """Whether there is something to do for it in a model with tensors of these shapes."""
+        return True
 
     @property
     def share(self) -> float:

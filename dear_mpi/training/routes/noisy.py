@@ -29,9 +29,8 @@ class AddNoise(Leg):
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         own = bucket.shard("gradients", bucket.rank)
-        filled = bucket.filled().reshape(bucket.ranks, -1)[bucket.rank]  # no layer writes over noise in padding
-        begin = bucket.begin + bucket.rank * own.size
-        return lambda factor: self.wire.add(own, filled, (begin, bucket.own_updates))
+        filled = bucket.filled(bucket.rank)  # no layer writes over noise in padding
+        return lambda factor: self.wire.add(own, filled, (bucket.begin, bucket.rank, bucket.own_updates))
 
     def __str__(self) -> str:
         return f"add noise of {self.wire.share:.3g} to the own shard of gradients"

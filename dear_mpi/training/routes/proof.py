@@ -201,13 +201,18 @@ def synchronous(memory: Memory, shard: int) -> object:
 
 
 def is_summed(route: Route) -> bool:
-    """Whether the way out, alone, leaves each rank with the sum of its shard."""
-    memory = Memory(SIZE, route.lines)
-    run_legs(route.out, memory)
-    due = {(0, rank): 1 for rank in range(SIZE)}
-    found = [memory.held.get(("gradients", shard, shard)) for shard in range(SIZE)]
-    summed = all(each is not None and memory.weighed[each] == due for each in found)
-    return summed and not any(update in route.out for update in route.updates)
+    """Whether the way out, alone, leaves each rank with the sum of its shard, at first and later on."""
+    if any(update in route.out for update in route.updates):
+        return False
+    for iteration in {0, route.begin}:
+        memory = Memory(SIZE, route.lines)
+        memory.iteration = iteration
+        run_legs(route.out, memory)
+        due = {(iteration, rank): 1 for rank in range(SIZE)}
+        found = [memory.held.get(("gradients", shard, shard)) for shard in range(SIZE)]
+        if not all(each is not None and memory.weighed[each] == due for each in found):
+            return False
+    return True
 
 
 def kind_of(memory: Memory, line: str) -> str:

@@ -8,7 +8,7 @@ A schedule says when either way begins, and when it waits. The main thread carri
 those at the end of the way back when the schedule lets the fabric update. The engine carries out the others, in order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise, takewhile
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.collective import Collective, all_gather
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Update
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Shape, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
 # What schedules start beside the ways of a route, by the names in their ``extras``.
@@ -143,16 +143,40 @@ class Route:
         """Seconds of what a schedule starts, from seconds of collectives; means over iterations."""
         return lambda name, bucket: sum(price(leg, bucket) * leg.share for leg in self.collectives(name))
 
-    def nbytes(self, line: str, count: int, *, wire: int, values: int, ranks: int, longest: int | None = None) -> int:
+    @property
+    def whole(self) -> bool:
+        """Whether buckets must have whole tensors."""
+        return any(leg.whole for leg in self.legs)
+
+    def check_shapes(self, shapes: Sequence[Shape]) -> None:
+        """See that each leg has something to do for a model with these tensors, or raise a ValueError."""
+        for leg in self.legs:
+            if not leg.has_use(shapes):
+                what = "the model has no matrix that is large enough for it (a table of layers has no shapes)"
+                raise ValueError(f"route {self.name!r}: leg ({leg}) has nothing to do: {what}")
+
+    def nbytes(
+        self,
+        line: str,
+        count: int,
+        *,
+        wire: int,
+        values: int,
+        ranks: int,
+        longest: int | None = None,
+        shapes: tuple[Shape, ...] = (),
+    ) -> int:
         """Bytes that a collective of a line has for so many elements.
 
         Args:
             wire, values: bytes of an element of gradients, as they travel, and of parameters.
             longest: elements of the longest shard, if shards are not equal: all then count as if they were as long.
+            shapes: of the tensors, where buckets must have whole ones.
         """
         codes = self.codes.get(line)
         if codes is not None:
-            return codes.line_bytes(count, longest=longest or count // ranks, itemsize=wire, ranks=ranks)
+            longest = longest or count // ranks
+            return codes.line_bytes(count, longest=longest, itemsize=wire, ranks=ranks, shapes=shapes)
         return (ranks * longest if longest else count) * (wire if line == "gradients" else values)
 
     def __str__(self) -> str:

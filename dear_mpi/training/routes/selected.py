@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.legs import BucketMemory, Update
+from dear_mpi.training.routes.legs import BucketMemory, Shape, Update
 from dear_mpi.training.routes.memory import Memory
 
 
@@ -39,7 +39,7 @@ class OfSelection(OfCodes):
     adds_up: ClassVar[bool] = True
     wire: Selection
 
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int) -> int:
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
         return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
 
     def places(self, bucket: BucketMemory) -> Array:

@@ -1,6 +1,7 @@
 """The memory that a run needs at least: what its host does not have is refused before it is asked for."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def check_model(elements: int, config: Config, world: World) -> None:
     if route.update.shard:
         state //= world.size
     each = dtype.itemsize * (1 + len(route.lines)) + wire.itemsize + packed
-    sizes = {"wire": wire.itemsize, "values": dtype.itemsize, "ranks": world.size}
+    sizes: dict[str, Any] = {"wire": wire.itemsize, "values": dtype.itemsize, "ranks": world.size}
     codes = sum(route.nbytes(line, elements, **sizes) for line in route.codes)
     check(f"model {config.model!r}", elements * each + state + codes, config, world)
 

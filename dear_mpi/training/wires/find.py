@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.units import parse_share
+from dear_mpi.reporting.units import parse_share, whole_number
 from dear_mpi.training.wires.blocks import Blocks, Eighths, Halves
+from dear_mpi.training.wires.low_rank import LowRank
 from dear_mpi.training.wires.noise import Noise
 from dear_mpi.training.wires.selections import RandomBlocks, RandomK
 from dear_mpi.training.wires.top_k import TopK
+
+FORGET, LATE = "error=no", "after=50"
 
 
 def share(text: str) -> float:
@@ -18,6 +22,14 @@ def share(text: str) -> float:
     found = parse_share("the share of a wire", text, 1.0)
     if not found:
         raise ValueError(f"the share of a wire must be above 0%, and at most 100%, not {text}")
+    return found
+
+
+def whole(what: str, text: str) -> int:
+    """A whole number above zero; ValueError if it is none."""
+    found = whole_number(text)
+    if not found:
+        raise ValueError(f"{what} of a wire must be a whole number above zero, not {text!r}")
     return found
 
 
@@ -31,7 +43,7 @@ class Kind:
         read: what stands after the colon, from its text; None if nothing may stand there.
         example: a text with it.
         types: of parameters whose gradients it can carry.
-        options: what may stand behind that.
+        options: what may stand behind that, with an example.
     """
 
     make: Callable[..., Any]
@@ -39,7 +51,7 @@ class Kind:
     read: Callable[[str], Any] | None = None
     example: str = ""
     types: tuple[str, ...] = ("fp32", "fp16", "bf16")
-    options: tuple[str, ...] = ("error=no",)
+    options: tuple[str, ...] = (FORGET,)
 
 
 CODES: Mapping[str, Kind] = {
@@ -49,11 +61,12 @@ CODES: Mapping[str, Kind] = {
     "topk": Kind(TopK, read=share, example="topk:1%"),
     "randomk": Kind(RandomK, "selected", share, "randomk:10%"),
     "blocks": Kind(RandomBlocks, "selected", share, "blocks:10%"),
+    "acp": Kind(LowRank, "acp", partial(whole, "the rank"), "acp:4", tuple(DTYPES), (FORGET, LATE)),
+    "powersgd": Kind(LowRank, "powersgd", partial(whole, "the rank"), "powersgd:4", tuple(DTYPES), (FORGET, LATE)),
     "noise": Kind(Noise, "noisy", share, "noise:1%", types=tuple(DTYPES), options=()),
 }
 EXAMPLES = {name: kind.example or name for name, kind in CODES.items()}
 NAMES = (*DTYPES, *EXAMPLES.values())
-FORGET = "error=no"
 
 
 @dataclass(frozen=True)
@@ -62,11 +75,13 @@ class Code:
 
     Attributes:
         feedback: whether what they lose is sent later.
+        after: how many iterations go without them first.
     """
 
     wire: Any
     legs: str
     feedback: bool
+    after: int = 0
 
 
 def is_code(wire: str | None) -> bool:
@@ -81,18 +96,20 @@ def find_code(text: str) -> Code:
         ValueError: there are none of this name, or what stands after the colon has no meaning.
 
     >>> find_code("topk:1%:error=no")
-    Code(wire=TopK(share=0.01, encode_s=6e-09, decode_s=5e-10), legs='coded', feedback=False)
+    Code(wire=TopK(share=0.01, encode_s=6e-09, decode_s=5e-10), legs='coded', feedback=False, after=0)
     """
     name, *given = text.split(":")
     kind = lookup("wire", name, {**dict.fromkeys(DTYPES), **CODES})
-    options = kind.options if kind else ()
-    feedback = not (given[-1:] == [FORGET] and FORGET in options)
-    given = given if feedback else given[:-1]
-    if kind is None or len(given) != (kind.read is not None):
+    allowed = [each.partition("=")[0] for each in kind.options] if kind else []
+    options = dict(each.split("=", 1) for each in given if each.partition("=")[0] in allowed)
+    given = [each for each in given if each.partition("=")[0] not in allowed]
+    if kind is None or len(given) != (kind.read is not None) or options.get("error", "no") != "no":
         example = EXAMPLES.get(name, name)
-        also = "".join(f", or {example}:{option}" for option in options)
+        also = "".join(f", or {example}:{option}" for option in (kind.options if kind else ()))
         raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
-    return Code(kind.make(*map(kind.read, given)) if kind.read else kind.make(), kind.legs, feedback)
+    after = whole("after", options["after"]) if "after" in options else 0
+    wire = kind.make(*map(kind.read, given)) if kind.read else kind.make()
+    return Code(wire, kind.legs, feedback="error" not in options, after=after)
 
 
 def check_carries(text: str, dtype: str) -> None:

@@ -25,7 +25,7 @@ class Noise:
     share: float
     add_s: float = 15e-9  # of a core, for an element
 
-    def add(self, x: Array, filled: Array, draw: tuple[int, int]) -> None:
+    def add(self, x: Array, filled: Array, draw: tuple[int, ...]) -> None:
         """Add it to those elements of a shard that are filled; the same wherever ``draw`` is the same."""
         xp: Any = array_module(x)
         given = x.astype(compute_dtype(x.dtype))

@@ -1,0 +1,227 @@
+"""Legs of matrices that travel as products of two thin ones, see ``wires/low_rank.py``.
+
+    ACP-SGD    out: recall what was lost | P = M Q, or Q = M^T P in the next update: codes | reduce_scatter codes
+               back: all_gather codes | gradients = P Q^T | update all
+    PowerSGD   out: recall | P = M Q | all_reduce P | Q = M^T P: codes | reduce_scatter codes
+               back: all_gather codes | gradients = P Q^T | update all
+
+Codes add up because all ranks multiply by the same factor, whose columns are orthonormal. What a rank loses is
+M - P Q^T with its own codes: what is orthogonal to that factor. Over all ranks that is what the sum has lost.
+
+PowerSGD's second sum needs the first, so both are on the way out: the next forward pass hides only the gather of Q.
+ACP-SGD sends half as much, in as many messages as an all-reduce has, and both halves overlap as DeAR's do.
+
+Cost: r (n + m) elements of n m, half of that for ACP-SGD; 2 r multiplications an element for each product.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar, NamedTuple
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.dtypes import compute_dtype
+from dear_mpi.kernels.slab import round_up
+from dear_mpi.training.routes.codes import ROW_BYTES, OfCodes
+from dear_mpi.training.routes.legs import BucketMemory, Shape
+from dear_mpi.training.routes.memory import Memory
+from dear_mpi.training.wires.low_rank import LEFT, LowRank, multiply, orthonormal
+
+FACTORS = "factors"  # the line of both factors of each matrix, equal on all ranks
+
+
+class Part(NamedTuple):
+    """A tensor of a bucket that travels in a turn: as one of its factors, or as it is."""
+
+    tensor: int
+    side: int
+    code: Array  # a matrix of as many columns as the rank, or flat
+    factors: tuple[Array, Array] | None  # left and right
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfFactors(OfCodes):
+    """An act on codes that are factors of matrices.
+
+    Attributes:
+        side: which factor travels; None: one in one update, the other in the next.
+        others: whether tensors that are no such matrices travel, too, as they are.
+    """
+
+    adds_up: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
+    lines: ClassVar[Mapping[str, str]] = {FACTORS: "equal"}
+    wire: LowRank
+    side: int | None = None
+    others: bool = True
+
+    def has_use(self, shapes: Sequence[Shape]) -> bool:
+        return any(map(self.wire.matrix, shapes))
+
+    def turns(self, shapes: tuple[Shape, ...]) -> list[list[int]]:
+        """Which factor of each tensor travels: in even updates, and in odd ones."""
+        if self.side is not None:
+            return [[self.side] * len(shapes)] * 2
+        first = self.wire.first_sides(shapes)
+        return [first, [1 - side for side in first]]
+
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+        """Of the longer turn; of a bucket without its shapes nothing is known."""
+        lengths = [sum(self.wire.lengths(shapes, turn, others=self.others)) for turn in self.turns(shapes)]
+        return round_up(max(lengths) * itemsize, ranks * ROW_BYTES)
+
+    def parts(self, bucket: BucketMemory) -> list[list[Part]]:
+        """What travels, in even updates and in odd ones."""
+        codes, shapes = bucket.line(self.codes), tuple(x.shape for x in bucket.tensors("gradients"))
+        kept = [self.factors(x, shape) for x, shape in zip(bucket.tensors(FACTORS), shapes, strict=True)]
+        found = []
+        for sides in self.turns(shapes):
+            ends = [*accumulate(self.wire.lengths(shapes, sides, others=self.others), initial=0)]
+            own = [codes[start:stop] for start, stop in pairwise(ends)]
+            shaped = [code.reshape(-1, self.wire.rank) if pair else code for code, pair in zip(own, kept, strict=True)]
+            found.append([Part(*part) for part in zip(range(len(shapes)), sides, shaped, kept, strict=True)])
+        return found
+
+    def factors(self, tensor: Array, shape: Shape) -> tuple[Array, Array] | None:
+        """Both factors of a matrix, in its part of their line."""
+        matrix, flat = self.wire.matrix(shape), tensor.reshape(-1)
+        if matrix is None:
+            return None
+        ends = self.wire.rank * matrix[0], self.wire.rank * sum(matrix)
+        left, right = flat[: ends[0]], flat[ends[0] : ends[1]]
+        return left.reshape(matrix[0], -1), right.reshape(matrix[1], -1)
+
+    def is_whole(self, memory: Memory, rank: int, *lines: str) -> bool:
+        """Whether a rank has all of these lines: a factor needs all of a matrix, and a matrix all of its factors."""
+        before = len(memory.misread)
+        for line in lines:
+            for shard in range(memory.size):
+                memory.read(line, rank, shard)
+        return len(memory.misread) == before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project(OfFactors):
+    """Multiply matrices of gradients by one of their factors, which is made orthonormal, and write the other to codes.
+
+    Attributes:
+        error: a line to which it writes what is lost; or none.
+        given: a line of codes with the sums of the factors to multiply by; or none: they are as they were left.
+    """
+
+    error: str | None = None
+    given: str | None = None
+
+    @property
+    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
+        return {FACTORS: "equal"} | ({self.error: "own"} if self.error else {})
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("gradients", FACTORS, *([self.given] if self.given else []))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.codes, FACTORS, *([self.error] if self.error else []))
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.pass_s("encode") * count * (1 if self.error else 0.5)
+
+    def prove(self, memory: Memory) -> None:
+        """Codes of ranks with other factors do not add up."""
+        lines = [line for line in self.reads if line != "gradients"]
+        whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]
+        of_rank_0 = [[memory.read(line, 0, shard) for line in lines] for shard in range(memory.size)]
+        for rank, shard in memory.places:
+            by = [memory.read(line, rank, shard) for line in lines]
+            if not whole[rank] or by != of_rank_0[shard]:
+                memory.forget(self.codes, rank, shard)
+                continue
+            code = memory.symbol("code", memory.read("gradients", rank, shard), *by)
+            memory.write(self.codes, rank, shard, code)
+            memory.write(FACTORS, rank, shard, memory.symbol("basis", *by))
+            if self.error:
+                memory.write(self.error, rank, shard, memory.symbol("lost", code))
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        turns, codes = self.parts(bucket), bucket.line(self.codes)
+        gradients = bucket.tensors("gradients")
+        errors = bucket.tensors(self.error) if self.error else [None] * len(gradients)
+        sums = [part.code for part in self.of_given().parts(bucket)[0]] if self.given else [None] * len(gradients)
+
+        def project(factor: float) -> None:
+            codes[...] = 0  # one turn may be shorter
+            for part in turns[bucket.own_updates % 2]:
+                self.project(part, gradients[part.tensor], errors[part.tensor], sums[part.tensor])
+
+        return project
+
+    def of_given(self) -> OfFactors:
+        """What reads the codes that are given."""
+        assert self.given is not None
+        assert self.side is not None
+        return Expand(wire=self.wire, codes=self.given, side=1 - self.side, others=False)
+
+    def project(self, part: Part, gradient: Array, error: Array | None, given: Array | None) -> None:
+        """Of one tensor."""
+        if part.factors is None:
+            if self.others:
+                part.code[...] = gradient.reshape(-1)
+                if error is not None:
+                    error[...] = 0
+            return
+        other = part.factors[1 - part.side]
+        other[...] = orthonormal(other if given is None else given)
+        xp: Any = array_module(gradient)
+        dtype = compute_dtype(gradient.dtype)
+        flat = gradient.reshape(len(gradient), -1)
+        matrix, by = (flat if part.side == LEFT else flat.T).astype(dtype, copy=False), other.astype(dtype)
+        part.code[...] = matrix @ by
+        if error is not None:
+            lost = xp.subtract(matrix, part.code.astype(dtype) @ by.T)
+            error[...] = (lost if part.side == LEFT else lost.T).reshape(error.shape)
+
+    def __str__(self) -> str:
+        what = {None: "one factor, in turn", 0: "P = M Q", 1: "Q = M^T P"}[self.side]
+        return f"project gradients to {self.codes}: {what}{f', with {self.error}' if self.error else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expand(OfFactors):
+    """Write products of factors into the gradients: of that which the codes have, and the other one."""
+
+    writes: ClassVar[tuple[str, ...]] = ("gradients", FACTORS)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.codes, FACTORS)
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.pass_s("decode") * count
+
+    def prove(self, memory: Memory) -> None:
+        whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]
+        for rank, shard in memory.places:
+            code, factor = (memory.read(line, rank, shard) for line in self.reads)
+            memory.write(FACTORS, rank, shard, memory.symbol("factor", code, factor))
+            if whole[rank]:
+                memory.write("gradients", rank, shard, memory.symbol("code", code, factor))
+            else:
+                memory.forget("gradients", rank, shard)
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        turns, gradients = self.parts(bucket), bucket.tensors("gradients")
+
+        def expand(factor: float) -> None:
+            for part in turns[bucket.own_updates % 2]:
+                gradient = gradients[part.tensor]
+                if part.factors is None:
+                    gradient[...] = part.code.reshape(gradient.shape)
+                else:
+                    part.factors[part.side][...] = part.code
+                    multiply(*part.factors, gradient.reshape(len(gradient), -1))
+
+        return expand
+
+    def __str__(self) -> str:
+        return f"expand {self.codes}: gradients = P Q^T"
