@@ -50,7 +50,7 @@ def explain(
             others = [f"--{name}" for name in typed(context) if name not in ("route", "wire")]
             if others:
                 raise ValueError(
-                    f"--route goes with no other flag but --wire, not with {', '.join(others)}: a route is proved anyway"
+                    f"--route goes with --wire alone, not with {', '.join(others)}: a route is proved anyway"
                 )
             explain_route(route or FULL.name, wire=wire)
             return
