@@ -14,10 +14,16 @@ import numpy as np
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
+from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
+from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.virtual_trainer import predict
 from dear_mpi.training.wires.find import find_code
 from tests.provenance import Watch, write_page
+from tests.simulate.dimensions import gain
+from tests.training_checks import cut_of
 
 PAGE = "docs/benchmarks/variants.md"
 HEAD = """Each row has a target, what was seen, and whether that meets it. The model is `mlp` on the digits where no
@@ -145,6 +151,28 @@ def diloco_loss() -> tuple[str, bool]:
     return said, found["diloco:10"][0] <= found["dear"][0]
 
 
+def themis_gain() -> tuple[str, bool]:
+    found = gain(4, 4, 1)
+    return f"{found:.2f}", found >= 1.9
+
+
+def themis_least() -> tuple[str, bool]:
+    found = min(gain(4, 4, 2.0**power) for power in range(-10, 10))
+    return f"{found:.3f}", found >= 1 - 1e-9
+
+
+def lancet_units() -> tuple[str, bool]:
+    """Where dx, dw and an exchange take one unit each; without the exchanges of the forward pass."""
+    layers = 12
+    one, buckets = dict.fromkeys(range(layers), 1.0), cut_of(*((use,) for use in range(layers)))
+    costs = Costs(forward_s=[0.0] * layers, backward_s=[2.0] * layers, weights_s=one, exchange_s=one)
+    before, found = (
+        predict(SCHEDULES[name], Rules(name, buckets, SCHEDULES[name]), costs).iteration_s - layers
+        for name in ("dear", "lancet")
+    )
+    return f"{found:.1f} ({before:.0f} under dear)", found <= 26.8
+
+
 TARGETS = [
     Target("int8", f"at {SLOW}, exposed at most .35 of fp32", int8_exposed),
     Target("int8", "error of a sum below .011 on 2 / 8 / 64 ranks", error_of_sums("int8", 0.011)),
@@ -155,10 +183,13 @@ TARGETS = [
     Target("blocks:10%", f"cnn at {SLOW}, exposed at most .2 of fp32", blocks_exposed),
     Target("blocks:10%", "cnn, accuracy at most 1 point below fp32 after twice the iterations", blocks_accuracy),
     Target("blocks:10%", "loss with error feedback below that without", feedback("blocks:10%")),
+    Target("acp:4:after=50", "accuracy within 1 point of fp32", as_accurate("acp:4:after=50")),
+    Target("powersgd:4:after=50", "accuracy within 1 point of fp32", as_accurate("powersgd:4:after=50")),
+    Target("themis", "4 hosts of 4 ranks, equal loads: 1.9 times as fast as hierarchical, priced", themis_gain),
+    Target("themis", "least gain at 20 ratios of rates, not below 1", themis_least),
+    Target("lancet", "backward pass of 12 layers with exchanges: 36 units to at most 26.8, predicted", lancet_units),
     Target("diloco:10", f"mean iteration at most 8 ms at {BASE}", diloco_time),
-    Target(
-        "diloco:10", "batch 64, adamw: loss not above that of dear after 240 iterations (and accuracy)", diloco_loss
-    ),
+    Target("diloco:10", "batch 64, adamw, 240 iterations: loss not above that of dear (and accuracy)", diloco_loss),
 ]
 
 
