@@ -49,9 +49,8 @@ def explain(
         if route is not None or wire is not None:
             others = [f"--{name}" for name in typed(context) if name not in ("route", "wire")]
             if others:
-                raise ValueError(
-                    f"--route goes with no other flag but --wire, not with {', '.join(others)}: a route is proved anyway"
-                )
+                said = f"--route goes with no other flag but --wire, not with {', '.join(others)}"
+                raise ValueError(f"{said}: a route is proved anyway")
             explain_route(route or FULL.name, wire=wire)
             return
         if picture is not None:

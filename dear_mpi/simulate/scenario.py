@@ -139,13 +139,10 @@ class Scenario:
                 self.prices.seconds(leg.algorithm(self.algorithm), leg.name, sizes)
 
         @cache
-        def seconds(algorithm: str, name: str, nbytes: int) -> float:
-            return self.prices.one_s(algorithm, name, nbytes)
-
         def price(leg: Collective, bucket: Bucket) -> float:
             if leg.few:
                 return self.few_s()
-            return seconds(leg.algorithm(self.algorithm), leg.name, self.nbytes(route, leg, bucket, sharing))
+            return self.prices.one_s(leg.algorithm(self.algorithm), leg.name, self.nbytes(route, leg, bucket, sharing))
 
         return price
 
@@ -162,11 +159,9 @@ class Scenario:
 
     def nbytes(self, route: Route, leg: Collective, bucket: Bucket, sharing: Sharing | None = None) -> int:
         """What a collective has of a bucket, in equal shards, or in shards priced as the longest one."""
-        model, ranks, itemsize = self.model, self.prices.ranks, self.model.layout.itemsize
-        longest = None if sharing is None else sharing.longest(bucket)
-        sizes: dict[str, Any] = {"wire": itemsize, "values": model.value_size, "shapes": bucket.shapes}
-        nbytes = route.nbytes(leg.line, bucket.count, ranks=ranks, longest=longest, **sizes)
-        return round_up(nbytes, ranks * itemsize)
+        ranks, itemsize, longest = self.prices.ranks, self.model.layout.itemsize, sharing and sharing.longest(bucket)
+        sizes: dict[str, Any] = {"wire": itemsize, "values": self.model.value_size, "shapes": bucket.shapes}
+        return round_up(route.nbytes(leg.line, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * itemsize)
 
     def exchange_s(self) -> dict[int, float]:
         """Of each layer that exchanges, in each pass."""
