@@ -132,20 +132,16 @@ class Scenario:
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once; that of a portion of one when it is asked for."""
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
-        sharing = self.sharing(buckets)
+        longest = self.sharing(buckets).longest
         for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
             if not leg.few:
-                sizes = [self.nbytes(route, leg, bucket, sharing) for bucket in buckets]
+                sizes = [self.nbytes(route, leg, bucket, longest(bucket)) for bucket in buckets]
                 self.prices.seconds(leg.algorithm(self.algorithm), leg.name, sizes)
 
         @cache
-        def seconds(algorithm: str, name: str, nbytes: int) -> float:
-            return self.prices.one_s(algorithm, name, nbytes)
-
         def price(leg: Collective, bucket: Bucket) -> float:
-            if leg.few:
-                return self.few_s()
-            return seconds(leg.algorithm(self.algorithm), leg.name, self.nbytes(route, leg, bucket, sharing))
+            size = 0 if leg.few else self.nbytes(route, leg, bucket, longest(bucket))
+            return self.few_s() if leg.few else self.prices.one_s(leg.algorithm(self.algorithm), leg.name, size)
 
         return price
 
@@ -160,13 +156,11 @@ class Scenario:
             return 1
         return portions_of(self.nbytes(route, legs[0], bucket), self.prices.ranks, self.prices.segment_bytes)
 
-    def nbytes(self, route: Route, leg: Collective, bucket: Bucket, sharing: Sharing | None = None) -> int:
+    def nbytes(self, route: Route, leg: Collective, bucket: Bucket, longest: int | None = None) -> int:
         """What a collective has of a bucket, in equal shards, or in shards priced as the longest one."""
-        model, ranks, itemsize = self.model, self.prices.ranks, self.model.layout.itemsize
-        longest = None if sharing is None else sharing.longest(bucket)
-        sizes: dict[str, Any] = {"wire": itemsize, "values": model.value_size, "shapes": bucket.shapes}
-        nbytes = route.nbytes(leg.line, bucket.count, ranks=ranks, longest=longest, **sizes)
-        return round_up(nbytes, ranks * itemsize)
+        wire, ranks = self.model.layout.itemsize, self.prices.ranks
+        sizes: dict[str, Any] = {"wire": wire, "values": self.model.value_size, "shapes": bucket.shapes}
+        return round_up(route.nbytes(leg.line, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * wire)
 
     def exchange_s(self) -> dict[int, float]:
         """Of each layer that exchanges, in each pass."""
