@@ -1,0 +1,198 @@
+"""TAMUNA: local steps with control variates, and each client sends some coordinates of its model alone.
+
+    each iteration   values -= gamma g, values += control                        alone, by own gradients
+    each round       c of n ranks take part; of each coordinate s of these send their values to its owner,
+                     who takes the mean; all ranks get all means
+                     control += eta (mean - values), where this rank sent; then values = mean
+
+``control`` is gamma h_i of the paper, and its sum over ranks stays 0. Source: Condat et al., TAMUNA, arXiv 2302.09832,
+algorithm 1; with all ranks in each round CompressedScaffnew, arXiv 2210.13277. A round has 1 / p local steps here, where
+the paper draws a number with that mean.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dear_mpi.kernels.slab import round_up
+from dear_mpi.training.routes import MAIN, Leg, Pack, Route, Unpack, Update, all_gather, all_to_all
+from dear_mpi.training.routes.codes import ROW_BYTES, OfCodes
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Who sends what: the same on all ranks, drawn anew for each round.
+
+    Attributes:
+        steps: local steps of a round.
+        senders: of how many ranks each coordinate is a mean, at least two: s.
+        clients: how many ranks take part in a round, c; all, if it is not given.
+    """
+
+    steps: int
+    senders: int
+    clients: int | None = None
+    seed: int = 0
+
+    def taking_part(self, ranks):
+        """How many; ValueError if there are not so many ranks."""
+        clients = self.clients or ranks
+        if not 2 <= self.senders <= clients <= ranks:
+            found = f"{self.senders} of {clients} clients on {ranks} ranks"
+            raise ValueError(f"there must be 2 <= senders <= clients <= ranks, not {found}")
+        return clients
+
+    def places(self, count, ranks, update, begin):
+        """For each rank the coordinates of a shard that it sends, ascending.
+
+        Coordinate k of a permutation is of the clients k s, k s + 1, ..., k s + s - 1, modulo c.
+        """
+        clients, number = self.taking_part(ranks), update // self.steps
+        who = np.random.default_rng([self.seed, number]).permutation(ranks)[:clients]
+        columns = np.random.default_rng([self.seed, number, begin]).permutation(count)
+        found = [np.empty(0, int)] * ranks
+        for client, rank in enumerate(who):
+            found[rank] = np.flatnonzero((client - columns * self.senders) % clients < self.senders)
+        return found
+
+    def eta(self, ranks):
+        """By how much of its way to the mean a control variate moves."""
+        return ranks * (self.senders - 1) / (self.steps * self.senders * (ranks - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfMasks(OfCodes):
+    """An act on a line that has, for each shard, a row of the values that one rank sends."""
+
+    wire: Masks
+    codes: str = "sent"
+
+    def line_bytes(self, count, *, itemsize, ranks):
+        masks, shard = self.wire, count // ranks
+        return ranks * round_up(itemsize * -(-shard * masks.senders // masks.taking_part(ranks)), ROW_BYTES)
+
+    def rows(self, bucket):
+        return bucket.rows(self.codes).view(bucket.line("gradients").dtype)
+
+    def places(self, bucket, shard):
+        count = bucket.shard("values", shard).size
+        begin = bucket.begin + shard * count
+        return self.wire.places(count, bucket.ranks, bucket.own_updates - 1, begin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correct(Leg):
+    """values += control."""
+
+    on: str = MAIN
+    reads: ClassVar[tuple[str, ...]] = ("values", "control")
+    writes: ClassVar[tuple[str, ...]] = ("values",)
+    lines: ClassVar[Mapping[str, str]] = {"control": "own"}
+
+    def prove(self, memory):
+        for rank, shard in memory.places:
+            moved = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
+            memory.write("values", rank, shard, moved)
+
+    def bind(self, bucket):
+        values, control = map(bucket.line, self.reads)
+        return lambda factor: np.add(values, control, out=values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Send(OfMasks):
+    """Write the values at this rank's coordinates of each shard into its row."""
+
+    on: str = MAIN
+    reads: ClassVar[tuple[str, ...]] = ("values",)
+    writes: ClassVar[tuple[str, ...]] = ("sent",)
+
+    def prove(self, memory):
+        for rank, shard in memory.places:
+            memory.write("sent", rank, shard, memory.symbol("code", memory.read("values", rank, shard)))
+
+    def bind(self, bucket):
+        rows, shards = self.rows(bucket), [bucket.shard("values", shard) for shard in range(bucket.ranks)]
+
+        def send(factor):
+            for shard, (row, values) in enumerate(zip(rows, shards, strict=True)):
+                at = self.places(bucket, shard)[bucket.rank]
+                row[: at.size] = values[at]
+
+        return send
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(OfMasks):
+    """The owner of a shard takes the mean of what has come for each coordinate.
+
+    To the proof, which knows no draws, it is the mean over all ranks: what it is on the average of all masks.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("sent",)
+    writes: ClassVar[tuple[str, ...]] = ("mean",)
+    lines: ClassVar[Mapping[str, str]] = {"mean": "scratch"}
+
+    def prove(self, memory):
+        ranks = range(memory.size)
+        for rank in ranks:
+            sent = [memory.read("sent", rank, other) for other in ranks]
+            memory.write("mean", rank, rank, memory.symbol("average", *sent))
+
+    def bind(self, bucket):
+        rows, mean = self.rows(bucket), bucket.shard("mean", bucket.rank)
+
+        def average(factor):
+            mean[...] = 0
+            for row, at in zip(rows, self.places(bucket, bucket.rank), strict=True):
+                mean[at] += row[: at.size]
+            mean[...] /= self.wire.senders
+
+        return average
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopt(OfMasks):
+    """control += eta (mean - what was sent), and values = mean."""
+
+    on: str = MAIN
+    reads: ClassVar[tuple[str, ...]] = ("mean", "values", "control")
+    writes: ClassVar[tuple[str, ...]] = ("values", "control")
+    lines: ClassVar[Mapping[str, str]] = {"control": "own"}
+
+    def prove(self, memory):
+        for rank, shard in memory.places:
+            mean, *own = (memory.read(line, rank, shard) for line in self.reads)
+            memory.write("control", rank, shard, memory.symbol("lost", mean, *own))
+            memory.write("values", rank, shard, mean)
+
+    def bind(self, bucket):
+        eta, shards = self.wire.eta(bucket.ranks), range(bucket.ranks)
+        lines = [[bucket.shard(line, shard) for line in self.reads] for shard in shards]
+        wire = bucket.line("gradients").dtype
+
+        def adopt(factor):
+            for shard, (mean, values, control) in enumerate(lines):
+                at = self.places(bucket, shard)[bucket.rank]
+                control[at] += eta * (mean[at] - values[at].astype(wire))
+                values[...] = mean
+
+        return adopt
+
+
+def tamuna(steps, senders, clients=None, seed=0):
+    """The route; without ``clients`` all ranks are in each round."""
+    masks = {"wire": Masks(steps, senders, clients, seed), "every": steps}
+    return Route(
+        "tamuna",
+        out=(Pack(), Update(alone=True, on=MAIN), Correct(), Send(**masks), all_to_all("sent", every=steps), Mean(**masks)),
+        back=(all_gather("mean", every=steps), Adopt(**masks), Unpack()),
+    )
+
+
+# For 8 ranks and a condition number of 1e4: sqrt(senders 1e4 / 8) steps.
+route = tamuna(71, 4)
+half = tamuna(71, 4, clients=4)
+fewer = tamuna(50, 2)

@@ -1,0 +1,199 @@
+"""Recipes of users: a loss with parameters of its own, and TAMUNA, beside references in float64."""
+
+import numpy as np
+import pytest
+
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.ranks.world import run_world
+from dear_mpi.training import SGD, Session
+from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.proof import prove
+from tests.recipes import auc, logistic
+from tests.recipes.tamuna import Masks
+from tests.rooms import ROOT
+
+FILE = f"{ROOT}/tests/recipes/tamuna.py"
+
+
+def test_a_saddle_descends_and_ascends():
+    """All gradients are differences in float64; alpha's has the other sign."""
+    draw = np.random.default_rng(3)
+    layers, loss = auc.build((5,), 2, draw, np.dtype("float64"), p=0.2)
+    x, targets = draw.standard_normal((9, 5)), (np.arange(9) < 3).astype(int)
+    layers[-1].own.value[...] = 0.3, -0.2, 0.4
+
+    def value():
+        rows = x
+        for layer in layers:
+            rows = layer.forward(rows)
+        return float(loss.forward(rows, targets))
+
+    value()
+    dy = loss.backward(2.0)
+    for layer in reversed(layers):
+        dy = layer.backward(dy)
+    for parameter in (parameter for layer in layers for parameter in layer.parameters):
+        signs = np.ones_like(parameter.value)
+        if parameter is layers[-1].own:
+            signs[2] = -1
+        for at in [*np.ndindex(parameter.value.shape)][:12]:
+            before = parameter.value[at]
+            either = []
+            for step in (1e-6, -1e-6):
+                parameter.value[at] = before + step
+                either.append(value())
+            parameter.value[at] = before
+            expected = 2.0 * (either[0] - either[1]) / 2e-6 * signs[at]
+            assert parameter.grad[at] == pytest.approx(expected, rel=1e-5, abs=1e-7), parameter.name
+
+
+def test_the_saddle_is_where_the_paper_says():
+    """For fixed scores a and b are the means of both classes, and alpha is their difference."""
+    h, targets, p = np.array([0.9, 0.6, 0.1, 0.3, 0.2]), np.array([1, 1, 0, 0, 0]), 0.4
+    best = np.array([0.75, 0.2, 0.2 - 0.75])
+    loss = auc.AucLoss(p)
+    loss.forward(np.column_stack([h, np.broadcast_to(best, (5, 3))]), targets)
+    assert np.abs(loss.backward(1.0)[:, 1:].sum(0)).max() < 1e-12
+
+
+def test_the_auc_counts_pairs():
+    assert auc.auc(np.array([3.0, 1.0, 2.0, 1.0]), np.array([1, 1, 0, 0])) == (1 + 1 + 0 + 0.5) / 4
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_what_the_loss_trains_is_averaged_with_the_rest(ranks):
+    """Between the ends of rounds each rank has its own a, b and alpha; afterwards the mean of all."""
+
+    def body(world):
+        (x, y), _ = auc.rare()
+        layers, loss = auc.build(x.shape[1:], 2, np.random.default_rng(0), x.dtype)
+        found = []
+        with Session(layers, loss, world, schedule="local:3", optimizer=SGD(lr=1.0)) as session:
+            draw = np.random.default_rng(world.rank)
+            for _ in range(3):
+                some = draw.integers(0, len(x), 16)
+                session.step(x[some], y[some])
+                session.flush()
+                found.append(layers[-1].own.value.copy())
+        return found
+
+    found = [run_world(lambda world: (body(world), world.transport)[0], threads=1)] if ranks == 1 else None
+    found = found or run_on_all(body, ranks)
+    within, after = (np.array([each[at] for each in found]) for at in (1, 2))
+    assert (after == after[0]).all()
+    assert (np.unique(within, axis=0).shape[0] == ranks) and np.abs(within).min() > 0
+
+
+def run_on_all(body, ranks):
+    """What each rank returns."""
+    found = [None] * ranks
+
+    def each(world):
+        found[world.rank] = body(world)
+
+    run_world(each, threads=ranks)
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 7, 16])
+@pytest.mark.parametrize(("ranks", "clients", "senders"), [(2, None, 2), (5, None, 2), (5, 4, 3), (8, 4, 4)])
+def test_masks_share_each_coordinate_among_the_clients(ranks, clients, senders, count):
+    masks = Masks(3, senders, clients)
+    rounds = [[at.tolist() for at in masks.places(count, ranks, update, 40)] for update in range(12)]
+    assert rounds[0] == rounds[1] == rounds[2]
+    if (clients or ranks) > senders or clients:
+        assert any(rounds[0] != other for other in rounds[3:])
+    for places in rounds:
+        assert np.bincount(np.concatenate(places).astype(int), minlength=count).tolist() == [senders] * count
+        assert sum(bool(at) for at in places) <= (clients or ranks)
+        assert max(map(len, places)) <= -(-count * senders // (clients or ranks))
+
+
+def reference(problem, masks, ranks, rounds, count):
+    """TAMUNA as its authors write it, in float64: x and h of all clients, with masks as arrays of 0 and 1."""
+    x, h, d = np.zeros((ranks, count)), np.zeros((ranks, count)), problem.best.size
+    shard, p = count // ranks, 1 / masks.steps
+    eta = p * ranks * (masks.senders - 1) / (masks.senders * (ranks - 1))
+    for number in range(rounds):
+        for _ in range(masks.steps):
+            g = np.zeros_like(x)
+            for client in range(ranks):
+                g[client, :d] = problem.gradient(problem.x[client], x[client, :d])
+            x = x - problem.gamma * (g + problem.mu * x - h)
+        q = np.zeros_like(x)
+        for begin in range(0, count, shard):
+            for client, at in enumerate(masks.places(shard, ranks, number * masks.steps, begin)):
+                q[client, begin + at] = 1
+        mean = (q * x).sum(0) / masks.senders
+        h = h + eta / problem.gamma * q * (mean - x)
+        x = np.broadcast_to(mean, x.shape)
+    return mean[:d], h
+
+
+def user_route(folder, spelt):
+    """A file of a user with this route."""
+    (folder / "mine.py").write_text(f"from tests.recipes.tamuna import tamuna\n\nroute = tamuna({spelt})\n")
+    return f"{folder / 'mine.py'}:route"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "spelt", "masks"),
+    [
+        (2, "3, 2", Masks(3, 2)),
+        (3, "4, 2", Masks(4, 2)),
+        (5, "2, 3", Masks(2, 3)),
+        (5, "3, 2, clients=3", Masks(3, 2, 3)),
+    ],
+)
+def test_tamuna_is_the_algorithm_of_its_authors(ranks, spelt, masks, tmp_path):
+    problem = logistic.Problem(clients=ranks, features=30, kappa=100)
+    route = user_route(tmp_path, spelt)
+
+    def body(world):
+        margin = logistic.Margin(30)
+        optimizer = SGD(lr=problem.gamma, weight_decay=problem.mu)
+        with Session([margin], logistic.Logistic(), world, schedule="dear", route=route, optimizer=optimizer) as session:
+            for _ in range(5 * masks.steps):
+                session.step(problem.x[world.rank], np.ones(50))
+            session.flush()
+            control = session.group.arena.lines["control"].copy()
+        return margin.w.value.copy(), control
+
+    found = run_on_all(body, ranks)
+    values, h = reference(problem, masks, ranks, 5, len(found[0][1]))
+    for rank, (own, control) in enumerate(found):
+        assert np.array_equal(own, found[0][0])
+        assert np.allclose(own, values, rtol=1e-10, atol=1e-13)
+        assert np.allclose(control, problem.gamma * h[rank], rtol=1e-9, atol=1e-13)
+    assert np.abs(sum(control for _, control in found)).max() < 1e-13
+
+
+def test_it_comes_to_the_optimum_where_averaging_stays_away(tmp_path):
+    """Clients have data of their own, so that averages of local steps go to another place."""
+    problem, (mine, local) = logistic.Problem(clients=4, features=20, kappa=50), (tmp_path / "m", tmp_path / "l")
+    mine.mkdir()
+    rounds, _ = run_world(lambda world: logistic.train(world, problem, user_route(mine, "5, 2"), 5, most=200), threads=4)
+    assert rounds < 200
+    local = f"{ROOT}/tests/routes/local.py:local"
+    _, values = run_world(lambda world: logistic.train(world, problem, local, 4, most=rounds), threads=4)
+    assert problem.error(values) > 1e-6
+
+
+def test_the_routes_of_the_file_are_proved():
+    for name in ("route", "half", "fewer"):
+        proof = prove(find_route(f"{FILE}:{name}"))
+        assert (proof.alike, proof.exact, proof.state) == (False, False, "own")
+
+
+def test_ranks_send_their_share_of_the_floats():
+    """A row of each shard for each rank: s / c of them, rounded up to 16 bytes."""
+    route = find_route(f"{FILE}:fewer")
+    assert route.nbytes("sent", 8000, wire=4, values=4, ranks=8) == 8000 * 4 * 2 / 8
+    assert route.nbytes("mean", 8000, wire=4, values=4, ranks=8) == 8000 * 4
+
+
+@pytest.mark.parametrize(("spelt", "ranks"), [("3, 1", 3), ("3, 3", 2), ("3, 2, clients=4", 3), ("3, 3, clients=2", 3)])
+def test_masks_that_cannot_be_are_refused_on_all_ranks(spelt, ranks, tmp_path):
+    problem, route = logistic.Problem(clients=ranks, features=8, kappa=10), user_route(tmp_path, spelt)
+    with pytest.raises((AgreedError, ValueError), match="there must be 2 <= senders <= clients <= ranks, not"):
+        run_world(lambda world: logistic.train(world, problem, route, 3, most=1), threads=ranks)
