@@ -22,6 +22,7 @@ from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.virtual_trainer import predict
 from dear_mpi.training.wires.find import find_code
 from tests.provenance import Watch, write_page
+from tests.recipes import targets as recipes
 from tests.simulate.dimensions import gain
 from tests.training_checks import cut_of
 
@@ -190,6 +191,10 @@ TARGETS = [
     Target("lancet", "backward pass of 12 layers with exchanges: 36 units to at most 26.8, predicted", lancet_units),
     Target("diloco:10", f"mean iteration at most 8 ms at {BASE}", diloco_time),
     Target("diloco:10", "batch 64, adamw, 240 iterations: loss not above that of dear (and accuracy)", diloco_loss),
+    Target("CoDA", "AUC with averages every 32 iterations at most .003 below every iteration", recipes.coda_auc),
+    Target("CoDA", "1/32 of the bytes", recipes.coda_bytes),
+    Target("TAMUNA", "to 1e-8: at most 1/40 of the rounds of descent, 1/100 of the floats", recipes.tamuna_sends),
+    Target("TAMUNA", "half of the clients in each round: at most 1.3 times the rounds", recipes.tamuna_half),
 ]
 
 

@@ -79,6 +79,8 @@ def scenarios_of(
     settings = asked.with_wire(wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | dict(others)
     check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=settings.loss_scale != "none")
+    for ranks in settings.ranks:
+        settings.chosen_route.check(ranks)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     found = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}

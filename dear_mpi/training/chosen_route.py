@@ -30,6 +30,7 @@ def chosen_route(
     route = own or options.find_route(halves=halves)
     how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
     proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
+    route.check(transport.size)
     for name, schedule in schedules.items():
         legs = [leg for each in schedule.collectives for leg in route.collectives(each)]
         wanted = tuple(dict.fromkeys(leg.name for leg in legs if leg.algorithm(options.algorithm) == options.algorithm))

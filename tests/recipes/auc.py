@@ -2,8 +2,8 @@
 
 mpirun -n 4 python auc.py
 
-The loss is a saddle: weights, a and b descend, alpha ascends. All of them lie on the line, so ``local:32`` averages a, b
-and alpha with the weights. Source: Guo et al., CoDA, arXiv 2005.02426; Ying et al., NeurIPS 2016 (the saddle).
+The loss is a saddle: weights, a and b descend, alpha ascends. All of them lie on the line, so ``local:32`` averages
+a, b and alpha with the weights. Source: Guo et al., CoDA, arXiv 2005.02426; Ying et al., NeurIPS 2016 (the saddle).
 """
 
 import numpy as np

@@ -81,13 +81,13 @@ def train(world, problem, route, steps, to=1e-8, most=1000):
     margin, x = Margin(problem.best.size), problem.x[world.rank]
     optimizer = SGD(lr=problem.gamma, weight_decay=problem.mu)
     with Session([margin], Logistic(), world, schedule="dear", route=route, optimizer=optimizer) as session:
-        for number in range(1, most + 1):
+        rounds = 0
+        while rounds < most and problem.error(margin.w.value) > to:
             for _ in range(steps):
                 session.step(x, np.ones(len(x)))
             session.flush()
-            if problem.error(margin.w.value) <= to:
-                break
-        return number, margin.w.value.copy()
+            rounds += 1
+        return rounds, margin.w.value.copy()
 
 
 if __name__ == "__main__":

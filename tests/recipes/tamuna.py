@@ -6,8 +6,8 @@
                      control += eta (mean - values), where this rank sent; then values = mean
 
 ``control`` is gamma h_i of the paper, and its sum over ranks stays 0. Source: Condat et al., TAMUNA, arXiv 2302.09832,
-algorithm 1; with all ranks in each round CompressedScaffnew, arXiv 2210.13277. A round has 1 / p local steps here, where
-the paper draws a number with that mean.
+algorithm 1; with all ranks in each round CompressedScaffnew, arXiv 2210.13277. A round has 1 / p local steps here; the
+paper draws a number with that mean.
 """
 
 from collections.abc import Mapping
@@ -37,21 +37,22 @@ class Masks:
     seed: int = 0
 
     def taking_part(self, ranks):
-        """How many; ValueError if there are not so many ranks."""
-        clients = self.clients or ranks
-        if not 2 <= self.senders <= clients <= ranks:
-            found = f"{self.senders} of {clients} clients on {ranks} ranks"
-            raise ValueError(f"there must be 2 <= senders <= clients <= ranks, not {found}")
-        return clients
+        """How many."""
+        return ranks if self.clients is None else self.clients
 
-    def places(self, count, ranks, update, begin):
-        """For each rank the coordinates of a shard that it sends, ascending.
+    def objection(self, ranks):
+        clients = self.taking_part(ranks)
+        fits = 2 <= self.senders <= clients <= ranks
+        return "" if fits else f"2 <= senders <= clients <= ranks must be, not {self.senders} of {clients} clients"
+
+    def places(self, count, ranks, update, where):
+        """For each rank the coordinates of a shard that it sends, ascending; ``where`` says which shard.
 
         Coordinate k of a permutation is of the clients k s, k s + 1, ..., k s + s - 1, modulo c.
         """
         clients, number = self.taking_part(ranks), update // self.steps
         who = np.random.default_rng([self.seed, number]).permutation(ranks)[:clients]
-        columns = np.random.default_rng([self.seed, number, begin]).permutation(count)
+        columns = np.random.default_rng([self.seed, number, *where]).permutation(count)
         found = [np.empty(0, int)] * ranks
         for client, rank in enumerate(who):
             found[rank] = np.flatnonzero((client - columns * self.senders) % clients < self.senders)
@@ -69,17 +70,19 @@ class OfMasks(OfCodes):
     wire: Masks
     codes: str = "sent"
 
-    def line_bytes(self, count, *, itemsize, ranks):
-        masks, shard = self.wire, count // ranks
-        return ranks * round_up(itemsize * -(-shard * masks.senders // masks.taking_part(ranks)), ROW_BYTES)
+    def line_bytes(self, count, *, longest, itemsize, ranks, shapes=()):
+        kept = -(-longest * self.wire.senders // self.wire.taking_part(ranks))
+        return ranks * round_up(itemsize * kept, ROW_BYTES)
+
+    def objection(self, ranks):
+        return self.wire.objection(ranks)
 
     def rows(self, bucket):
         return bucket.rows(self.codes).view(bucket.line("gradients").dtype)
 
     def places(self, bucket, shard):
         count = bucket.shard("values", shard).size
-        begin = bucket.begin + shard * count
-        return self.wire.places(count, bucket.ranks, bucket.own_updates - 1, begin)
+        return self.wire.places(count, bucket.ranks, bucket.own_updates - 1, (bucket.begin, shard))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +187,11 @@ class Adopt(OfMasks):
 
 def tamuna(steps, senders, clients=None, seed=0):
     """The route; without ``clients`` all ranks are in each round."""
+    alone = Pack(), Update(alone=True, on=MAIN), Correct()
     masks = {"wire": Masks(steps, senders, clients, seed), "every": steps}
     return Route(
         "tamuna",
-        out=(Pack(), Update(alone=True, on=MAIN), Correct(), Send(**masks), all_to_all("sent", every=steps), Mean(**masks)),
+        out=(*alone, Send(**masks), all_to_all("sent", every=steps), Mean(**masks)),
         back=(all_gather("mean", every=steps), Adopt(**masks), Unpack()),
     )
 

@@ -84,6 +84,10 @@ class Leg(ABC):
         """Whether there is something to do for it in a model with tensors of these shapes."""
         return True
 
+    def objection(self, ranks: int) -> str:
+        """Why it cannot be done on so many ranks; "" if it can."""
+        return ""
+
     @property
     def share(self) -> float:
         """In which share of iterations it is done, when training has gone on for long."""

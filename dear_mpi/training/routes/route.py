@@ -123,6 +123,12 @@ class Route:
         """Lines of codes, with the first leg of each."""
         return {leg.codes: leg for leg in reversed(self.legs) if isinstance(leg, OfCodes)}
 
+    def check(self, ranks: int) -> None:
+        """See that its legs can be done on so many ranks; ValueError if not."""
+        for leg in self.legs:
+            if objection := leg.objection(ranks):
+                raise ValueError(f"route {self.name!r} on {ranks} ranks: {objection}")
+
     def jobs(self, collective: str) -> tuple[tuple[Leg, ...], ...]:
         """What the engine does for what a schedule starts by this name: the legs of each of its jobs.
 
