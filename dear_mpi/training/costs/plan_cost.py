@@ -44,12 +44,18 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
         fabric.prepare([collective])
         total_s = 0.0
         for leg in fabric.route.collectives(collective):
-            plans = [fabric.plan(leg, bucket) for bucket in fabric.buckets] if leg.share else []
-            link, hosts = fabric.world.link, fabric.world.transport.hosts
-            total_s += leg.share * (measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans))
+            share, link, hosts = share_of(fabric, leg), fabric.world.link, fabric.world.transport.hosts
+            plans = [fabric.plan(leg, bucket) for bucket in fabric.buckets] if share else []
+            total_s += share * (measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans))
         return total_s
 
     return {collective: seconds(collective) for collective in collectives}
+
+
+def share_of(fabric: LiveFabric, leg: Collective) -> float:
+    """In which share of iterations it is done, by how often codes have fitted so far."""
+    seen = sum(fabric.tally)
+    return leg.share if leg.fits is None or not seen else fabric.tally[leg.fits] / seen
 
 
 def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
@@ -75,7 +81,7 @@ def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, floa
     if any(runner_of(plan.algorithm) != "messages" for plan in plans):
         return None
     sent = np.array([(each.messages, each.nbytes) for each in plan_costs(plans, Network())])  # (plans, 2, ranks)
-    times = np.repeat([round(leg.share * period) for leg in legs], len(fabric.buckets))  # in a round
+    times = np.repeat([round(share_of(fabric, leg) * period) for leg in legs], len(fabric.buckets))  # in a round
     messages, nbytes = np.tensordot(times, sent, 1).max(axis=1).tolist()
     return (messages, nbytes) if period == 1 else (messages / period, nbytes / period)
 

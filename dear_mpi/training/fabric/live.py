@@ -55,6 +55,7 @@ class LiveFabric(Fabric):
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[tuple[int, int], dict[str, Array]] = {}  # by interval, and line
+        self.tally = [0, 0]  # how often codes of a bucket did not fit, and how often they did
         super().__init__(buckets, arena.route, engine.log)
 
     def enter(self, buckets: Cut) -> None:
@@ -65,7 +66,7 @@ class LiveFabric(Fabric):
         flags = {bucket: self.finite[bucket.index : bucket.index + 1] for bucket in buckets}
         self.bound = {bucket: BoundBucket(bucket, self.arena, flag) for bucket, flag in flags.items()}
         for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
-            bound.side = self.sides.setdefault(bucket.interval, {})
+            bound.side, bound.tally = self.sides.setdefault(bucket.interval, {}), self.tally
         self.calls: dict[tuple[Leg, int], Callable[[float], object]] = {}  # by leg and bucket
         self.kept: dict[tuple[int, int], dict[str, str]] = {}  # checksums of lines, where all is to be looked at
 
@@ -175,11 +176,13 @@ class LiveFabric(Fabric):
         return self.engine.finished(key, label)
 
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Callable[[], object]:
-        if not isinstance(leg, Collective):
-            return partial(self.unless_skipped, self.call(leg, bucket), back=back)
-        plan = self.plan(leg, bucket, portion)
-        late = back and self.route.updates_under_way
-        return partial(self.unless_skipped, lambda factor: plan(), back=True) if late else plan
+        if isinstance(leg, Collective):
+            plan = self.plan(leg, bucket, portion)
+            late = back and self.route.updates_under_way
+            act = partial(self.unless_skipped, lambda factor: plan(), back=True) if late else plan
+        else:
+            act = partial(self.unless_skipped, self.call(leg, bucket), back=back)
+        return act if leg.fits is None else partial(self.bound[bucket].where, act, fits=leg.fits)
 
     def unless_skipped(self, call: Callable[[float], object], *, back: bool) -> None:
         """On the engine's thread; the verdict, if there is one, has been there before the way back."""

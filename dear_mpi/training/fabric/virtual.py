@@ -79,9 +79,9 @@ class VirtualFabric(Fabric):
         self.order = self.order.replaced(order)
 
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> float:
-        """Packing and unpacking take no time."""
+        """Packing and unpacking take no time, nor does what is sent where codes do not fit."""
         if isinstance(leg, Collective):
-            return self.costs.price(leg, portion_of(bucket, portion))
+            return self.costs.price(leg, portion_of(bucket, portion)) if leg.share else 0.0
         return last(self.computed_s(leg, bucket))
 
     def computed_s(self, leg: Leg, bucket: Bucket) -> Any:

@@ -30,6 +30,8 @@ class BoundBucket:
     Attributes:
         buffer, values: its gradients as they travel, and its parameters: views into the arena.
         own_updates, updates: how often this rank's shard, and all of its parameters, have been updated.
+        fits, found: what legs have found, see ``BucketMemory``.
+        tally: how often codes did not fit, and how often they did.
     """
 
     def __init__(self, bucket: Bucket, arena: Arena, finite: Array) -> None:
@@ -39,6 +41,7 @@ class BoundBucket:
         self.own_updates = self.updates = arena.updates
         self.rank, self.ranks, self.begin = arena.rank, arena.owners.ranks, bucket.start
         self.side: dict[str, Array] = {}  # what travels beside the lines
+        self.fits, self.found, self.tally = True, None, [0, 0]
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
         self.own_finite = array_module(finite).ones_like(finite) if arena.sharded else finite
@@ -106,6 +109,16 @@ class BoundBucket:
         """Bring the gradients into the form in which they travel, unless layers have written them so."""
         for call in self.packing:
             call()
+
+    def judge(self, *, fits: bool) -> None:
+        """Codes fit its gradients, or do not."""
+        self.fits = fits
+        self.tally[fits] += 1
+
+    def where(self, act: Callable[[], object], *, fits: bool) -> None:
+        """Act where codes fit, or where they do not."""
+        if self.fits == fits:
+            act()
 
     def update_own(self, factor: float) -> None:
         """Apply the optimiser to this rank's shard, with the reduced gradients in the buffer, times a factor.

@@ -14,9 +14,11 @@ from dear_mpi.training.routes.noisy import AddNoise
 from dear_mpi.training.routes.recall import Recall
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.selected import Select, Selection, UpdateSelected
+from dear_mpi.training.routes.sketched import INDEX, Fill, Join, Peel
 from dear_mpi.training.wires.find import find_code, is_code
 from dear_mpi.training.wires.low_rank import LEFT, RIGHT, LowRank
 from dear_mpi.training.wires.noise import Noise
+from dear_mpi.training.wires.sketch import Bits, Sketch
 
 AUTO = "auto"
 UPDATES = ("full", "sharded", AUTO)
@@ -60,6 +62,18 @@ def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | 
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
     out = (Pack(), Select(**codes, error=error), reduce_scatter("codes"))
     return Route(name, out, (all_gather("codes"), UpdateSelected(**codes, on=MAIN), Unpack()))
+
+
+def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """A route on which counters travel where few elements are not zero, and elsewhere all gradients; nothing is left
+    out, whatever ``error`` says. ValueError for sharded updates."""
+    if sharded:
+        raise ValueError(f"update must be full: {name.partition(' over ')[2]} has counters of elements of all shards")
+    bits = Bits()
+    index = Encode(wire=bits, codes=INDEX), all_to_all(INDEX), Join(wire=bits), all_gather(INDEX)
+    sums = reduce_scatter("counters", fits=True), reduce_scatter("gradients", fits=False)
+    gathered = all_gather("gradients", fits=False), all_gather("counters", fits=True), Peel(wire=wire, fits=True)
+    return Route(name, (Pack(), *index, Fill(wire=wire), *sums), (*gathered, Update(on=MAIN), Unpack()))
 
 
 def noisy(name: str, wire: Noise, *, sharded: bool = False, error: str | None = None) -> Route:
@@ -110,6 +124,7 @@ LEGS: dict[str, Callable[..., Route]] = {
     "acp": acp,
     "powersgd": powersgd,
     "noisy": noisy,
+    "sketched": sketched,
 }
 
 

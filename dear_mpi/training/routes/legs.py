@@ -28,6 +28,8 @@ class BucketMemory(Protocol):
     ranks: int
     begin: int  # its first element on the line
     own_updates: int  # how many it has been through
+    fits: bool  # what a leg has found, see ``Leg``
+    found: Any  # what one leg has found for another
 
     def pack(self) -> None: ...
     def update_own(self, factor: float) -> None: ...
@@ -37,6 +39,7 @@ class BucketMemory(Protocol):
     def rows(self, codes: str) -> Array: ...
     def tensors(self, name: str) -> list[Array]: ...
     def filled(self, shard: int) -> Array: ...
+    def judge(self, *, fits: bool) -> None: ...
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]: ...
 
 
@@ -49,6 +52,8 @@ class Leg(ABC):
         every: it is done in every so many-th iteration,
         after: and then so many iterations later,
         first, until: if that is one of these iterations, counted from 0: until the one before ``until``, or for ever.
+        fits: whether only where an earlier leg has found that codes fit the gradients, or only where they do not; None
+            for always. What is found is the same on all ranks.
         reads, writes: names of lines.
         lines: what it needs of its own, and what these are: each rank's ``own``, ``equal`` on all ranks, or ``values``
             at first; what is ``scratch`` is not kept.
@@ -60,6 +65,7 @@ class Leg(ABC):
     after: int = 0
     first: int = 0
     until: int | None = None
+    fits: bool | None = None
     lines: ClassVar[Mapping[str, str]] = {}
     whole: ClassVar[bool] = False
 
@@ -90,8 +96,8 @@ class Leg(ABC):
 
     @property
     def share(self) -> float:
-        """In which share of iterations it is done, when training has gone on for long."""
-        return 1 / self.every if self.until is None else 0.0
+        """In which share of iterations it is done, when training has gone on for long, and codes fit."""
+        return 1 / self.every if self.until is None and self.fits is not False else 0.0
 
     @abstractmethod
     def prove(self, memory: Memory) -> None:

@@ -29,13 +29,17 @@ class Memory:
 
     Args:
         lines: of a route, and what they are, see ``Leg``.
+        assumed: whether codes fit, as soon as a leg has looked.
 
     Attributes:
+        fits: what a leg of this iteration has found; None before that.
         misread: where what is partial was read: line, rank and shard.
     """
 
-    def __init__(self, size: int, lines: Mapping[str, str]) -> None:
+    def __init__(self, size: int, lines: Mapping[str, str], *, assumed: bool = True) -> None:
         self.size, self.iteration, self.places_lost = size, 0, 0
+        self.fits: bool | None = None
+        self.assumed = assumed
         self.misread: list[tuple[str, int, int]] = []
         self.table: dict[tuple[object, ...], Symbol] = {}
         self.keys: list[tuple[str, tuple[int, ...]]] = []  # of each symbol

@@ -50,7 +50,8 @@ def prove(route: Route) -> Proof:
     if route.period > MOST_PERIOD:
         said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_PERIOD}"
         raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
-    found = [proof_of(route, legs) for legs in route.orders()]
+    forms = (True, False) if any(leg.fits is not None for leg in route.legs) else (True,)
+    found = [proof_of(route, legs, assumed=fits) for fits in forms for legs in route.orders()]
     alike, exact = (all(each[place] for each in found) for place in range(2))
     states = {state for *_, state in found}
     return Proof(alike, exact, states.pop() if len(states) == 1 else "own", is_summed(route))
@@ -74,9 +75,9 @@ def shortened(route: Route) -> Route:
     return replace(route, out=tuple(map(short, route.out)), back=tuple(map(short, route.back)))
 
 
-def proof_of(route: Route, legs: Sequence[Leg]) -> tuple[bool, bool, str]:
+def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool, bool, str]:
     """For one order in which legs may be carried out: ``alike``, ``exact`` and ``state`` of its proof."""
-    memory, alike = Memory(SIZE, route.lines), True
+    memory, alike = Memory(SIZE, route.lines, assumed=assumed), True
     for iteration in range(route.begin + PERIODS * route.period):
         memory.iteration = iteration
         suspects = run_legs(legs, memory)
@@ -104,6 +105,8 @@ def check_form(route: Route) -> None:
             refuse(route, leg, leg.reads[0], "must have whole numbers in after, first and until")
         if leg.after and (leg not in route.last or leg.after >= leg.every):
             refuse(route, leg, leg.reads[0], "may be late by less than a round, at the end of the way back")
+        if leg.fits is not None and leg.on != ENGINE:
+            refuse(route, leg, leg.reads[0], f"must be on {ENGINE!r}, which knows whether codes fit")
         if isinstance(leg, Collective):
             check_collective(route, leg)
         if isinstance(leg, OfCodes) and leg.wire is not route.codes[leg.codes].wire:
@@ -140,9 +143,9 @@ Suspect: TypeAlias = tuple[Leg, str, str]  # a leg, a line, and what went wrong 
 
 def run_legs(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
     """One iteration; which legs have read what is partial. That is no fault yet: nobody may make use of it."""
-    suspects = []
+    suspects, memory.fits = [], None
     for leg in legs:
-        if leg.is_due(memory.iteration):
+        if leg.is_due(memory.iteration) and leg.fits in (None, memory.fits):
             memory.misread.clear()
             leg.prove(memory)
             for line, rank, shard in memory.misread[:1]:

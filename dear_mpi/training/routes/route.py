@@ -199,7 +199,7 @@ def joined(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
     for at, (one, other) in enumerate(pairwise(legs)):
         if not isinstance(one, Collective) or one.name != "reduce_scatter":
             continue
-        if other == all_gather(one.line, every=one.every):
+        if other == all_gather(one.line, every=one.every, fits=one.fits):
             return (*legs[:at], replace(one, name="all_reduce"), *joined(legs[at + 2 :]))
     return legs
 
@@ -215,4 +215,5 @@ def when(leg: Leg) -> str:
     """In which iterations it is done, if not in all."""
     every = f" every {leg.every} iterations" * (leg.every > 1)
     late = f", {leg.after} later" * (leg.after > 0)
-    return f"{every}{late}{f' from {leg.first} on' * (leg.first > 0)}{f' until {leg.until}' if leg.until else ''}"
+    fits = "" if leg.fits is None else " where codes fit" if leg.fits else " where codes do not fit"
+    return f"{fits}{every}{late}{f' from {leg.first} on' * (leg.first > 0)}{f' until {leg.until}' if leg.until else ''}"

@@ -105,6 +105,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "rates_GBps": None if world.transport.rates is None else [rate * 1e-9 for rate in world.transport.rates],
         "data": None if job.workload.dataset is None else config.data,
         "wire": config.wire_name,
+        "unfit": job.group.fabric.tally[False],
         "transport": world.transport.name,
         "iterations": len(figures.iteration_s),
         "iteration_s": figures.iteration_s,

@@ -115,6 +115,10 @@ def train(
             "loss": losses,
             **job.outcome(),
         }
+        unfit, fitting = group.fabric.tally
+        if unfit:
+            what = f"gradients of {unfit} of {unfit + fitting} buckets did not fit into codes, and travelled whole"
+            console(world, stderr=True).print(f"note: {what}", markup=False, soft_wrap=True)
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report

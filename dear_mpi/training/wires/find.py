@@ -12,6 +12,7 @@ from dear_mpi.training.wires.blocks import Blocks, Eighths, Halves
 from dear_mpi.training.wires.low_rank import LowRank
 from dear_mpi.training.wires.noise import Noise
 from dear_mpi.training.wires.selections import RandomBlocks, RandomK
+from dear_mpi.training.wires.sketch import Sketch
 from dear_mpi.training.wires.top_k import TopK
 
 FORGET, LATE = "error=no", "after=50"
@@ -30,6 +31,17 @@ def whole(what: str, text: str) -> int:
     found = whole_number(text)
     if not found:
         raise ValueError(f"{what} of a wire must be a whole number above zero, not {text!r}")
+    return found
+
+
+def ratio(text: str) -> float:
+    """How many elements share a counter, as ``10``; ValueError if it is no number from 2 to 1000."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 2 <= found <= 1000:
+        raise ValueError(f"the ratio of a sketch must be a number from 2 to 1000, not {text!r}")
     return found
 
 
@@ -64,6 +76,7 @@ CODES: Mapping[str, Kind] = {
     "acp": Kind(LowRank, "acp", partial(whole, "the rank"), "acp:4", tuple(DTYPES), (FORGET, LATE)),
     "powersgd": Kind(LowRank, "powersgd", partial(whole, "the rank"), "powersgd:4", tuple(DTYPES), (FORGET, LATE)),
     "noise": Kind(Noise, "noisy", share, "noise:1%", types=tuple(DTYPES), options=()),
+    "sketch": Kind(Sketch, "sketched", ratio, "sketch:10", ("fp32", "fp64"), ()),
 }
 EXAMPLES = {name: kind.example or name for name, kind in CODES.items()}
 NAMES = (*DTYPES, *EXAMPLES.values())

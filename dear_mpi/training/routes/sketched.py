@@ -1,0 +1,131 @@
+"""Legs of a sketch: few counters travel in place of elements of which most are zero on all ranks.
+
+    out    a bit for each element | all_to_all bits | the owner of a shard joins them | all_gather bits
+           fill counters          | reduce_scatter counters       where they do not fit: reduce_scatter gradients
+    back                            all_gather counters | peel                           all_gather gradients
+
+Whether all elements will be found depends on the bits alone (``wires/sketch.py``). These are the same on all ranks, so
+all take the same way, before any counter is sent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
+from dear_mpi.training.routes.codes import InRows, OfCodes
+from dear_mpi.training.routes.legs import BucketMemory, Shape
+from dear_mpi.training.routes.memory import Memory
+from dear_mpi.training.wires.sketch import Bits, Sketch
+
+INDEX = "index"  # the line of bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join(InRows):
+    """All rows are bits of this rank's own shard: write into its own row which of them are set in any."""
+
+    codes: str = INDEX
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.codes,)
+
+    writes = reads
+
+    def prove(self, memory: Memory) -> None:
+        for rank in range(memory.size):
+            bits = [memory.read(self.codes, rank, shard) for shard in range(memory.size)]
+            memory.write(self.codes, rank, rank, memory.symbol("sum", *bits))
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        rows, own = bucket.rows(self.codes), bucket.rank
+
+        def join(factor: float) -> None:
+            for row in (*rows[:own], *rows[own + 1 :]):
+                rows[own] |= row
+
+        return join
+
+    def __str__(self) -> str:
+        return f"join {self.codes}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfCounters(OfCodes):
+    """The line has counters, in the type of gradients."""
+
+    adds_up: ClassVar[bool] = True
+    wire: Sketch
+    codes: str = "counters"
+
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+        return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fill(OfCounters):
+    """See whether counters fit: whether all elements can be found again; and if so, write those of the gradients."""
+
+    reads: ClassVar[tuple[str, ...]] = ("gradients", INDEX)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.codes,)
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.pass_s("encode") * count
+
+    def prove(self, memory: Memory) -> None:
+        memory.fits = memory.assumed
+        bits = {rank: [memory.read(INDEX, rank, shard) for shard in range(memory.size)] for rank in range(memory.size)}
+        for rank, shard in memory.places:
+            gradient = memory.read("gradients", rank, shard)
+            memory.write(self.codes, rank, shard, memory.symbol("code", gradient, *bits[rank]))
+            joined = memory.weighed[gradient].keys() <= memory.weighed[bits[rank][shard]].keys()
+            if not joined or bits[rank] != bits[0]:  # elements without a bit, or other elements than those of rank 0
+                memory.forget(self.codes, rank, shard)
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        gradients, counters, bits = bucket.line("gradients"), bucket.line(self.codes), Bits()
+        rows = [(row, bucket.shard("gradients", shard).size) for shard, row in enumerate(bucket.rows(INDEX))]
+
+        def fill(factor: float) -> None:
+            marks = np.concatenate([bits.marks(row, count) for row, count in rows])
+            bucket.found = self.wire.peeling(marks, counters.size)
+            bucket.judge(fits=bucket.found is not None)
+            if bucket.fits:
+                self.wire.encode(gradients, bucket.found, counters)
+
+        return fill
+
+    def __str__(self) -> str:
+        return f"fill {self.codes}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peel(OfCounters):
+    """Write into the gradients what counters stand for."""
+
+    writes: ClassVar[tuple[str, ...]] = ("gradients",)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.codes, INDEX)
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.pass_s("decode") * count
+
+    def prove(self, memory: Memory) -> None:
+        for rank, shard in memory.places:
+            by = [memory.read(line, rank, at) for line in self.reads for at in range(memory.size)]
+            memory.write("gradients", rank, shard, memory.symbol("code", by[shard], *by))
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        gradients, counters = bucket.line("gradients"), bucket.line(self.codes)
+        return lambda factor: self.wire.decode(counters, bucket.found, gradients)
+
+    def __str__(self) -> str:
+        return f"peel {self.codes}"
