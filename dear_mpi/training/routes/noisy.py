@@ -28,9 +28,9 @@ class AddNoise(Leg):
             memory.write("gradients", rank, rank, memory.symbol("code", memory.read("gradients", rank, rank)))
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        own = bucket.shard("gradients", bucket.rank)
-        filled = bucket.filled().reshape(bucket.ranks, -1)[bucket.rank]  # no layer writes over noise in padding
-        begin = bucket.begin + bucket.rank * own.size
+        own, place = bucket.shard("gradients", bucket.rank), bucket.place(bucket.rank)
+        filled = bucket.filled()[place]  # no layer writes over noise in padding
+        begin = bucket.begin + place.start
         return lambda factor: self.wire.add(own, filled, (begin, bucket.own_updates))
 
     def __str__(self) -> str:
