@@ -40,8 +40,8 @@ LAYERS = list(ROOMS)
 TRAINING = (
     *("declared", "learning_rate", "facts", "wires", "routes", "line", "log", "fusion", "fabric", "costs", "schedules"),
     *("trainer", "prediction", "virtual_trainer", "options", "pairs", "in_time", "rehearse", "chosen_route"),
-    *("layer_copies", "layer_use", "group", "profiles", "tuning", "decisions", "checkpoints", "session", "recording"),
-    "runs",
+    *("layer_copies", "layer_use", "group", "profiles", "tuning", "weighing", "decisions", "checkpoints", "session"),
+    *("recording", "runs"),
 )
 
 

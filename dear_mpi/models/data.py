@@ -2,7 +2,7 @@
 
     epoch 0: a permutation of all examples | epoch 1: another one | ...
     |---- batch 0 ----|---- batch 1 ----|---- batch 2 ----| ...        batches run on across epochs
-    | rank 0 | rank 1 |
+    | rank 0 | rank 1 |                                                     equal parts, or by weights
 
 The order depends on the seed alone. So the number of ranks changes which rank computes what, not what is computed;
 every example is seen once per epoch, by one rank, and all ranks do the same number of iterations.
@@ -10,6 +10,7 @@ every example is seen once per epoch, by one rank, and all ranks do the same num
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 
 SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the same examples
@@ -78,13 +79,14 @@ class Batches:
         if not len(examples):
             raise ValueError("the data set has no examples to train on")
         self.examples, self.batch, self.seed = examples, batch, seed
-        self.bounds = chunk_bounds(batch, size, rank)
+        self.rank, self.size = rank, size
 
-    def part(self, iteration: int) -> tuple[Array, Array]:
-        """Inputs and targets of this rank in one iteration, counted from 0."""
-        start, stop = (iteration * self.batch + bound for bound in self.bounds)
+    def part(self, iteration: int, weights: Sequence[float] | None = None) -> tuple[Array, Array]:
+        """Inputs and targets of this rank in one iteration, counted from 0; a part by weights may be empty."""
+        own = Partition.of(self.batch, self.size, weights).shard(self.rank)
+        start, stop = iteration * self.batch + own.start, iteration * self.batch + own.stop
         count = len(self.examples)
-        epochs = range(start // count, -(-stop // count))
+        epochs = range(start // count, max(-(-stop // count), start // count + 1))
         order = np.concatenate([order_of(self.seed, epoch, count) for epoch in epochs])
         return self.examples.take(order[start - epochs.start * count : stop - epochs.start * count])
 

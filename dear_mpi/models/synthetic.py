@@ -35,15 +35,18 @@ class ComputeTime:
 
     Short times are saved up until a sleep is worth it, and what a sleep took too long is taken off the next one:
     the sum is right though the clock of the system is coarse.
+
+    Attributes:
+        pace: how many times as long as they say its layers take.
     """
 
     def __init__(self, compute: str = "sleep") -> None:
         self.rest = lookup("compute", compute, {"sleep": time.sleep, "spin": spin})
-        self.owed_s = 0.0
+        self.owed_s, self.pace = 0.0, 1.0
 
     def spend(self, seconds: float, since_s: float) -> None:
-        """Let ``seconds`` pass, counted from the time ``since_s`` of ``time.perf_counter``."""
-        self.owed_s += seconds - (time.perf_counter() - since_s)
+        """Let ``seconds`` pass, times the pace, counted from the time ``since_s`` of ``time.perf_counter``."""
+        self.owed_s += self.pace * seconds - (time.perf_counter() - since_s)
         if self.owed_s > 1e-3:
             begin_s = time.perf_counter()
             self.rest(self.owed_s)
@@ -118,15 +121,16 @@ def synthetic_layers(
     backward_s: float,
     dtype: np.dtype[Any],
     rng: np.random.Generator,
-    compute: str = "sleep",
+    compute_time: ComputeTime | None = None,
     exchange: Callable[[int], object] = lambda nbytes: None,
 ) -> list[Layer]:
     """Layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs.
 
     Args:
+        compute_time: lets their time pass; asleep, if it is not given.
         exchange: collective: sends to all ranks, and receives from them, what a module says in bytes.
     """
-    compute_time = ComputeTime(compute)
+    compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []
     for module, ahead, back in zip(modules, *shares_of(modules), strict=True):
         parameters = [

@@ -12,6 +12,7 @@ from itertools import groupby
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.transports.ports import Link
 
+MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
 FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
@@ -180,6 +181,33 @@ def decimal(text: str) -> float | None:
         return float(text) if text.isascii() else None
     except ValueError:
         return None
+
+
+def parse_straggler(text: str | None, ranks: int) -> list[float]:
+    """How many times as long each rank computes, where one may be slow.
+
+    Args:
+        text: the slow rank and its factor, as ``RANK:FACTOR``; None if all are alike.
+
+    Raises:
+        ValueError: it cannot be read, there is no such rank, or the factor is not above zero, or too large.
+
+    >>> parse_straggler(None, 2), parse_straggler("1:1.5", 2)
+    ([1.0, 1.0], [1.0, 1.5])
+    """
+    found = [1.0] * ranks
+    if text is None:
+        return found
+    rank, _, number = text.partition(":")
+    slow, factor = whole_number(rank), decimal(number)
+    if slow is None or factor is None:
+        raise ValueError(f"straggler {text!r} cannot be read: write it like 3:1.5, a rank and a factor")
+    if slow >= ranks:
+        raise ValueError(f"straggler must be a rank of 0..{ranks - 1}, not {slow}")
+    if not 0 < factor <= MOST_SLOWER:
+        raise ValueError(f"the factor of the straggler must be above zero, and at most {MOST_SLOWER}, not {number}")
+    found[slow] = factor
+    return found
 
 
 def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], Hashable] = str) -> None:

@@ -10,14 +10,18 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.paper_models import Module, both_passes, load_batch, load_modules, measured_seconds, shares_of
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.fabric.costs import Costs, Noise
+from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.line.owners import Owners, Ownership
+from dear_mpi.training.line.sharing import Sharing
 from dear_mpi.training.profiles.profile import Profile
 
 EVEN = Ownership()
@@ -70,6 +74,17 @@ class Model:
         if model.params > MOST_ELEMENTS:
             raise ValueError(f"model {name!r} has {model.params} parameters: simulate takes at most {MOST_ELEMENTS}")
         return model
+
+    def sharing(self, buckets: Cut) -> Sharing:
+        """Who has which part of these buckets."""
+        return Sharing(self.owners, self.layout, buckets)
+
+    def shared(self, noise: Noise) -> Noise:
+        """The same noise of layers, where each rank has its share of the batch."""
+        if self.owners.weights is None:
+            return noise
+        shares = np.array(self.owners.speeds) * self.owners.ranks
+        return lambda turn, place: shares * noise(turn, place)
 
     @property
     def params(self) -> int:
@@ -149,7 +164,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
         ValueError: there is none, no such type, or what was given of its seconds has no meaning for it.
     """
     profile, parts = measured(settings), settings.accumulate
-    how: dict[str, Any] = {"ranks": ranks, "wire": settings.line_type_name, "ownership": settings.ownership}
+    how: dict[str, Any] = {"ranks": ranks, "wire": settings.line_type_name, "ownership": settings.ownership(ranks)}
     if profile is None:
         modules = modules_of(name)
         forward_s, backward_s = passes_s(settings, name, modules)

@@ -27,7 +27,6 @@ from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders, fused
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.sharing import Sharing
 from dear_mpi.training.pairs import check_own
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.rehearse import rehearse
@@ -107,11 +106,11 @@ class Scenario:
             loss_s=self.few_s(),
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
             ranks=ranks,
-            work=self.sharing(rules.buckets).work,
+            work=self.model.sharing(rules.buckets).work,
             contention=None if self.contention.is_free else self.contention,
             portions=partial(self.portions, rules.route),
             compute=straggling(settings.straggler, ranks),
-            noise=Jitter(ranks, places, spread=spread, seed=settings.seed),
+            noise=self.model.shared(Jitter(ranks, places, spread=spread, seed=settings.seed)),
         )
         found = predict(schedule, rules, costs, iterations=settings.counted, traced=traced)
         check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
@@ -132,7 +131,7 @@ class Scenario:
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
         """The prices of these buckets, all at once; that of a portion of one when it is asked for."""
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
-        longest = self.sharing(buckets).longest
+        longest = self.model.sharing(buckets).longest
         for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
             if not leg.few:
                 sizes = [self.nbytes(route, leg, bucket, longest(bucket)) for bucket in buckets]
@@ -144,10 +143,6 @@ class Scenario:
             return self.few_s() if leg.few else self.prices.one_s(leg.algorithm(self.algorithm), leg.name, size)
 
         return price
-
-    def sharing(self, buckets: Cut) -> Sharing:
-        """Who has which part of these buckets."""
-        return Sharing(self.model.owners, self.model.layout, buckets)
 
     def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
         """Into how many portions a collective can be broken."""
@@ -189,6 +184,7 @@ class Scenario:
             "wire": settings.wire_name,
             "accumulate": self.model.costs.parts,
             "optimizer": settings.optimizer,
+            "weights": self.model.owners.weights,
             "route": prediction.route,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,

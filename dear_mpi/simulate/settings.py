@@ -9,13 +9,14 @@ from itertools import product
 from pathlib import Path
 
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
-from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, whole_number
+from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, parse_straggler, whole_number
 from dear_mpi.simulate.contention import Contention, parse_stall
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed, option, parsed, several
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.line.owners import Ownership
+from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.pairs import SEVERAL, Wire, check_wires, pairs
 from dear_mpi.training.profiles.profile import Profile, read_profile
@@ -200,10 +201,12 @@ class Settings(Exchange):
         """The type of gradients on the line: of codes it is the parameters' own."""
         return self.types[0] if is_code(self.wire) else self.wire_name
 
-    @property
-    def ownership(self) -> Ownership:
-        """What decides who updates what."""
-        return Ownership(None if self.optimizer is None else WHOLE[self.optimizer]())
+    def ownership(self, ranks: int) -> Ownership:
+        """What decides who updates what; weights are measured as the straggler says."""
+        weights = self.weights
+        if weights == MEASURED:
+            weights = measured(parse_straggler(self.straggler, ranks), [1] * ranks)
+        return Ownership(None if self.optimizer is None else WHOLE[self.optimizer](), weights)
 
     @property
     def counted(self) -> int:

@@ -102,10 +102,9 @@ def heading(found: Sequence[Simulated]) -> str:
 
 def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> list[str]:
     """What was chosen of the exchange for all rows, where it is not what is usual."""
-    row, usual = (
-        rows[0],
-        {"optimizer": None, "route": FULL.name, "wire": settings.types[1], "clip": None, "loss_scale": "none"},
-    )
+    row = rows[0]
+    usual = dict.fromkeys(("optimizer", "weights", "route", "wire", "clip"))
+    usual |= {"route": FULL.name, "wire": settings.types[1], "loss_scale": "none"}
     said = [
         f"{name.replace('_', ' ')} {row[name]}"
         for name, value in usual.items()

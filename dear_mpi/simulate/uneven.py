@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.reporting.units import decimal, parse_share, whole_number
+from dear_mpi.reporting.units import parse_share, parse_straggler
 
-MOST_SLOWER = 1000  # times
 MOST_JITTER = 1.0  # a layer then takes e times as long, or longer, in one of six iterations
 
 
@@ -15,26 +14,13 @@ def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
     """From nominal seconds, of all ranks or of each, to those that they take, where one may be slow.
 
     Args:
-        text: the slow rank and how many times as long it takes, as ``RANK:FACTOR``; None if all are alike.
-
-    Raises:
-        ValueError: it cannot be read, there is no such rank, or the factor is not above zero, or too large.
+        text: see ``parse_straggler``.
 
     >>> straggling(None, 2)(1.0), straggling("1:1.5", 2)(2.0)
     (1.0, array([2., 3.]))
     """
-    if text is None:
-        return lambda seconds: seconds
-    rank, _, number = text.partition(":")
-    slow, factor = whole_number(rank), decimal(number)
-    if slow is None or factor is None:
-        raise ValueError(f"straggler {text!r} cannot be read: write it like 3:1.5, a rank and a factor")
-    if slow >= ranks:
-        raise ValueError(f"straggler must be a rank of 0..{ranks - 1}, not {slow}")
-    if not 0 < factor <= MOST_SLOWER:
-        raise ValueError(f"the factor of the straggler must be above zero, and at most {MOST_SLOWER}, not {number}")
-    factors = np.where(np.arange(ranks) == slow, factor, 1.0)
-    return lambda seconds: seconds * factors
+    factors = np.array(parse_straggler(text, ranks))
+    return lambda seconds: seconds if text is None else seconds * factors
 
 
 class Jitter:

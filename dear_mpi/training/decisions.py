@@ -29,8 +29,7 @@ from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import tuning_of
 from dear_mpi.training.tuning.tuned_fusion import TunedFusion
 from dear_mpi.training.virtual_trainer import best_order
-
-TIMED = 2  # iterations, after the first one
+from dear_mpi.training.weighing import TIMED, Weighing
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,13 @@ class Decisions:
         fusion: the policy that was asked for, or decided.
         by_time: the fusion that is still to be decided, or None.
         waiting: the schedules that are to decide an order, with the times of each iteration since buckets were cut.
+        weighing: what shares out by speed, before all else is decided.
     """
 
     def __init__(self, group: WorkerGroup, name: str) -> None:
         self.group, self.name = group, name
         self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # that were decided before
-        self.tuning = TunedFusion(group.options.fusion)
+        self.tuning, self.weighing = TunedFusion(group.options.fusion), Weighing(group)
 
     def first_cut(self, fusion: str) -> Cut:
         """The first buckets; not collective. Raises ValueError as ``planned``."""
@@ -126,11 +126,15 @@ class Decisions:
 
     def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
         """See that so many iterations decide what is to be decided, and that one more is left; else ValueError."""
-        if self.waiting and (profiled or self.by_time) and iterations <= 1 + TIMED:
+        first = self.weighing.needs
+        if first or (self.waiting and (profiled or self.by_time)):
+            needs = first + (1 + TIMED) * bool(self.waiting)
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
-            said = f"the first {1 + TIMED} decide an order or a fusion, and {what}"
-            raise ValueError(f"iterations must be more than {1 + TIMED}, not {iterations}: {said}")
-        needs = self.tuning.needs
+            decided = " and ".join([*["weights"] * bool(first), *["an order or a fusion"] * bool(self.waiting)])
+            said = f"the first {needs} decide {decided}, and {what}"
+            if iterations <= needs:
+                raise ValueError(f"iterations must be more than {needs}, not {iterations}: {said}")
+        needs = self.tuning.needs and first + self.tuning.needs
         if needs and iterations <= needs:
             said = f"tuning takes {needs} iterations, and at least one has to follow"
             raise ValueError(f"iterations must be more than {needs}, not {iterations}: {said}")
@@ -138,6 +142,11 @@ class Decisions:
 
     def look(self, name: str) -> None:
         """An iteration of a schedule is over."""
+        if not self.weighing.over:
+            self.weighing.look(name)
+            if self.weighing.over:
+                self.begin(Start(self.fusion, self.group.buckets, self.by_time, None))
+            return
         if name in self.waiting:
             fabric = self.group.fabric
             self.waiting[name].append(pass_s(fabric.log.last, fabric.seconds, len(self.group.uses)))
@@ -153,7 +162,7 @@ class Decisions:
     @property
     def settled(self) -> bool:
         """Whether nothing is to be decided any more."""
-        return self.tuning.over and not self.waiting
+        return self.tuning.over and not self.waiting and self.weighing.over
 
     def decide(self, name: str, own_s: Array) -> None:
         """Cut buckets by time, if that is to be done; then let the schedule order its iteration."""

@@ -7,6 +7,7 @@ schedules -> trainers            one for each, on the same model and the same bu
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
+from dear_mpi.training.line.weights import Weights
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -62,7 +64,7 @@ class WorkerGroup:
         self.dtype = line_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
         self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
-        ownership = Ownership(options.optimizer)
+        ownership = Ownership(options.optimizer, options.weights)
         self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole or self.route.whole)
         self.route.check_shapes(self.layout.shapes)
         seen = [each.outputs_first(each.value).shape for each in of_tensors(layers, self.layout)]
@@ -121,6 +123,11 @@ class WorkerGroup:
         self.fabric.cut(buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.begun(name)
+
+    def share_out(self, weights: Weights | None) -> None:
+        """Go on with other weights, after a flush."""
+        self.owners = self.arena.owners = replace(self.owners, weights=weights)
+        self.cut(self.buckets)
 
     def flush(self) -> None:
         """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""

@@ -9,6 +9,7 @@ Exchange                        the way of gradients: for what is trained, and f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from dear_mpi.training.fabric.loss_scale import LossScale, is_judged
 from dear_mpi.training.fabric.statistic import Norm, Statistic
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
+from dear_mpi.training.line.weights import MEASURED, check_weights, parse_weights
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
@@ -81,6 +83,15 @@ class Exchange(Declared):
         may_be_file=True,
     )
 
+    weights: Sequence[float] | str | None = option(
+        "How fast each rank is: it has a share of the batch and of the line in proportion. 3,1,1: a number for each "
+        f"rank; {MEASURED}: as the first iterations show.",
+        None,
+        shown="all alike",
+        typed=str,
+        parse=partial(parsed, "--weights", parse_weights),
+        decides=True,
+    )
     segment_bytes: int | None = option(
         "Size of the largest message, e.g. 256KiB.",
         None,
@@ -97,6 +108,7 @@ class Exchange(Declared):
             raise ValueError(f"{both}: leave out update {self.update!r}, and the route {self.route!r} holds")
         if self.wire is not None and self.wire not in DTYPES:
             find_code(self.wire)
+        check_weights(self.weights)
         is_judged(self.clip, self.loss_scale)
 
     @property

@@ -158,6 +158,11 @@ class Session:
         """The parameters of all layers, in order; not collective."""
         return [parameter for layer in self.layers for parameter in layer.parameters]
 
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """How fast all ranks are, by which ``step`` should be given parts of a batch; None where all are alike."""
+        return self.group.owners.weights
+
     def parameters_sha256(self) -> str:
         """The SHA-256 of the bytes of this rank's parameters; not collective."""
         return sha256(parameter.value for parameter in self.parameters)

@@ -98,6 +98,7 @@ class Trainer:
         self.fabric, self.rules = meter.fabric, rules
         self.accumulate, self.debug = accumulate, debug
         self.done, self.first = 0, True  # iterations, with those before a checkpoint
+        self.examples = 0  # of this rank, in the last iteration
 
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """One pass forward and backward, or ``accumulate`` of them, with a part of the batch each.
@@ -120,6 +121,7 @@ class Trainer:
         fabric.follow(self.schedule.order)
         fabric.log.begin(self.done, fabric.now())
         losses: Array | float = 0.0
+        self.examples = len(x)
         for part in range(self.accumulate):
             last = part == self.accumulate - 1
             span = slice(*chunk_bounds(len(x), self.accumulate, part))

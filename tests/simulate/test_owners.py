@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dear_mpi.kernels.optimizers import Lamb, Muon
-from dear_mpi.models.paper_models import Module
+from dear_mpi.models.paper_models import Module, load_modules
 from dear_mpi.simulate.model import measured_model, synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
@@ -76,3 +76,33 @@ def test_a_profile_of_matrices_has_owners_by_their_cost():
     sharing = Sharing(model.owners, model.layout, cut(model.layout, []))
     (partition,) = sharing.partitions.values()
     assert partition.counts == [128 * 64 + 128, 128 * 128 + 128]
+
+
+@pytest.mark.parametrize("weights", [(1, 3, 3, 3), "measured"])
+def test_by_weights_all_ranks_end_together(weights):
+    """The straggler computes 3 times as long, so its part of the batch takes as long as the others' parts."""
+    base = {"models": ("synthetic:resnet50",), "profile": None, "fusions": ("25MB",), "straggler": "0:3"}
+    base |= {"schedules": ("dear",), "network": "100gbit,1us"}
+    even, weighed = row(**base), row(**base, weights=weights)
+    assert even["compute_s"] == pytest.approx(3 * 0.3)
+    assert weighed["compute_s"] == pytest.approx(4 * 3 / 10 * 0.3, rel=0.01)
+    assert weighed["iteration_s"] <= 0.6 * even["iteration_s"]
+    assert weighed["weights"] == pytest.approx((1, 3, 3, 3) if weights != "measured" else (0.33, 1, 1, 1))
+
+
+def test_the_longest_share_has_the_price():
+    """Updates, too: each rank's take as long as it computes."""
+    base = {"models": ("synthetic:resnet50",), "profile": None, "fusions": ("buckets:1",), "schedules": ("sequential",)}
+    even, weighed = (row(**base, weights=weights, update="sharded", update_s=1e-9) for weights in (None, (1, 3, 3, 3)))
+    elements = synthetic_model("", load_modules("resnet50"), ranks=4, forward_s=1.0, backward_s=2.0).layout.count
+    moved_s, update_s = 2 * 3 * elements / 4 * 4 * BYTE_S, elements / 4 * 1e-9
+    assert even["exposed_comm_s"] == pytest.approx(moved_s + update_s)
+    assert weighed["exposed_comm_s"] == pytest.approx((moved_s + update_s) * 4 * 3 / 10, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"), [((1, 2), "weights must be 4 numbers"), ((0, 0, 0, 0), "not all of them 0")]
+)
+def test_wrong_weights_are_refused(weights, said):
+    with pytest.raises(ValueError, match=said):
+        row(weights=weights)

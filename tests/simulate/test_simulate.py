@@ -29,8 +29,8 @@ from tests.rooms import ROOT
 from tests.simulate import testbed
 
 KEYS = (  # a contract: scripts depend on them
-    "model params ranks schedule algorithm fusion buckets wire accumulate optimizer route clip loss_scale segment_bytes"
-    " network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
+    "model params ranks schedule algorithm fusion buckets wire accumulate optimizer weights route clip"
+    " loss_scale segment_bytes network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
     " hosts alpha_between_s beta_between_s_per_B o_between_s"
     " compute compute_origin update_s_per_element contention contention_origin update_origin"
     " straggler jitter iterations seed"

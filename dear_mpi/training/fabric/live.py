@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.foresight import portions_of
 from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn
+from dear_mpi.training.fabric.plan_key import Place, PlanKey
 from dear_mpi.training.fabric.statistic import Statistic
 from dear_mpi.training.fabric.verdict import Verdict
 from dear_mpi.training.fabric.watched import watched
@@ -25,18 +26,9 @@ from dear_mpi.training.facts import checksum
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.shards import whole_state
+from dear_mpi.training.line.shards import take_state, whole_state
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import Leg
-
-
-class PlanKey(NamedTuple):
-    """A plan is of a collective, from one element of the line to another, and perhaps a portion."""
-
-    leg: Collective
-    interval: tuple[int, int]
-    counts: tuple[int, ...] | None  # elements of each rank; None where all have as many
-    portion: Portion
 
 
 class LiveFabric(Fabric):
@@ -54,7 +46,7 @@ class LiveFabric(Fabric):
         self.arena, self.world, self.engine = arena, world, engine
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
-        self.sides: dict[tuple[int, int], dict[str, Array]] = {}  # by interval, and line
+        self.sides: dict[Place, dict[str, Array]] = {}  # by line
         self.tally = [0, 0]  # how often codes of a bucket did not fit, and how often they did
         super().__init__(buckets, arena.route, engine.log)
 
@@ -66,7 +58,8 @@ class LiveFabric(Fabric):
         flags = {bucket: self.finite[bucket.index : bucket.index + 1] for bucket in buckets}
         self.bound = {bucket: BoundBucket(bucket, self.arena, flag) for bucket, flag in flags.items()}
         for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
-            bound.side, bound.tally = self.sides.setdefault(bucket.interval, {}), self.tally
+            bound.side = self.sides.setdefault((bucket.interval, self.counts[bucket]), {})
+            bound.tally = self.tally
         self.calls: dict[tuple[Leg, int], Callable[[float], object]] = {}  # by leg and bucket
         self.kept: dict[tuple[int, int], dict[str, str]] = {}  # checksums of lines, where all is to be looked at
 
@@ -78,13 +71,10 @@ class LiveFabric(Fabric):
         self.arena.updates = self.updates
         state = list(whole_state(self.arena, self.world.transport))
         self.enter(buckets)
-        for own, line in zip(self.arena.state, state, strict=True):
-            if own is not line:  # it moves to the ranks that have its shards now
-                self.arena.shards.from_line(line, own)
-        intervals = {bucket.interval for bucket in buckets}
-        kept = {(bucket.interval, self.counts.get(bucket)) for bucket in buckets}
+        take_state(self.arena, state)
+        kept = {(bucket.interval, self.counts[bucket]) for bucket in buckets}
         self.free_plans(lambda key: (key.interval, key.counts) not in kept or key.portion != WHOLE)
-        self.sides = {interval: self.sides[interval] for interval in intervals}
+        self.sides = {place: self.sides[place] for place in kept}
         self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
         if self.verdict is not None:
             self.verdict.shards = self.owned()

@@ -67,9 +67,13 @@ class BoundBucket:
         part: Array = lines[name][self.bucket.start : self.bucket.stop]
         return part
 
+    def place(self, shard: int) -> slice:
+        """Where in it a rank's shard is."""
+        return self.arena.ranks.partitions[self.bucket].shard(shard)
+
     def shard(self, name: str, shard: int) -> Array:
         """A rank's shard of its part of a line."""
-        return self.line(name)[self.arena.ranks.partitions[self.bucket].shard(shard)]
+        return self.line(name)[self.place(shard)]
 
     def rows(self, codes: str) -> Array:
         """The codes of its shards, a row of bytes for each."""

@@ -23,6 +23,7 @@ from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.line.placement import placed
+from dear_mpi.training.line.weights import known
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,13 @@ class Owners:
 
 @dataclass(frozen=True)
 class Ownership:
-    """What decides who the owners are: an optimiser, if it looks at whole tensors, and the weights of ranks."""
+    """What decides who the owners are: an optimiser, if it looks at whole tensors, and the weights of ranks.
+
+    Weights that are to be measured are alike at first.
+    """
 
     optimizer: Optimizer | None = None
-    weights: tuple[float, ...] | None = None
+    weights: Sequence[float] | str | None = None
 
     @property
     def whole(self) -> bool:
@@ -92,10 +96,11 @@ class Ownership:
         return self.optimizer is not None and self.optimizer.scope == "tensor"
 
     def owners(self, ranks: int, shapes: Iterable[Shape]) -> Owners:
-        """The owners of tensors of these shapes, as the optimiser is given them."""
+        """The owners of tensors of these shapes, as the optimiser is given them; a ValueError if weights are wrong."""
+        weights = known(self.weights, ranks)
         if self.optimizer is None or not self.whole:
-            return Owners(ranks, self.weights)
-        return Owners(ranks, self.weights, tuple(map(self.optimizer.cost, shapes)))
+            return Owners(ranks, weights)
+        return Owners(ranks, weights, tuple(map(self.optimizer.cost, shapes)))
 
 
 def partition_of(layout: Layout, bucket: Bucket, tensors: Sequence[int], run: Sequence[int]) -> Partition:

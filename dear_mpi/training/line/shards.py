@@ -12,7 +12,7 @@ To cut buckets anew, or to write a checkpoint, the state is gathered: then every
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1 (optimiser state partitioning).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -101,6 +101,13 @@ def whole_state(arena: Kept, transport: Transport) -> Iterator[Array]:
         for each, part in zip(shards, parts, strict=True):
             each.to_line(part, line)
         yield line
+
+
+def take_state(arena: Kept, state: Iterable[Array]) -> None:
+    """Keep this rank's part of the state of the whole line; where ranks have all of it, it is there already."""
+    for own, line in zip(arena.state, state, strict=True):
+        if own is not line:
+            arena.shards.from_line(line, own)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": USUAL},
 }
 # A setting that is of no use for a kind of model is refused, so that no user believes that it had an effect.
-OF_SYNTHETIC = ("forward_time", "backward_time", "compute")
+OF_SYNTHETIC = ("forward_time", "backward_time", "compute", "straggler")
 OF_OTHERS = {
     "mlp": ("context", *OF_SYNTHETIC),
     "cnn": ("context", *OF_SYNTHETIC),
@@ -95,6 +95,9 @@ class Config(Training):
         "Seconds that the backward pass of a synthetic model takes.",
         None,
         shown="twice the forward time, or in the ratio of a profile",
+    )
+    straggler: str | None = option(
+        "A slow rank of a synthetic model, and how many times as long it computes, e.g. 0:3.", None, shown="none"
     )
     compute: str = option(
         "How a synthetic model spends its time: sleep (leaves its core free), or spin (keeps it busy).", "sleep"

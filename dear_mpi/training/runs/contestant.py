@@ -52,7 +52,8 @@ class Contestant:
         """Iterate until all is decided that depends on times, and see what the network needs."""
         self.enter()
         self.iterate(1)
-        while self.name in self.job.decisions.waiting or not self.job.decisions.tuning.over:
+        decisions = self.job.decisions
+        while self.name in decisions.waiting or not (decisions.tuning.over and decisions.weighing.over):
             self.iterate(1)
         self.job.flush()
         self.policy = self.job.decisions.fusion

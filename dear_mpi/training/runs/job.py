@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.program.partition import Partition, chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.data import Batches
@@ -55,9 +55,12 @@ class Job(Session):
 
     def batch(self, iteration: int) -> tuple[Array, Array, int]:
         """This rank's inputs and targets, and the number of targets in the whole batch."""
+        owners = self.group.owners
+        self.workload.take(owners.speeds[self.world.rank] * owners.ranks)
         if self.batches is None:
-            return np.zeros(0), np.zeros(0), 0
-        x, targets = self.batches.part(iteration)
+            own = Partition.of(self.config.batch, owners.ranks, owners.weights).shard(self.world.rank)
+            return np.zeros(own.stop - own.start), np.zeros(0), 0
+        x, targets = self.batches.part(iteration, owners.weights)
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 
     def check_alike(self) -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.data import Examples
 from dear_mpi.models.layer import Layer
 from dear_mpi.ranks.memory import check_room
 from dear_mpi.ranks.world import World
+from dear_mpi.training.line.weights import known
 from dear_mpi.training.runs.config import Config
 
 
@@ -35,7 +37,7 @@ def check_model(elements: int, config: Config, world: World) -> None:
 def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:
     """See that the inputs of a batch, and all layers' outputs for a part of it, find room: judged by one example."""
     x, _ = examples.take(np.zeros(1, np.intp))
-    rows = -(-config.batch // world.size)
+    rows = max(Partition.of(config.batch, world.size, known(config.weights, world.size)).counts)
     nbytes, part = x.nbytes * rows, -(-rows // config.accumulate)
     for layer in layers:
         x = layer.forward(x)

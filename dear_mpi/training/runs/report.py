@@ -100,6 +100,7 @@ def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
         "chosen": job.group.fabric.chosen(job.schedules[schedule].collectives),
         "buckets": len(job.group.buckets),
         "ranks": world.size,
+        "weights": job.group.owners.weights,
         "hosts": world.ranks_per_host,
         "emulated_link": None if world.link is None else str(world.link),
         "rates_GBps": None if world.transport.rates is None else [rate * 1e-9 for rate in world.transport.rates],

@@ -16,9 +16,10 @@ from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from dear_mpi.models.paper_models import both_passes, load_modules, measured_seconds
-from dear_mpi.models.synthetic import EXCHANGE, NoLoss, synthetic_layers
+from dear_mpi.models.synthetic import EXCHANGE, ComputeTime, NoLoss, synthetic_layers
 from dear_mpi.models.user_model import build_model
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.units import parse_straggler
 from dear_mpi.training.line.parameters import key_of, trained
 from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
 from dear_mpi.training.runs.memory import check_batch, check_model
@@ -30,12 +31,21 @@ class Workload:
 
     Attributes:
         model: what ranks compare: its name, or the checksum of a user's file.
+        compute_time: of a synthetic model.
+        slowness: how many times as long as others this rank computes.
     """
 
     model: str
     layers: list[Layer]
     loss: Loss
     dataset: Dataset | None
+    compute_time: ComputeTime | None = None
+    slowness: float = 1.0
+
+    def take(self, share: float) -> None:
+        """Let synthetic layers take the time of this share of a batch, times the ranks."""
+        if self.compute_time is not None:
+            self.compute_time.pace = self.slowness * share
 
 
 def make_workload(config: Config, world: World) -> Workload:
@@ -78,13 +88,15 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
     forward_s, backward_s = both_passes(config.forward_time, config.backward_time, measured_seconds(modules))
     dtype = lookup("dtype", config.dtype, DTYPES)
     check_model(sum(count for module in modules for count in module.counts), config, world)
+    compute_time = ComputeTime(config.compute)
     layers = synthetic_layers(
         modules,
         forward_s=forward_s,
         backward_s=backward_s,
         dtype=dtype,
         rng=rng,
-        compute=config.compute,
+        compute_time=compute_time,
         exchange=exchanger(world.transport),
     )
-    return Workload(config.model, layers, NoLoss(), None)
+    slowness = parse_straggler(config.straggler, world.size)[world.rank]
+    return Workload(config.model, layers, NoLoss(), None, compute_time, slowness)
