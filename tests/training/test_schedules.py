@@ -194,7 +194,7 @@ def test_exposed_communication_is_what_the_main_thread_waits_for():
     now = SimpleNamespace(s=0.0)
     clock = SimpleNamespace(mark=lambda: now.s, seconds=lambda begin, end: end - begin)
     engine = SimpleNamespace(streams=SimpleNamespace(compute=clock), log=Log())
-    fabric = LiveFabric(Cut(()), SimpleNamespace(values=np.zeros(0), route=FULL), None, engine)
+    fabric = LiveFabric(Cut(()), SimpleNamespace(values=np.zeros(0), route=FULL, share_out=len), None, engine)
     handle = SimpleNamespace(wait=lambda: setattr(now, "s", now.s + 0.25), key=("all_reduce", 0), label="")
     fabric.wait_for(handle)
     fabric.log.begin(0, fabric.now())
