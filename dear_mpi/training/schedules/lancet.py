@@ -6,17 +6,17 @@
     lancet   compute  | dx 3 | dw 3   | dx 2 | dw 2   | dx 1 ...
              network         | A 2    | RS 3 | A 1    | RS 2 ...
 
-A layer needs the gradient of its output from the layer behind it, dx. The gradient of its weights, dw, nobody needs
-before the reduce-scatter, so it may wait for a moment in which there is nothing else to do: a mixture of experts
-exchanges tokens before each of its layers, forward and backward. No byte more is sent; inputs of layers live longer.
+The gradient of a layer's input, dx, is what the next layer waits for. The gradient of its weights, dw, is not needed
+before its reduce-scatter: it may be written while a mixture of experts exchanges tokens, as it does before each pass of
+a layer. No byte more is sent; inputs of layers live longer.
 
-Which weights wait for which exchange is decided once, from measured times: the oldest first, and as many as it has room
-for; a layer whose weights no later exchange has room for keeps its own. That is tried on the virtual fabric beside
-other ways, among them that of ``dear``, and the fastest is taken. For data parallelism alone, where no layer exchanges,
-that is ``dear`` itself: a late dw only delays BackPipe.
+Which dw fills which exchange is decided once, from measured times: the oldest first, as many as there is room for. A dw
+for which no later exchange has room does not wait. That plan is tried on the virtual fabric beside others, among them
+the order of ``dear``, and the fastest is taken. For data parallelism alone, where no layer exchanges, that is ``dear``
+itself: a late dw only delays BackPipe.
 
-Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429, section 4.1. There forward passes are cut along the batch,
-too, so that they hide their exchanges; here they are not.
+Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429. There forward passes are cut along the batch, too, to hide
+their exchanges; here they are not.
 """
 
 from collections import deque
