@@ -11,7 +11,7 @@ from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.pairs import Wire
 from dear_mpi.training.prediction import Prediction
-from dear_mpi.training.rehearse import check_route
+from dear_mpi.training.rehearse import check_route, check_weights
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
 Shared = dict[tuple[int, int], Prices]  # by the number of ranks, and the bytes of an element
@@ -78,7 +78,10 @@ def scenarios_of(
     asked.check()
     settings = asked.with_wire(wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | dict(others)
-    check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=settings.loss_scale != "none")
+    scope, scaled = "element" if settings.optimizer is None else "tensor", settings.loss_scale != "none"
+    check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=scaled, scope=scope)
+    for each in kinds.values() if settings.weights is not None else ():
+        check_weights(settings.route_of(each))
     for ranks in settings.ranks:
         settings.chosen_route.check(ranks)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)

@@ -8,7 +8,7 @@ from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.options import Options
 from dear_mpi.training.pairs import check_own
-from dear_mpi.training.rehearse import check_route, serve_halves
+from dear_mpi.training.rehearse import check_route, check_weights, serve_halves
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
@@ -31,6 +31,8 @@ def chosen_route(
     how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
     proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
     route.check(transport.size)
+    if options.weights is not None:
+        check_weights(route)
     for name, schedule in schedules.items():
         legs = [leg for each in schedule.collectives for leg in route.collectives(each)]
         wanted = tuple(dict.fromkeys(leg.name for leg in legs if leg.algorithm(options.algorithm) == options.algorithm))

@@ -67,6 +67,17 @@ def check_route(
     return proof
 
 
+def check_weights(route: Route) -> None:
+    """See that a route adds up the gradients of all ranks: by its own, a rank with few examples would count as others.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if any(leg.alone for leg in route.updates):
+        what = "each rank updates by its own gradients, which count as those of all"
+        raise ValueError(f"weights must be left out: on the route {route.name!r} {what}")
+
+
 def rehearse(
     schedule: type[Schedule],
     rules: Rules,

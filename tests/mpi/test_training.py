@@ -139,3 +139,15 @@ def test_owners_of_whole_tensors_have_the_bits_of_whole_updates(comm, optimizer)
     digests.add(trained(update="sharded", threads=comm.size, **choices)["params_sha256"])
     digests.update(*comm.allgather(digests))
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("weights", ["measured", "given"])
+def test_weights_leave_the_parameters_of_one_process(comm, weights):
+    """To rounding; and the same ones on all ranks, whoever updates."""
+    given = "measured" if weights == "measured" else tuple(range(1, comm.size + 1))
+    choices = {"dtype": "fp64", "iterations": 6, "batch": 30}
+    found = [trained(update=update, weights=given, **choices) for update in ("full", "sharded")]
+    digests = {report["params_sha256"] for report in found} if weights == "given" else {found[0]["params_sha256"]}
+    digests.update(*comm.allgather(digests))
+    assert len(digests) == 1
+    assert found[1]["loss"] == pytest.approx(trained(threads=1, **choices)["loss"], rel=1e-6)

@@ -104,5 +104,7 @@ def test_the_longest_share_has_the_price():
     ("weights", "said"), [((1, 2), "weights must be 4 numbers"), ((0, 0, 0, 0), "not all of them 0")]
 )
 def test_wrong_weights_are_refused(weights, said):
+    with pytest.raises(ValueError, match="weights must be left out"):
+        row(weights=(1, 3, 3, 3), schedules=("local:4",))
     with pytest.raises(ValueError, match=said):
         row(weights=weights)

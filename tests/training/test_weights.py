@@ -131,6 +131,11 @@ def test_a_text_that_is_no_weights_is_refused(text):
         parse_weights(text)
 
 
+def test_ranks_that_train_alone_have_no_weights():
+    (said,) = set(on_all(lambda transport: trained(transport, weights=(3, 1, 1), schedule="local:2")))
+    assert "weights must be left out: on the route 'local:2' each rank updates by its own gradients" in said
+
+
 def test_what_is_alike_is_as_if_nothing_was_given():
     assert known((2, 2, 2), 3) is None
     assert known("measured", 3) is None
