@@ -26,6 +26,7 @@ from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.loss_meter import LossMeter
 from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.settle import settle
 from dear_mpi.training.layer_use import layer_uses, split_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
@@ -120,6 +121,8 @@ class WorkerGroup:
     def cut(self, buckets: Cut) -> None:
         """Go on with other buckets, after a flush, while all memory stays where it is."""
         self.buckets = buckets
+        if self.fabric.late:
+            settle(self.fabric)
         self.fabric.cut(buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.begun(name)

@@ -52,7 +52,7 @@ class Exchange(Declared):
     """What an iteration sends of gradients, and how often."""
 
     wire: str | None = option(
-        f"Form in which gradients travel: {', '.join(WIRES)}. What codes lose is sent later.",
+        f"Form in which gradients travel: {', '.join(WIRES)}. What codes lose is sent later, unless :error=no follows.",
         None,
         shown="the type of the parameters",
     )

@@ -57,10 +57,13 @@ def check_route(
     if scaled and route.errors:
         what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
         raise ValueError(f"loss_scale must be none: {what}")
-    if scope == "tensor" and isinstance(route.update, OfCodes):
+    if scope == "tensor" and any(isinstance(each, OfCodes) for each in route.updates):
         what = f"the optimizer updates whole tensors, and selected elements lie within tensors, on {route.name!r}"
         raise ValueError(f"optimizer and wire do not go together: {what}")
     for name, schedule in schedules.items():
+        if route.delay and (schedule.foresees or schedule.order is not None):
+            what = f"the route {route.name!r} uses what was sent some iterations later"
+            raise ValueError(f"schedule {name!r} decides an order of each iteration, and {what}: take dear")
         if "second all_gather" in schedule.extras and not proof.alike:
             what = "gathers values again, which must be the same on all ranks"
             raise ValueError(f"schedule {name!r} {what}: on the route {route.name!r} they differ between rounds")

@@ -215,6 +215,7 @@ class Trainer:
         self.fabric.rules = self.rules
         self.hook("flush")
         self.rules.flushed()
+        self.fabric.block_late()
 
     def check(self, loss: float = 0.0) -> None:
         """See that all went well so far. What did not is seen by all ranks alike, so they raise together.

@@ -1,5 +1,6 @@
 """Rounds: ranks train alone, and come together every so many iterations."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
+from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, reduce_scatter
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.rounds import Delta, Outer, diloco, local
 from dear_mpi.training.runs.config import Config
@@ -153,7 +155,7 @@ def test_on_another_number_of_ranks_the_outer_momentum_goes_on(tmp_path):
         ({"schedule": "local:0"}, "period must be a whole number above zero, not '0'"),
         ({"schedule": "local:-3"}, "period must be a whole number above zero, not '-3'"),
         ({"schedule": "diloco:10:mix=2"}, "mix must be a number from 0 to 1, not '2'"),
-        ({"schedule": "diloco:4:delay=4"}, "may be late by less than a round"),
+        ({"schedule": "diloco:4:delay=4"}, "delay must be less than the period, 4, not 4"),
         ({"schedule": "diloco:10:staggered=perhaps"}, "staggered must be yes or no, not 'perhaps'"),
         ({"schedule": "local:10:11"}, "has period twice"),
         ({"schedule": "local:10", "clip": 1.0}, "on the route 'local:10' they are not"),
@@ -192,3 +194,34 @@ def test_the_bound_of_a_round_has_one_wait():
     dear = find_schedule("dear").least(1.0, 2.0, {"reduce_scatter": 5.0, "all_gather": 5.0})
     found = kind.least(1.0, 2.0, {"reduce_scatter": 0.5, "all_gather": 0.5})
     assert found == pytest.approx((9 * 3.0 + dear) / 10)
+
+
+def test_what_is_late_is_over_before_other_messages_travel():
+    """Fusion by time asks all ranks in the middle of a round, and cuts buckets anew."""
+    choices = {"schedule": "diloco:3:delay=2:mix=0.5", "fusion": "mgwfbp", "debug": True}
+    assert len(run(choices)["loss"]) == 12
+
+
+@pytest.mark.parametrize(("until", "first"), [(50, 60), (60, 50)])
+def test_times_that_leave_a_gap_or_overlap_are_seen(until, first):
+    out = (Pack(), reduce_scatter("gradients", until=until), reduce_scatter("gradients", first=first))
+    back = (all_gather("gradients", until=until), all_gather("gradients", first=first), Update(on=MAIN), Unpack())
+    with pytest.raises(RouteError, match=r"line '(gradients|values|layers)'"):
+        prove(Route("two times", out, back))
+
+
+def test_what_is_late_is_nothing_else():
+    route = diloco(10, delay=5)
+    pack, update, delta, averaged = route.out
+    with pytest.raises(RouteError, match="must be a collective of each round"):
+        prove(replace(route, out=(pack, update, replace(delta, on=ENGINE), averaged)))
+    with pytest.raises(RouteError, match="must be a collective of each round"):
+        prove(replace(route, out=(pack, reduce_scatter("gradients"), update, delta, averaged)))
+
+
+def test_an_order_of_each_iteration_and_late_news_do_not_go_together(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dear_mpi.training.routes.rounds import diloco\nlate = diloco(4, delay=2)\n", encoding="utf-8"
+    )
+    with pytest.raises((AgreedError, ValueError), match="schedule 'dear-eager' decides an order of each iteration"):
+        run({"schedule": "dear-eager", "route": f"{tmp_path}/mine.py:late"})

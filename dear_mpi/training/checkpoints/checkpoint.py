@@ -81,6 +81,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
         with state_line(arena, number) as line:
             fill_own(group, f"state.{number}", line, state, share=1 / about.ranks)
     for name, line in arena.lines.items():
+        line[...] = 0
         if f"line.{name}" in (*about.own, *about.equal):
             fill_own(group, f"line.{name}", line, state, share=1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)

@@ -47,6 +47,7 @@ class LiveFabric(Fabric):
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by line
+        self.settled = 0  # the iteration in which a round was last ended early
         self.tally = [0, 0]  # how often codes of a bucket did not fit, and how often they did
         super().__init__(buckets, arena.route, engine.log)
 
@@ -86,7 +87,7 @@ class LiveFabric(Fabric):
 
     def restored(self, iterations: int, updates: int) -> None:
         """The values and the state have been through so many updates, the last of them in one of so many iterations."""
-        self.arena.updates, self.iteration = updates, iterations
+        self.arena.updates, self.iteration, self.settled = updates, iterations, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()

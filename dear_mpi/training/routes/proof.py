@@ -20,7 +20,7 @@ from dear_mpi.training.routes.route import WAYS, Route, said
 SIZE = 3  # ranks: with two, a neighbour is all others
 PERIODS = 2
 ROUND = 4  # iterations: longer rounds are no other
-MOST_PERIOD = 64
+MOST_PERIOD, MOST_BEGIN = 64, 256
 BUCKET = "bucket 0"  # what messages call the one that is proved
 FIXED = ("layers", "gradients", "values", "state", "readiness")  # lines
 
@@ -47,8 +47,9 @@ def prove(route: Route) -> Proof:
     """
     check_form(route)
     route = shortened(route)
-    if route.period > MOST_PERIOD:
-        said = f"together every {route.period} iterations, which is too long to prove: at most {MOST_PERIOD}"
+    if route.period > MOST_PERIOD or route.begin > MOST_BEGIN:
+        said = f"together every {route.period} iterations from {route.begin} on, which is too long to prove: at most"
+        said += f" {MOST_PERIOD} from {MOST_BEGIN} on"
         raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
     forms = (True, False) if any(leg.fits is not None for leg in route.legs) else (True,)
     found = [proof_of(route, legs, assumed=fits) for fits in forms for legs in route.orders()]
@@ -58,21 +59,24 @@ def prove(route: Route) -> Proof:
 
 
 def shortened(route: Route) -> Route:
-    """A route with short rounds, and a short time before them, in place of long ones: what lies between is alike."""
-    if {leg.every for leg in route.legs} - {1, route.period}:
+    """A route with short rounds, and a short time before them, in place of long ones: what lies between is alike.
+
+    One with several times in its legs stays as it is.
+    """
+    times = {leg.first for leg in route.legs} | {leg.until or 0 for leg in route.legs}
+    if {leg.every for leg in route.legs} - {1, route.period} or len(times - {0}) > 1 or late_by_several(route):
         return route
+    begin = ROUND + (route.begin % route.period > 0)  # within a round, or between two
 
     def short(leg: Leg) -> Leg:
-        until = None if leg.until is None else min(leg.until, ROUND)
-        return replace(
-            leg,
-            every=min(leg.every, ROUND),
-            after=min(leg.after, ROUND - 1),
-            first=min(leg.first, ROUND),
-            until=until,
-        )
+        first, until = min(leg.first, begin), None if leg.until is None else min(leg.until, begin)
+        return replace(leg, every=min(leg.every, ROUND), after=min(leg.after, ROUND - 1), first=first, until=until)
 
     return replace(route, out=tuple(map(short, route.out)), back=tuple(map(short, route.back)))
+
+
+def late_by_several(route: Route) -> bool:
+    return len({leg.after for leg in route.legs} - {0}) > 1
 
 
 def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool, bool, str]:
@@ -109,6 +113,8 @@ def check_form(route: Route) -> None:
             refuse(route, leg, leg.reads[0], f"must be on {ENGINE!r}, which knows whether codes fit")
         if isinstance(leg, Collective):
             check_collective(route, leg)
+        if route.delay and leg.on == ENGINE and not (isinstance(leg, Collective) and leg.every == route.period > 1):
+            refuse(route, leg, leg.reads[0], "must be a collective of each round: what is late must be nothing else")
         if isinstance(leg, OfCodes) and leg.wire is not route.codes[leg.codes].wire:
             refuse(route, leg, leg.codes, "must have the wire that encodes this line, the same object")
     for line in (*route.lines, *route.codes):

@@ -79,5 +79,7 @@ class DiLoCo(Local):
 
     @classmethod
     def own_route(cls) -> Route:
+        if cls.delay >= cls.period:
+            raise ValueError(f"delay must be less than the period, {cls.period}, not {cls.delay}")
         outer = {"lr": cls.lr, "momentum": cls.momentum}
         return rounds.diloco(cls.period, delay=cls.delay, mix=cls.mix, staggered=cls.staggered, **outer)
