@@ -18,6 +18,7 @@ from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket
 
 PORTION_BYTES = 2 << 20  # 1.7 ms at 10 Gbit/s, for which something urgent may wait
+MOST_PORTIONS = 1024  # of 2 GiB: an order is a list, which is tried several times
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
     >>> portions_of(PORTION_BYTES, 2, 1024), portions_of(PORTION_BYTES + 1, 2, 1024), portions_of(1 << 24, 64, 1 << 18)
     (1, 2, 1)
     """
-    return max(1, min(-(-nbytes // PORTION_BYTES), -(-nbytes // (ranks * segment_bytes))))
+    return max(1, min(-(-nbytes // PORTION_BYTES), -(-nbytes // (ranks * segment_bytes)), MOST_PORTIONS))
 
 
 def chains_of(
