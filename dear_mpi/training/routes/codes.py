@@ -62,6 +62,32 @@ class OfCodes(Leg):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WithErrors(OfCodes):
+    """It may keep what codes lose on a line of each rank's own, ``error``; or None."""
+
+    error: str | None = None
+
+    @property
+    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
+        return {self.error: "own"} if self.error else {}
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("gradients", *self.lines)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.codes, *self.lines)
+
+    def prove_at(self, memory: Memory, rank: int, shard: int) -> None:
+        """What it does to a rank's symbols of a shard."""
+        code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
+        memory.write(self.codes, rank, shard, code)
+        for line in self.lines:
+            memory.write(line, rank, shard, memory.symbol("lost", code))
+
+
+@dataclass(frozen=True, kw_only=True)
 class InRows(OfCodes):
     """The line has a row for each shard of the bucket, all as long as that of the longest shard."""
 
@@ -79,7 +105,7 @@ class InRows(OfCodes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encode(InRows):
+class Encode(WithErrors, InRows):
     """Write codes of this rank's gradients, a row for each shard; or of its own shard alone, into its own row.
 
     Attributes:
@@ -88,20 +114,7 @@ class Encode(InRows):
         shard: whether the own shard alone.
     """
 
-    error: str | None = None
     shard: bool = False
-
-    @property
-    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
-        return {self.error: "own"} if self.error else {}
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return ("gradients", *self.lines)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.codes, *self.lines)
 
     def compute_s(self, count: int, ranks: int) -> float:
         seconds = self.pass_s("encode") + (self.pass_s("decode") if self.error else 0.0)
@@ -110,10 +123,7 @@ class Encode(InRows):
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:
             if rank == shard or not self.shard:
-                code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
-                memory.write(self.codes, rank, shard, code)
-                for line in self.reads[1:]:
-                    memory.write(line, rank, shard, memory.symbol("lost", code))
+                self.prove_at(memory, rank, shard)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         shards = filled(bucket, [bucket.rank] if self.shard else range(bucket.ranks))

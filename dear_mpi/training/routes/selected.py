@@ -11,13 +11,13 @@ Cost: the bytes of an all-reduce of the taken elements, and three copies of them
 Communication for Training Deep Networks, arXiv 2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
-from dear_mpi.training.routes.codes import OfCodes
+from dear_mpi.training.routes.codes import OfCodes, WithErrors
 from dear_mpi.training.routes.legs import BucketMemory, Shape, Update
 from dear_mpi.training.routes.memory import Memory
 
@@ -48,36 +48,19 @@ class OfSelection(OfCodes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Select(OfSelection):
+class Select(WithErrors, OfSelection):
     """Take elements of the gradients, with what has waited.
 
     Attributes:
         error: a line on which what was not taken waits; or none.
     """
 
-    error: str | None = None
-
-    @property
-    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
-        return {self.error: "own"} if self.error else {}
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return ("gradients", *self.lines)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return (self.codes, *self.lines)
-
     def compute_s(self, count: int, ranks: int) -> float:
         return self.pass_s("encode") * count
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:
-            code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
-            memory.write(self.codes, rank, shard, code)
-            for line in self.reads[1:]:
-                memory.write(line, rank, shard, memory.symbol("lost", code))
+            self.prove_at(memory, rank, shard)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         gradients, codes = bucket.line("gradients"), bucket.line(self.codes)
