@@ -30,6 +30,7 @@ class LayerUse:
 
     def __post_init__(self) -> None:
         self.split = is_split(self.layer) and bool(self.places)
+        self.exchanging = self.layer if is_exchanging(self.layer) else None
 
     @property
     def places(self) -> Sequence[GradPlace]:
@@ -48,9 +49,9 @@ class LayerUse:
 
     def exchange(self, given: Array, *, back: bool) -> Callable[[], None] | None:
         """What the layer exchanges before a pass, as a call that keeps what it has ``received``."""
-        if not is_exchanging(self.layer):
+        if self.exchanging is None:
             return None
-        method = self.layer.exchange_backward if back else self.layer.exchange_forward
+        method = self.exchanging.exchange_backward if back else self.exchanging.exchange_forward
 
         def act() -> None:
             self.received = method(given)

@@ -148,6 +148,23 @@ def test_sharded_updates_are_timed_on_their_own_thread():
     assert found.update_s_per_element > 0
 
 
+@pytest.mark.parametrize("update", ["full", "sharded"])
+def test_buckets_may_be_cut_anew_between_notes(update):
+    def body(transport):
+        layers = [Spends(Clock(), f"weight {number}", 0.0, np.ones(64)) for number in range(3)]
+        with Session(layers, SpendsLoss(Clock()), transport, update=update, fusion="none") as session:
+            profiler = Profiler(session.group)
+            for fusion in ("none", "25MB", "cut:512B", "none"):
+                session.cut(fusion)
+                for _ in range(2):
+                    session.step(np.zeros((2, 1)), np.zeros((2, 1)))
+                    profiler.note()
+            return profiler.profile("mine")
+
+    found, _ = run_loopback(2, body)
+    assert found.update_s_per_element > 0
+
+
 def test_a_profile_needs_an_iteration():
     def body(transport):
         with Session([Spends(Clock(), "weight", 1.0, np.ones(3))], SpendsLoss(Clock()), transport) as session:

@@ -222,6 +222,7 @@ def wrong_decoder(session):
         x *= 2
 
     bound.calls.clear()
+    bound.steps.clear()
     object.__setattr__(leg.wire, "decode", twice)
 
 

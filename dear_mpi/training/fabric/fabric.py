@@ -13,7 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.training.fabric.order import LOSS, SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, legs_of
+from dear_mpi.training.fabric.order import (
+    SUMS,
+    VERDICT,
+    Delayed,
+    Handle,
+    Key,
+    Sequenced,
+    Step,
+    Turn,
+    completed,
+    legs_of,
+)
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
@@ -51,6 +62,7 @@ class Fabric(ABC):
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
         self.delayed = deque[Delayed]()
+        self.steps: dict[Turn, list[Step]] = {}  # of each turn, where they are the same in all iterations
 
     @abstractmethod
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> Handle:
@@ -114,21 +126,8 @@ class Fabric(ABC):
 
     def follow(self, order: Sequenced | None) -> None:
         """Let the collectives of each iteration be carried out in this order, with what comes by itself."""
-        self.put_in_order(None if order is None else self.completed(order))
-
-    def completed(self, order: Sequenced) -> list[Key | Turn]:
-        """The loss first; a way back that no schedule starts right after its all_reduce; the verdict after the last
-        reduction, and before all ways back."""
-        backs: dict[Key | Turn, Key] = {}
-        if len(self.route.jobs("all_reduce")) > 1:
-            backs = {each: ("all_gather", each[1]) for each in order if each[0] == "all_reduce" and Turn(*each).ends}
-        if self.judged:
-            last = max((number for number, (collective, *_) in enumerate(order) if reduces(collective)), default=-1)
-            return [LOSS, *order[: last + 1], VERDICT, *order[last + 1 :], *backs.values()]
-        found: list[Key | Turn] = [LOSS]
-        for each in order:
-            found += [each, backs[each]] if each in backs else [each]
-        return found
+        returns = len(self.route.jobs["all_reduce"]) > 1
+        self.put_in_order(None if order is None else completed(order, judged=self.judged, returns=returns))
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a way of the route; ``all_reduce`` is both. On the way out, the gradients of the bucket must be there.
@@ -136,7 +135,7 @@ class Fabric(ABC):
         Where the engine updates between the two ways of an ``all_reduce``, the way back comes by itself.
         """
         self.rules.start(collective, bucket)
-        reducing, jobs = reduces(collective), self.route.jobs(collective)
+        reducing, jobs = reduces(collective), self.route.jobs[collective]
         if reducing:
             self.sent_in[bucket] = self.iteration
         for way in WAYS[collective]:
@@ -190,8 +189,13 @@ class Fabric(ABC):
             return Step(leg.label, bucket.index, what, self.act(leg, bucket, portion, back=back))
 
         def steps(turn: Turn) -> list[Step]:
+            if turn in self.steps:
+                return self.steps[turn]
             due = legs if turn.portion == WHOLE else legs_of(turn, legs)
-            return [step(leg, turn.portion) for leg in due] or [Step(*key, f"nothing of {bucket}", self.idle)]
+            found = [step(leg, turn.portion) for leg in due] or [Step(*key, f"nothing of {bucket}", self.idle)]
+            if self.route.steady:
+                self.steps[turn] = found
+            return found
 
         return self.submit(key, f"{key[0]} of {bucket}", steps)
 
@@ -199,8 +203,10 @@ class Fabric(ABC):
         """Let the engine do what is of no bucket."""
         return self.submit(key, SUMS[key], lambda turn: [Step(*key, SUMS[key], act)])
 
-    def due(self, legs: Sequence[Leg], bucket: Bucket) -> list[Leg]:
+    def due(self, legs: Sequence[Leg], bucket: Bucket) -> Sequence[Leg]:
         """Those of the iteration in which the bucket's gradients were sent."""
+        if self.route.steady:
+            return legs
         iteration, shift = self.sent_in[bucket], self.route.shift(bucket.index, len(self.buckets))
         return [leg for leg in legs if leg.is_due(iteration - shift * (leg.every > 1))]
 

@@ -114,6 +114,7 @@ class LiveFabric(Fabric):
                 self.make(leg, self.buckets[turn.bucket], turn.portion)
 
     def free_plans(self, unwanted: Callable[[PlanKey], bool]) -> None:
+        self.steps.clear()
         for key in [key for key in self.plans if unwanted(key)]:
             self.plans.pop(key).free()
 

@@ -23,6 +23,7 @@ from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.log.log import EXCHANGE
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import Leg
+from dear_mpi.training.routes.route import reduces
 
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket; or an exchange, and the number of a use
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started after the forward pass
@@ -102,6 +103,25 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
         count, first = len(list(group)), done[key]
         found.append(key if of[key] == count else Turn(*key, Portion(first, first + count, of[key])))
         done[key] += count
+    return found
+
+
+def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Turn]:
+    """An order with what comes by itself: the loss first, and the verdict after the last reduction.
+
+    Args:
+        judged: whether there is a verdict, before all ways back.
+        returns: whether an all_reduce has a way back of its own, which no schedule starts: it comes right after.
+    """
+    backs: dict[Key | Turn, Key] = {}
+    if returns:
+        backs = {each: ("all_gather", each[1]) for each in order if each[0] == "all_reduce" and Turn(*each).ends}
+    if judged:
+        last = max((number for number, (collective, *_) in enumerate(order) if reduces(collective)), default=-1)
+        return [LOSS, *order[: last + 1], VERDICT, *order[last + 1 :], *backs.values()]
+    found: list[Key | Turn] = [LOSS]
+    for each in order:
+        found += [each, backs[each]] if each in backs else [each]
     return found
 
 

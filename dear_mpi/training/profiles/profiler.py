@@ -25,7 +25,6 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.log import EXCHANGE, sums_s, uses_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
@@ -46,6 +45,7 @@ class Profiler:
         self.group, self.schedule = group, schedule or next(iter(group.schedules))
         self.samples = deque[Array](maxlen=MOST)
         self.noted = 0
+        self.update_s = 0.0  # per element
 
     def note(self) -> None:
         """Keep what the last iteration took."""
@@ -65,17 +65,19 @@ class Profiler:
         self.noted += 1
 
     def update_s_per_element(self) -> float:
-        """Of the last two iterations, because updates of the last one may be still to come on the engine's thread."""
+        """Of the last two iterations, because updates of the last one may be still to come on the engine's thread; as
+        it was before, where buckets have been cut anew since."""
         group, (*_, before, last) = self.group, self.group.fabric.log.records
         if group.route.updates_under_way:
             stream, events = group.streams.communication, [*before.engine, *last.engine]
         else:
             stream, events = group.streams.compute, [*before.after, *last.within, *last.after]
-        found = [event for event in events if isinstance(event.what, Bucket)]
+        found = [event for event in events if event.what in group.arena.shards.partitions]
         own = [group.arena.shards.of(event.what) for event in found]
         elements = sum(group.owners.work(group.layout, span.start, span.stop) for span in own)
-        update_s = float(sum(stream.seconds(event.begin, event.end) for event in found))
-        return update_s / max(1, elements)
+        if elements:
+            self.update_s = float(sum(stream.seconds(event.begin, event.end) for event in found)) / elements
+        return self.update_s
 
     def profile(self, model: str, *, batch: int | None = None) -> Profile:
         """Collective: the profile of the rank that is busy longest, the same on all ranks.

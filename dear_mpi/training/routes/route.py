@@ -57,10 +57,15 @@ class Route:
         """The first iteration from which on one round is like the next."""
         return max(leg.first for leg in self.legs)
 
-    @property
+    @cached_property
     def delay(self) -> int:
         """After how many iterations what was sent is used, at most."""
         return max(leg.after for leg in self.legs)
+
+    @cached_property
+    def steady(self) -> bool:
+        """Whether all legs are due in every iteration."""
+        return all((leg.every, leg.after, leg.first, leg.until) == (1, 0, 0, None) for leg in self.legs)
 
     @property
     def lags(self) -> bool:
@@ -129,21 +134,23 @@ class Route:
             if objection := leg.objection(ranks):
                 raise ValueError(f"route {self.name!r} on {ranks} ranks: {objection}")
 
-    def jobs(self, collective: str) -> tuple[tuple[Leg, ...], ...]:
-        """What the engine does for what a schedule starts by this name: the legs of each of its jobs.
+    @cached_property
+    def jobs(self) -> dict[str, tuple[tuple[Leg, ...], ...]]:
+        """What the engine does for what schedules start, by its name: the legs of each of its jobs.
 
         A ``reduce_scatter`` and an ``all_gather`` of one line, with nothing between them, are an ``all_reduce``.
         """
-        ways = tuple(self.ways[way, ENGINE] for way in WAYS[collective])
-        if len(ways) == 2 and not any(isinstance(leg, Update) for leg in ways[1]):
-            return (joined(ways[0] + ways[1]),)
-        return ways
+        jobs = {name: tuple(self.ways[way, ENGINE] for way in ways) for name, ways in WAYS.items()}
+        out, back = jobs["all_reduce"]
+        if not any(isinstance(leg, Update) for leg in back):
+            jobs["all_reduce"] = (joined(out + back),)
+        return jobs
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
         """What is communicated where a schedule starts this, a collective or an extra."""
         if name in EXTRAS:
             return (EXTRAS[name],)
-        return tuple(leg for job in self.jobs(name) for leg in job if isinstance(leg, Collective))
+        return tuple(leg for job in self.jobs[name] for leg in job if isinstance(leg, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
         """Seconds of what a schedule starts, from seconds of collectives; means over iterations."""

@@ -147,7 +147,7 @@ class Contestant:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
         route, own = self.job.group.route, dict[str, float]()
         for name, seconds in self.waited_s.items():
-            add(own, said(route, route.jobs(name)[0]) if name in WAYS else name, seconds / len(self.losses))
+            add(own, said(route, route.jobs[name][0]) if name in WAYS else name, seconds / len(self.losses))
         ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
