@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.models.layer import Layer, SplitLayer, is_exchanging, is_split
+from dear_mpi.models.layer import ExchangingLayer, Layer, SplitLayer, is_exchanging, is_split
 from dear_mpi.training.layer_copies import Copies, has_nan
 from dear_mpi.training.line.arena import Arena, GradPlace
 from dear_mpi.training.line.parameters import trained
@@ -30,7 +30,7 @@ class LayerUse:
 
     def __post_init__(self) -> None:
         self.split = is_split(self.layer) and bool(self.places)
-        self.exchanging = self.layer if is_exchanging(self.layer) else None
+        self.exchanging = is_exchanging(self.layer)
 
     @property
     def places(self) -> Sequence[GradPlace]:
@@ -47,11 +47,10 @@ class LayerUse:
         self.look(stale=stale)
         return y
 
-    def exchange(self, given: Array, *, back: bool) -> Callable[[], None] | None:
+    def exchange(self, given: Array, *, back: bool) -> Callable[[], None]:
         """What the layer exchanges before a pass, as a call that keeps what it has ``received``."""
-        if self.exchanging is None:
-            return None
-        method = self.exchanging.exchange_backward if back else self.exchanging.exchange_forward
+        layer = cast(ExchangingLayer, self.layer)
+        method = layer.exchange_backward if back else layer.exchange_forward
 
         def act() -> None:
             self.received = method(given)

@@ -53,6 +53,7 @@ class UseOfLayer(Protocol):
 
     Attributes:
         split: whether its backward pass has two halves.
+        exchanging: whether it sends and awaits something before a pass.
         received: what the last exchange has brought.
     """
 
@@ -61,10 +62,12 @@ class UseOfLayer(Protocol):
     @property
     def split(self) -> bool: ...
     @property
+    def exchanging(self) -> bool: ...
+    @property
     def complaints(self) -> Sequence[str]: ...
 
-    def exchange(self, given: Array, *, back: bool) -> Any | None:
-        """The engine's act, see ``Step``, that makes ``received`` of what the pass is given; None if there is none."""
+    def exchange(self, given: Array, *, back: bool) -> Any:
+        """The engine's act, see ``Step``, that makes ``received`` of what the pass is given."""
 
     def forward(self, x: Array, *, inspect: bool) -> Array: ...
     def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
@@ -118,7 +121,7 @@ class Trainer:
         fabric = self.fabric
         fabric.rules = self.rules
         self.rules.follow(self.schedule.order)
-        fabric.follow(self.schedule.order)
+        fabric.follow(self.rules.followed)
         fabric.log.begin(self.done, fabric.now())
         losses: Array | float = 0.0
         self.examples = len(x)
@@ -141,10 +144,10 @@ class Trainer:
     def forward(self, x: Array) -> Array:
         """The model's output."""
         for number, step in enumerate(self.uses):
-            exchange = self.start_exchange(number, x, back=False)
+            exchange = self.start_exchange(number, x, back=False) if step.exchanging else None
             self.hook("before_forward", number)
             self.rules.before_layer(number)
-            x = self.received(number, exchange, x)
+            x = x if exchange is None else self.received(number, exchange)
             begin = self.fabric.now()
             x = step.forward(x, inspect=self.first)
             self.did("forward", number, begin)
@@ -156,10 +159,10 @@ class Trainer:
         self.written, self.next = set[int](), len(self.uses) - 1
         for number in reversed(range(len(self.uses))):
             step = self.uses[number]
-            exchange = self.start_exchange(number, dy, back=True)
+            exchange = self.start_exchange(number, dy, back=True) if step.exchanging else None
             if last:
                 self.hook("before_backward", number)
-            dy = self.received(number, exchange, dy)
+            dy = dy if exchange is None else self.received(number, exchange)
             step.before_backward(dy, inspect=self.debug or self.first)
             late = last and step.split and self.schedule.delays_weights(number)
             begin = self.fabric.now()
@@ -170,16 +173,14 @@ class Trainer:
             else:
                 self.hand_on(number, last=last)
 
-    def start_exchange(self, number: int, given: Array, *, back: bool) -> Handle | None:
-        """Begin what a layer exchanges before a pass, if it does."""
+    def start_exchange(self, number: int, given: Array, *, back: bool) -> Handle:
+        """Begin what a layer exchanges before a pass."""
         act, key = self.uses[number].exchange(given, back=back), (EXCHANGE, number)
         label = f"exchange of layer {number}"
-        return None if act is None else self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
+        return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
 
-    def received(self, number: int, exchange: Handle | None, given: Array) -> Array:
+    def received(self, number: int, exchange: Handle) -> Array:
         """Wait for an exchange; what the layer goes on with."""
-        if exchange is None:
-            return given
         self.fabric.wait_for(exchange)
         return self.uses[number].received
 

@@ -36,7 +36,7 @@ class OwnThread(Engine):
                 turn, handle = item
                 handle.run(self.log, turn)
                 if turn.ends:
-                    handle.over.set()
+                    handle.end()
 
 
 class Early(OwnThread):

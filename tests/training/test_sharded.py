@@ -244,12 +244,12 @@ def test_an_order_of_the_iteration(schedule, clip, monkeypatch):
 
 def test_where_the_gathers_of_an_order_go():
     fabric = object.__new__(LiveFabric)
-    fabric.route, fabric.judged, followed = SHARDED, False, []
+    fabric.route, fabric.judged, fabric.followed, followed = SHARDED, False, None, []
     fabric.engine = type("", (), {"follow": staticmethod(followed.append)})
     order = [("all_reduce", 1), ("all_reduce", 0)]
     fabric.follow(order)
     fabric.judged = True
-    fabric.follow(order)
+    fabric.follow([*order])
     assert followed == [
         [LOSS, ("all_reduce", 1), ("all_gather", 1), ("all_reduce", 0), ("all_gather", 0)],
         [LOSS, *order, VERDICT, ("all_gather", 1), ("all_gather", 0)],

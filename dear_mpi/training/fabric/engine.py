@@ -31,7 +31,8 @@ class PlanHandle(Handle):
         super().__init__(key, label, steps)
         self.streams = streams
         self.ready, self.done = streams.compute.mark(), None  # after what wrote the buffer, and after the last step
-        self.over = threading.Event()
+        self.running = threading.Lock()  # until it is over; an event would take ten times as many calls
+        self.running.acquire()
         self.error: CollectiveError | None = None
 
     def wait(self) -> None:
@@ -40,10 +41,17 @@ class PlanHandle(Handle):
         Raises:
             CollectiveError: it failed; the message says which plan.
         """
-        self.over.wait()
+        with self.running:  # and let others wait, too
+            pass
         if self.error is not None:
             raise CollectiveError(str(self.error)) from self.error
         self.streams.compute.wait(self.done)
+
+    def end(self) -> None:
+        """It is over; of what failed, this may be said once more."""
+        self.steps = None
+        if self.running.locked():
+            self.running.release()
 
     def run(self, log: Log, turn: Turn) -> None:
         """Run the steps of a turn, and keep what went wrong for the main thread to raise where it waits."""
@@ -88,8 +96,8 @@ class Engine:
     def finished(self, key: Key, label: str) -> PlanHandle:
         """What is over, without a turn."""
         handle = PlanHandle(key, label, lambda turn: [], self.streams)
-        handle.steps, handle.done = None, handle.ready
-        handle.over.set()
+        handle.done = handle.ready
+        handle.end()
         return handle
 
     def follow(self, turns: Sequenced | None) -> None:
@@ -116,8 +124,7 @@ class Engine:
                 elif handle.error is None:
                     handle.error = CollectiveError(f"{handle.label} was not run, because before it {failure}")
                 if turn.ends or failure is not None:
-                    handle.steps = None
-                    handle.over.set()
+                    handle.end()
             if failure is None:  # plans are freed next: no kernel may still read their memory
                 communication = self.streams.communication
                 communication.seconds(communication.mark(), communication.mark())

@@ -12,24 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.training.fabric.order import (
-    SUMS,
-    VERDICT,
-    Delayed,
-    Handle,
-    Key,
-    Sequenced,
-    Step,
-    Turn,
-    completed,
-    legs_of,
-)
+from dear_mpi.collectives.lowering.messages import Portion
+from dear_mpi.training.fabric.order import SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, completed, sliced
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Update
-from dear_mpi.training.routes.route import EXTRAS, WAYS, Route, reduces
+from dear_mpi.training.routes.legs import ENGINE, Leg, Update
+from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 
 
 class Fabric(ABC):
@@ -62,6 +51,7 @@ class Fabric(ABC):
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
         self.delayed = deque[Delayed]()
+        self.followed: Any = ...  # the order of this iteration, which nobody has said yet
         self.steps: dict[Turn, list[Step]] = {}  # of each turn, where they are the same in all iterations
 
     @abstractmethod
@@ -126,6 +116,9 @@ class Fabric(ABC):
 
     def follow(self, order: Sequenced | None) -> None:
         """Let the collectives of each iteration be carried out in this order, with what comes by itself."""
+        if order is self.followed:
+            return
+        self.followed = order
         returns = len(self.route.jobs["all_reduce"]) > 1
         self.put_in_order(None if order is None else completed(order, judged=self.judged, returns=returns))
 
@@ -138,8 +131,7 @@ class Fabric(ABC):
         reducing, jobs = reduces(collective), self.route.jobs[collective]
         if reducing:
             self.sent_in[bucket] = self.iteration
-        for way in WAYS[collective]:
-            self.do(self.route.ways[way, MAIN], bucket)
+        self.do(self.route.begins[collective], bucket)
         handle = self.begin((collective, bucket.index), self.due(jobs[0], bucket), bucket, back=not reducing)
         self.rules.started(handle)
         if len(jobs) > 1:
@@ -163,10 +155,10 @@ class Fabric(ABC):
                 continue
             if leg.after:
                 self.wait_for(self.late.pop(bucket))
-            begin = self.now()
+            begin = self.now() if leg.timed else None
             self.carry_out(leg, bucket, factor)
-            if isinstance(leg, Update):
-                self.log.did("update", bucket.index, begin, self.now(), bucket)
+            if leg.timed:
+                self.log.did(leg.label, bucket.index, begin, self.now(), bucket)
 
     def count_out(self) -> None:
         """One more bucket is on its way out. After the last comes the verdict, and what had to wait for it."""
@@ -189,15 +181,15 @@ class Fabric(ABC):
             return Step(leg.label, bucket.index, what, self.act(leg, bucket, portion, back=back))
 
         def steps(turn: Turn) -> list[Step]:
-            if turn in self.steps:
-                return self.steps[turn]
-            due = legs if turn.portion == WHOLE else legs_of(turn, legs)
-            found = [step(leg, turn.portion) for leg in due] or [Step(*key, f"nothing of {bucket}", self.idle)]
-            if self.route.steady:
-                self.steps[turn] = found
-            return found
+            due = [step(leg, turn.portion) for leg in sliced(turn, legs)]
+            return due or [Step(*key, f"nothing of {bucket}", self.idle)]
 
-        return self.submit(key, f"{key[0]} of {bucket}", steps)
+        def known(turn: Turn) -> list[Step]:
+            if turn not in self.steps:
+                self.steps[turn] = steps(turn)
+            return self.steps[turn]
+
+        return self.submit(key, f"{key[0]} of {bucket}", known if self.route.steady else steps)
 
     def launch_sum(self, key: Key, act: Any) -> Handle:
         """Let the engine do what is of no bucket."""

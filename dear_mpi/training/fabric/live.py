@@ -61,7 +61,7 @@ class LiveFabric(Fabric):
         for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
             bound.side = self.sides.setdefault((bucket.interval, self.counts[bucket]), {})
             bound.tally = self.tally
-        self.calls: dict[tuple[Leg, int], Callable[[float], object]] = {}  # by leg and bucket
+        self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the leg's identity and bucket
         self.kept: dict[tuple[int, int], dict[str, str]] = {}  # checksums of lines, where all is to be looked at
 
     def cut(self, buckets: Cut) -> None:
@@ -185,7 +185,7 @@ class LiveFabric(Fabric):
 
     def call(self, leg: Leg, bucket: Bucket) -> Callable[[float], object]:
         """What a leg does to the memory of a bucket."""
-        key = leg, bucket.index
+        key = id(leg), bucket.index
         if key not in self.calls:
             call = leg.bind(self.bound[bucket])
             lines = {line: self.bound[bucket].line(line) for line, kind in leg.lines.items() if kind != "scratch"}

@@ -125,7 +125,7 @@ def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Tu
     return found
 
 
-def legs_of(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
+def sliced(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
     """The legs of one turn. The first turn has those before the collective, the last one those after it."""
     at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
     before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()

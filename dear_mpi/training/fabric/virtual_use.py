@@ -22,9 +22,13 @@ class VirtualUse:
     def split(self) -> bool:
         return self.number in self.fabric.costs.weights_s
 
-    def exchange(self, given: Array, *, back: bool) -> float | None:
+    @property
+    def exchanging(self) -> bool:
+        return self.number in self.fabric.costs.exchange_s
+
+    def exchange(self, given: Array, *, back: bool) -> float:
         self.received = given
-        return self.fabric.costs.exchange_s.get(self.number)
+        return self.fabric.costs.exchange_s[self.number]
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
         self.passes += 1

@@ -58,6 +58,7 @@ class Leg(ABC):
         reads, writes: names of lines.
         lines: what it needs of its own, and what these are: each rank's ``own``, ``equal`` on all ranks, or ``values``
             at first; what is ``scratch`` is not kept.
+        timed: whether the log has when the main thread did it.
         whole: whether buckets must have whole tensors.
     """
 
@@ -68,6 +69,7 @@ class Leg(ABC):
     until: int | None = None
     fits: bool | None = None
     lines: ClassVar[Mapping[str, str]] = {}
+    timed: ClassVar[bool] = False
     whole: ClassVar[bool] = False
 
     @property
@@ -161,6 +163,7 @@ class Update(Leg):
 
     shard: bool = False
     alone: bool = False
+    timed: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = ("gradients", "values", "state")
     writes: ClassVar[tuple[str, ...]] = ("values", "state")
 

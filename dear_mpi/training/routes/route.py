@@ -87,6 +87,11 @@ class Route:
         ways = {"out": self.out, "back": self.back[: len(self.back) - len(self.last)]}
         return {(way, on): tuple(leg for leg in ways[way] if leg.on == on) for way in ways for on in (MAIN, ENGINE)}
 
+    @cached_property
+    def begins(self) -> dict[str, tuple[Leg, ...]]:
+        """What the main thread does first for what schedules start, by its name."""
+        return {name: sum((self.ways[way, MAIN] for way in ways), ()) for name, ways in WAYS.items()}
+
     def orders(self) -> Iterator[tuple[Leg, ...]]:
         """All legs, in each order in which both threads may carry them out.
 
@@ -108,7 +113,7 @@ class Route:
         """The first of them: all are of the same part of a bucket."""
         return self.updates[0]
 
-    @property
+    @cached_property
     def updates_under_way(self) -> bool:
         """Whether the engine updates, before the schedule asks for it."""
         return any(leg.on == ENGINE for leg in self.updates)
