@@ -23,11 +23,14 @@ class Optimizer(ABC):
     Attributes:
         scope: what the formula is given: with ``element`` any part of the line, with ``tensor`` one tensor at a time,
             in its shape, outputs first (``Parameter.outputs``). Buckets and shards then end where tensors end.
+        gradients_alone: whether all that travels are gradients. Other sums that layers send beside them have no part in
+            a norm, and no code can lose anything of them.
     """
 
     lr: float
 
     scope: ClassVar[str] = "element"
+    gradients_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:

@@ -8,10 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.kfac import KFAC
 from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
 from dear_mpi.kernels.orthogonal import is_matrix, orthogonalised
 
-__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
+__all__ = ["KFAC", "OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
 
 
 LEAST = 2.0**-149  # of fp32, above zero
@@ -219,4 +220,5 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,
     "lamb": Lamb,
     "muon": Muon,
+    "kfac": KFAC,
 }

@@ -27,6 +27,7 @@ from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.virtual_trainer import predict
 from dear_mpi.training.wires.find import find_code
+from tests.fewer_iterations import kfac_beside_sgd
 from tests.provenance import Watch, write_page
 from tests.recipes import targets as recipes
 from tests.simulate.dimensions import gain
@@ -277,6 +278,8 @@ TARGETS = [
     Target("sketch:10", "one SHA-256 on all ranks, at .065 and at .09", sketch_shas),
     Target("diloco:10", f"mean iteration at most 8 ms at {BASE}", diloco_time),
     Target("diloco:10", "batch 64, adamw, 240 iterations: loss not above that of dear (and accuracy)", diloco_loss),
+    Target("kfac", "mlp, loss .01 in at most .6 of the iterations of SGD at its best rate", kfac_beside_sgd("mlp")),
+    Target("kfac", "cnn, the same", kfac_beside_sgd("cnn")),
     Target("CoDA", "AUC with averages every 32 iterations at most .003 below every iteration", recipes.coda_auc),
     Target("CoDA", "1/32 of the bytes", recipes.coda_bytes),
     Target("TAMUNA", "to 1e-8: at most 1/40 of the rounds of descent, 1/100 of the floats", recipes.tamuna_sends),

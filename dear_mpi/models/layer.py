@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeGuard
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.optimizer import Optimizer
 
 
 @dataclass(eq=False)
@@ -35,6 +36,7 @@ class Parameter:
             the gradient and of the value in each iteration. It must not be tied then.
         outputs: the axis of the outputs, for optimisers that look at matrices: 0 as in torch and in kernels, 1 where a
             layer computes x @ value; None for what they are to treat as a vector, as embeddings and output layers.
+        optimizer: what makes its values new in the place of the session's optimiser, which looks at whole tensors then.
     """
 
     name: str
@@ -44,11 +46,16 @@ class Parameter:
     rebind: bool = True
     line: Any = field(default=None, repr=False)  # of the session that trains it, weakly
     outputs: int | None = 0
+    optimizer: Optimizer | None = None
 
     @classmethod
     def of(cls, name: str, value: Array, *, outputs: int | None = 0) -> Parameter:
         """A parameter with a gradient of zeros of the same shape, dtype and device."""
         return cls(name, value, np.zeros_like(value), outputs=outputs)
+
+    def cost(self, optimizer: Optimizer) -> int:
+        """What an update of it takes, where this is the session's optimiser."""
+        return (self.optimizer or optimizer).cost(self.outputs_first(self.value).shape)
 
     def outputs_first(self, array: Array) -> Array:
         """An array of its shape, as optimisers of whole tensors are given it: a view of the same memory."""

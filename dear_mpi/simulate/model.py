@@ -70,7 +70,7 @@ class Model:
         sizes = {"itemsize": itemsize, "value_size": value_size, "ranks": ranks}
         layout = Layout.of(uses, whole=ownership.whole or whole, **sizes)
         model = cls(name=name, layout=layout, names=names, wire=wire, costs=costs, value_size=value_size)
-        model = replace(model, owners=ownership.owners(ranks, layout.shapes))
+        model = replace(model, owners=ownership.owners(ranks, ownership.costs(layout.shapes)))
         if model.params > MOST_ELEMENTS:
             raise ValueError(f"model {name!r} has {model.params} parameters: simulate takes at most {MOST_ELEMENTS}")
         return model
@@ -154,7 +154,7 @@ def measured_model(
     seen = {tensor.key: tensor.seen for use in profile.uses for tensor in use.tensors}
     how: dict[str, Any] = {"ranks": ranks, "wire": wire, "dtype": profile.dtype, "ownership": ownership, "whole": whole}
     model = Model.of(profile.model, layers, profile.costs(parts), **how)
-    return replace(model, owners=ownership.owners(ranks, seen.values()))
+    return replace(model, owners=ownership.owners(ranks, ownership.costs(seen.values())))
 
 
 def model_of(settings: Settings, name: str, ranks: int) -> Model:

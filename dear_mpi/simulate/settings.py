@@ -28,7 +28,9 @@ from dear_mpi.training.wires.find import is_code
 
 NOISY_ITERATIONS = 20
 MOST_PARTS, MOST_ITERATIONS, MOST_BATCH = 10**4, 10**6, 10**9
-WHOLE: dict[str, Callable[..., Optimizer]] = {name: kind for name, kind in OPTIMIZERS.items() if kind.scope == "tensor"}
+WHOLE: dict[str, Callable[..., Optimizer]] = {  # of which shapes say what an update takes
+    name: kind for name, kind in OPTIMIZERS.items() if kind.scope == "tensor" and kind.gradients_alone
+}
 MODEL = "synthetic:resnet50"
 NETWORK = (
     "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "

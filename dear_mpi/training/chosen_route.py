@@ -12,6 +12,7 @@ from dear_mpi.training.rehearse import check_route, check_weights, serve_halves
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
+from dear_mpi.training.wires.find import is_code
 
 
 def chosen_route(
@@ -31,6 +32,8 @@ def chosen_route(
     how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
     proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
     route.check(transport.size)
+    if not options.optimizer.gradients_alone:
+        check_sums(options, route)
     if options.weights is not None:
         check_weights(route)
     for name, schedule in schedules.items():
@@ -42,6 +45,15 @@ def chosen_route(
             by = f" on the route {route.name!r}" * (route.name != "full")
             raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
     return route, proof
+
+
+def check_sums(options: Options, route: Route) -> None:
+    """See that nothing looks at all that travels, or loses any of it, where there are other sums beside gradients."""
+    kind = f"optimizer {type(options.optimizer).__name__} sends other sums beside gradients"
+    if options.judged:
+        raise ValueError(f"{kind}: leave out clip, loss_scale and statistic, which would take them for gradients")
+    if route.codes or route.period > 1 or is_code(options.wire):
+        raise ValueError(f"{kind}, of all ranks in each iteration: the route {route.name!r} does not bring them all")
 
 
 def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:

@@ -68,8 +68,8 @@ class WorkerGroup:
         ownership = Ownership(options.optimizer, options.weights)
         self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole or self.route.whole)
         self.route.check_shapes(self.layout.shapes)
-        seen = [each.outputs_first(each.value).shape for each in of_tensors(layers, self.layout)]
-        self.owners = ownership.owners(world.size, seen)
+        costs = [each.cost(options.optimizer) for each in of_tensors(layers, self.layout)]
+        self.owners = ownership.owners(world.size, costs)
 
     def allocate(self, buckets: Cut) -> None:
         """Bind the parameters to the memory of the line."""

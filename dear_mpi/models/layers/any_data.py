@@ -46,6 +46,10 @@ class Dense(Split):
         dx = self._dy_rows @ self.weight.value.T
         return dx.reshape(*dy.shape[:-1], inputs)
 
+    def rows(self) -> tuple[Array, Array, int]:
+        """See ``models/factored.py``."""
+        return self._rows, self._dy_rows, len(self._rows)
+
     def backward_weights(self) -> None:
         """dW = x^T dy and db = sum dy, over all N rows."""
         xp = array_module(self._dy_rows)
@@ -168,19 +172,19 @@ class Residual(Split):
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self._layers = tuple(layers)
+        self.layers = tuple(layers)
         self._split = tuple(layer if is_split(layer) else None for layer in layers)
         self.parameters = tuple(parameter for layer in layers for parameter in layer.parameters)
 
     def forward(self, x: Array) -> Array:
         y = x
-        for layer in self._layers:
+        for layer in self.layers:
             y = layer.forward(y)
         return x + y
 
     def backward_input(self, dy: Array) -> Array:
         dx = dy
-        for layer, split in zip(self._layers[::-1], self._split[::-1], strict=True):
+        for layer, split in zip(self.layers[::-1], self._split[::-1], strict=True):
             dx = layer.backward(dx) if split is None else split.backward_input(dx)
         return dy + dx
 

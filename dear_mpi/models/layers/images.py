@@ -59,6 +59,10 @@ class Conv2d(Split):
         self._dy_rows = dy.transpose(SAMPLES_LAST).reshape(dy.shape[1], self._columns.shape[1])
         return self._fold(self._weight_rows().T @ self._dy_rows)
 
+    def rows(self) -> tuple[Array, Array, int]:
+        """See ``models/factored.py``."""
+        return self._columns.T, self._dy_rows.T, self._x_shape[0]
+
     def backward_weights(self) -> None:
         """dW = dy columns^T and db = sum dy."""
         self.weight.grad[...] = (self._dy_rows @ self._columns.T).reshape(self.weight.grad.shape)

@@ -50,14 +50,19 @@ class BoundBucket:
         self.firsts = array_module(finite).asarray(arena.shards.begins(bucket))  # where a mark may be
         self.state = [array[arena.shards.state(bucket)] for array in arena.state]
         lines = arena.wire[own], self.own, *self.state
-        parts = [lines]
-        if arena.optimizer.scope == "tensor":
-            tensors = arena.layout.tensors(own.start, own.stop)
-            parts = [tuple(arena.seen(line, tensor, begin=own.start) for line in lines) for tensor in tensors]
-        self.updaters = [self.updater(*part) for part in parts]
+        if arena.optimizer.scope == "element":
+            self.updaters = [self.updater(*lines)]
+        else:
+            self.updaters = [
+                self.updater(*(arena.seen(line, tensor, begin=own.start) for line in lines), tensor=tensor)
+                for tensor in arena.layout.tensors(own.start, own.stop)
+            ]
 
-    def updater(self, grads: Array, values: Array, *state: Array) -> UpdateCall:
-        return updater(grads, values, state, self.arena.optimizer, finite=self.own_finite)
+    def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
+        """What updates a part of a line, or a tensor; that one may have an optimiser of its own."""
+        own = None if tensor is None else self.arena.parameters[tensor].optimizer
+        call = updater(grads, values, state, own or self.arena.optimizer, finite=self.own_finite)
+        return call if own is None else lambda optimizer, update, factor: call(own, update, factor)
 
     def line(self, name: str) -> Array:
         """Its part of a line: ``gradients`` as they travel, ``values``, codes, or what each rank has for itself."""

@@ -95,12 +95,13 @@ class Ownership:
         """Whether each tensor has one owner."""
         return self.optimizer is not None and self.optimizer.scope == "tensor"
 
-    def owners(self, ranks: int, shapes: Iterable[Shape]) -> Owners:
-        """The owners of tensors of these shapes, as the optimiser is given them; a ValueError if weights are wrong."""
-        weights = known(self.weights, ranks)
-        if self.optimizer is None or not self.whole:
-            return Owners(ranks, weights)
-        return Owners(ranks, weights, tuple(map(self.optimizer.cost, shapes)))
+    def owners(self, ranks: int, costs: Iterable[float]) -> Owners:
+        """The owners of tensors whose updates cost so much; a ValueError if weights are wrong."""
+        return Owners(ranks, known(self.weights, ranks), tuple(costs) if self.whole else None)
+
+    def costs(self, shapes: Iterable[Shape]) -> list[float]:
+        """Of tensors of these shapes, as the optimiser is given them."""
+        return [0.0 if self.optimizer is None else self.optimizer.cost(shape) for shape in shapes]
 
 
 def partition_of(layout: Layout, bucket: Bucket, tensors: Sequence[int], run: Sequence[int]) -> Partition:

@@ -72,6 +72,8 @@ class Config(Training):
     vector_rate: float | None = setting(
         "vector_rate", "AdamW's learning rate beside muon, of all that is no matrix, as a multiple of --lr."
     )
+    damping: float | None = setting("damping", "What is added to the curvature before it is inverted; larger is safer.")
+    factor_decay: float | None = setting("factor_decay", "Decay rate of the running means of Kronecker factors.")
     epsilon: float | None = setting("epsilon", "Small number that keeps the denominator of an update above zero.")
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",

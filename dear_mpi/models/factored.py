@@ -1,0 +1,108 @@
+"""Layers whose gradients are multiplied by the inverses of their Kronecker factors, for K-FAC.
+
+    forward, backward     the layer's own; what it sees are rows of inputs a, and of gradients g
+    then                  factors.grad = sums of a^T a and g^T g, which travel with the layer's gradients
+                          dW = A^-1 dW G^-1 with the inverses of the iteration before, which are factors.value
+
+A layer's factors are a parameter like its weights: schedules, fusion, routes and checkpoints treat it as any other. So
+factors are reduced during the backward pass; with a sharded update their owner alone inverts them, and their inverses
+are gathered during the next forward pass.
+
+Each rank multiplies its own gradients before they are added up: as A^-1 x G^-1 is linear in x, and the inverses are
+the same on all ranks, that is as if their sum was multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.kfac import KFAC, Sides
+from dear_mpi.models.layer import Layer, Parameter, Split, SplitLayer
+from dear_mpi.models.layers.any_data import Residual
+
+
+class RowsLayer(SplitLayer, Protocol):
+    """A layer that multiplies rows of inputs by a weight, and adds a bias.
+
+    Its weight is (inputs, outputs), or the kernel of a convolution, (outputs, ...).
+    """
+
+    weight: Parameter
+    bias: Parameter
+
+    def rows(self) -> tuple[Array, Array, int]:
+        """Between the halves of its backward pass: the inputs and the gradients of its outputs, a row for each use of
+        the weight; and the number of targets that they are of."""
+
+
+class Factored(Split):
+    """A layer with its factors."""
+
+    def __init__(self, layer: RowsLayer, optimizer: KFAC) -> None:
+        self.layer = layer
+        inputs, outputs = as_matrix(layer.weight.value).shape
+        self.sides = Sides(inputs + 1, outputs)
+        values = np.zeros(self.sides.elements, layer.weight.value.dtype)
+        self.sides.join(values, np.eye(inputs + 1), np.eye(outputs))
+        name = layer.weight.name.rpartition(".")[0] or layer.weight.name
+        self.factors = Parameter.of(f"{name}.factors", values, outputs=None)
+        self.factors.optimizer = optimizer.inverses(self.sides)
+        self.parameters = (*layer.parameters, self.factors)
+
+    def forward(self, x: Array) -> Array:
+        return self.layer.forward(x)
+
+    def backward_input(self, dy: Array) -> Array:
+        return self.layer.backward_input(dy)
+
+    def backward_weights(self) -> None:
+        """Write the gradients of the layer, multiplied by the inverses, and its factors."""
+        inputs, grads, targets = self.layer.rows()
+        inputs = np.hstack([inputs, np.ones((len(inputs), 1), inputs.dtype)])
+        self.layer.backward_weights()
+        self.sides.join(self.factors.grad, inputs.T @ inputs, grads.T @ grads, len(inputs), targets)
+        weight, bias = as_matrix(self.layer.weight.grad), self.layer.bias.grad
+        left, right = (each.astype(weight.dtype) for each in self.sides.split(self.factors.value))
+        found = left @ np.vstack([weight, bias]) @ right
+        weight[...], bias[...] = found[:-1], found[-1]
+
+
+def as_matrix(weight: Array) -> Array:
+    """A weight as (inputs, outputs): a view."""
+    return weight if weight.ndim == 2 else weight.reshape(len(weight), -1).T
+
+
+def factored(layers: Sequence[Layer], optimizer: KFAC) -> list[Layer]:
+    """The layers, those with rows of inputs as ``Factored``; also within a ``Residual``.
+
+    A layer is left as it is where its weight or its bias is frozen, or belongs to another layer, too.
+
+    Raises:
+        ValueError: no layer has rows of inputs.
+    """
+    found = with_factors(layers, optimizer, [id(each) for layer in layers for each in layer.parameters])
+    if not any(each.optimizer for layer in found for each in layer.parameters):
+        raise ValueError(
+            "optimizer KFAC has nothing to do: no layer has a method rows, see dear_mpi/models/factored.py"
+        )
+    return found
+
+
+def with_factors(layers: Sequence[Layer], optimizer: KFAC, seen: Sequence[int]) -> list[Layer]:
+    found: list[Layer] = []
+    for layer in layers:
+        if isinstance(layer, Residual):
+            found.append(Residual(with_factors(layer.layers, optimizer, seen)))
+        elif callable(getattr(layer, "rows", None)) and all(is_own(each, seen) for each in layer.parameters):
+            found.append(Factored(cast(RowsLayer, layer), optimizer))
+        else:
+            found.append(layer)
+    return found
+
+
+def is_own(parameter: Parameter, seen: Sequence[int]) -> bool:
+    return parameter.trained and seen.count(id(parameter)) == 1

@@ -1,0 +1,171 @@
+"""K-FAC: Kronecker factors of layers, whose inverses gradients are multiplied by before they travel.
+
+    inputs  a, a row for each sample, with a 1 for the bias       A = mean of a^T a     (I, I)
+    outputs g, the gradients of one sample's loss                 G = mean of g^T g     (O, O)
+    factors   | triangle of A | triangle of G | rows | targets |   of one rank: sums, which add up over ranks
+    inverses  | triangle      | triangle      |      |         |   in the same places: (A + pi d)^-1, (G + d / pi)^-1
+
+Ranks send sums, and how many samples these are of: so neither the number of ranks nor unequal batches matter. What a
+layer is given are gradients of the mean loss: 1 / targets of g, so G is targets times the sum of their squares.
+
+Source: Martens and Grosse, Optimizing Neural Networks with Kronecker-factored Approximate Curvature, 2015, sections 3
+and 6.3 (pi); as SPD-KFAC has it (Shi, Zhang and Li, 2021, arXiv 2107.06533), triangles travel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
+
+PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; seen on one core
+
+
+def triangle(size: int) -> int:
+    """Elements of a symmetric matrix on its diagonal and below."""
+    return size * (size + 1) // 2
+
+
+def packed(matrix: Array) -> Array:
+    """The triangle of a symmetric matrix, row by row.
+
+    >>> packed(np.array([[1, 2], [2, 3]])).tolist()
+    [1, 2, 3]
+    """
+    return matrix[np.tril_indices(len(matrix))]
+
+
+def unpacked(elements: Array, size: int) -> Array:
+    """The symmetric matrix of a triangle, in fp64."""
+    matrix = np.zeros((size, size))
+    matrix[np.tril_indices(size)] = elements
+    return matrix + np.tril(matrix, -1).T
+
+
+@dataclass(frozen=True)
+class Sides:
+    """How large the factors of a layer are.
+
+    >>> sides = Sides(2, 1)
+    >>> sides.elements, sides.split(np.arange(6.0))[0].tolist()
+    (6, [[0.0, 1.0], [1.0, 2.0]])
+    """
+
+    inputs: int
+    outputs: int
+
+    @property
+    def border(self) -> int:
+        return triangle(self.inputs)
+
+    @property
+    def elements(self) -> int:
+        return self.border + triangle(self.outputs) + 2
+
+    def split(self, array: Array) -> tuple[Array, Array]:
+        """Both matrices."""
+        return unpacked(array[: self.border], self.inputs), unpacked(array[self.border : -2], self.outputs)
+
+    def join(self, into: Array, inputs: Array, outputs: Array, rows: float = 0, targets: float = 0) -> None:
+        """Write both matrices, and of how many samples they are."""
+        into[: self.border], into[self.border : -2] = packed(inputs), packed(outputs)
+        into[-2:] = rows, targets
+
+
+@dataclass(frozen=True)
+class Inverses(Optimizer):
+    """Makes inverses of the running means of factors. It is the optimiser of a parameter that has the inverses.
+
+    Each mean begins as the first factors, and then keeps ``keep`` of itself. The damping goes to A as pi, and to G as 1
+    / pi, times its root, where pi^2 is the ratio of their mean eigenvalues.
+
+    >>> value, state, sides = np.zeros(6), [np.zeros(6)], Sides(2, 1)
+    >>> Inverses(1.0, 2, 1, damping=0.25).update(1, value, np.array([4.0, 0, 4, 0.5, 1, 2]), state)
+    >>> state[0][:4].tolist(), [matrix.round(3).tolist() for matrix in sides.split(value)]
+    ([4.0, 0.0, 4.0, 1.0], [[[0.2, 0.0], [0.0, 0.2]], [[0.8]]])
+    """
+
+    inputs: int = 0  # rows of A, and of G
+    outputs: int = 0
+    damping: float = 0.03
+    keep: float = 0.9
+
+    scope: ClassVar[str] = "tensor"
+    state_arrays = 1
+
+    @property
+    def sides(self) -> Sides:
+        return Sides(self.inputs, self.outputs)
+
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        sides, mean = self.sides, state[0]
+        rows, targets = grad[-2:]
+        grad[: sides.border] /= max(rows, 1)
+        grad[sides.border : -2] *= targets
+        keep = 0.0 if iteration == 1 else self.keep
+        mean *= keep
+        mean += (1 - keep) * grad
+        inputs, outputs = sides.split(mean)
+        eigenvalues = [max(float(np.trace(each)) / len(each), 0.0) for each in (inputs, outputs)]
+        pi = math.sqrt(eigenvalues[0] / eigenvalues[1]) if min(eigenvalues) > 0 else 1.0
+        root = math.sqrt(self.damping)
+        sides.join(value, inverse(inputs, pi * root), inverse(outputs, root / pi))
+
+    def cost(self, shape: tuple[int, ...]) -> int:
+        work = sum(PACK_COST * size**2 + INVERSE_COST * size**3 for size in (self.inputs, self.outputs))
+        return CALL_COST + round(work)
+
+
+def inverse(matrix: Array, damping: float) -> Array:
+    """Of a symmetric matrix without negative eigenvalues, with a damping on its diagonal. NaN where it has none, as of
+    elements that are not finite, or too large for the damping to count: training ends with an error then.
+
+    Cost: 2 size^3 flops.
+    """
+    try:
+        return np.asarray(np.linalg.inv(matrix + damping * np.eye(len(matrix))))
+    except np.linalg.LinAlgError:
+        return np.full_like(matrix, np.nan)
+
+
+@dataclass(frozen=True)
+class KFAC(Optimizer):
+    """Momentum, where layers multiply gradients by the inverses of their factors (``dear_mpi/models/factored.py``).
+
+    m = momentum * m + g, then w -= lr * m; weight decay is decoupled. What layers have no factors of, such as gains of
+    a normalisation and embeddings, has plain gradients.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    damping: float = 0.1
+    factor_decay: float = 0.9
+
+    scope: ClassVar[str] = "tensor"
+    gradients_alone: ClassVar[bool] = False
+    state_arrays = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.damping:
+            raise ValueError("damping must be above zero, not 0: a factor of few samples has no inverse")
+        if self.factor_decay >= 1:
+            raise ValueError(f"factor_decay must be below 1, not {self.factor_decay}")
+
+    def inverses(self, sides: Sides) -> Inverses:
+        """What makes the inverses of a layer's factors."""
+        return Inverses(self.lr, sides.inputs, sides.outputs, self.damping, self.factor_decay)
+
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        (velocity,) = state
+        value *= 1 - self.lr * self.weight_decay
+        velocity *= self.momentum
+        velocity += grad
+        value -= np.multiply(velocity, self.lr, out=grad)
