@@ -14,7 +14,11 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed-$(MPI)
 endif
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
-PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist loadfile')
+# One worker more than cores: many tests wait for a process.
+WORKERS = $(shell $(PYTHON) -c 'import os, xdist; print(os.cpu_count() + 1)' 2>/dev/null)
+PARALLEL = $(if $(WORKERS),-n $(WORKERS) --dist loadfile)
+# What starts jobs, and waits for them most of the time: more workers, and each of its tests for itself.
+LAUNCHERS := tests/test_launch.py tests/test_namespaces.py
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
 
@@ -58,7 +62,7 @@ demo: install         ## a first look, on 4 ranks
 	$(MPIRUN) -n 4 $(PYTHON) -m dear_mpi demo
 
 test: test-serial test-standin ## all tests: serial, then on 2 and 3 ranks under every MPI installed, on 1, 4 and 5 under one
-	$(PYTHON) -m pytest -q $(subst -n auto,-n 4,$(PARALLEL:loadfile=load)) tests/test_launch.py
+	$(PYTHON) -m pytest -q $(if $(WORKERS),-n 4) $(LAUNCHERS)
 	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) tests/mpi
 	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) tests/mpi
 
@@ -66,14 +70,14 @@ proofs: install       ## every algorithm and collective proved for all sizes up 
 	EVERY_SIZE=1 $(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/collectives/test_algorithms.py
 
 test-serial: install  ## the serial tests, without those of the launcher
-	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi --ignore=tests/test_launch.py tests dear_mpi
+	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) tests dear_mpi
 
 # What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers.
 SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_loopback training/test_schedules \
 	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal
 
 test-quick: install   ## two minutes of the serial tests: all but nine slow files
-	$(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/mpi --ignore=tests/test_launch.py $(SLOW:%=--ignore=tests/%.py) tests
+	$(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests
 
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
 	$(STANDIN) $(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/gpu/mpi tests/standin tests/gpu

@@ -11,8 +11,8 @@ PANELS = {
     "Compute": "forward_time backward_time compute rate update_time straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
     "segments segment_bytes memory device_memory link rates stall",
-    "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon clip "
-    "loss_scale",
+    "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
+    "factor_decay clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check",
     "Files": "save every resume profile tune plot picture timeline json_file",
 }
