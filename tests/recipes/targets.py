@@ -7,7 +7,7 @@ import numpy as np
 
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.training import Session
-from tests.recipes import auc, logistic, tamuna
+from tests.recipes import auc, logistic, participants, tamuna
 
 
 def coda_auc() -> tuple[str, bool]:
@@ -58,3 +58,13 @@ def tamuna_sends() -> tuple[str, bool]:
 def tamuna_half() -> tuple[str, bool]:
     half, every = tamuna_rounds("half", 71), tamuna_rounds("route", 71)
     return f"{half} rounds beside {every}", half <= 1.3 * every
+
+
+def fastest_in_time() -> tuple[str, bool]:
+    """Over three seeds; a fast rank works for 10 ms on a batch, the slow one four times as long, both asleep."""
+    taken = {}
+    for name in ("all_ranks", "fastest"):
+        each = [partial(participants.train, name=name, seed=seed, second=0.01) for seed in range(3)]
+        taken[name] = sum(run_world(body, threads=8)[1] for body in each)
+    found = taken["fastest"] / taken["all_ranks"]
+    return f"{found:.2f}", found <= 0.5

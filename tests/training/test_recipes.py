@@ -8,7 +8,8 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import prove
-from tests.recipes import auc, logistic
+from tests.recipes import auc, logistic, participants
+from tests.recipes.participants import WHO, Participants
 from tests.recipes.tamuna import Masks
 from tests.rooms import ROOT
 
@@ -200,9 +201,12 @@ def test_control_variates_are_in_checkpoints(tmp_path):
         assert np.array_equal(whole, again)
 
 
-def test_the_routes_of_the_file_are_proved():
+def test_the_routes_of_the_files_are_proved():
     for name in ("route", "half", "fewer"):
         proof = prove(find_route(f"{FILE}:{name}"))
+        assert (proof.alike, proof.exact, proof.state) == (False, False, "own")
+    for name in WHO:
+        proof = prove(find_route(f"{participants.__file__}:{name}"))
         assert (proof.alike, proof.exact, proof.state) == (False, False, "own")
 
 
@@ -218,3 +222,71 @@ def test_masks_that_cannot_be_are_refused_on_all_ranks(spelt, ranks, tmp_path):
     problem, route = logistic.Problem(clients=ranks, features=8, kappa=10), user_route(tmp_path, spelt)
     with pytest.raises(AgreedError, match="2 <= senders <= clients <= ranks must be, not"):
         run_world(lambda world: logistic.train(world, problem, route, 3, most=1), threads=ranks)
+
+
+def rounds_of(folder, spelt):
+    """A file of a user with a route of rounds in which some take part."""
+    head = "from tests.recipes.participants import Participants, rounds\n\n"
+    (folder / "mine.py").write_text(f"{head}route = rounds(Participants({spelt}), 3)\n")
+    return f"{folder / 'mine.py'}:route"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "spelt", "who"),
+    [
+        (1, "1", Participants(1)),
+        (3, "2", Participants(2)),
+        (4, "4", Participants(4)),
+        (5, "3, seed=7", Participants(3, seed=7)),
+        (5, "2, seconds=(3, 1, 2, 9, 4)", Participants(2, (3, 1, 2, 9, 4))),
+    ],
+)
+def test_a_round_ends_with_the_mean_of_those_that_take_part(ranks, spelt, who, tmp_path):
+    problem = logistic.Problem(clients=ranks, features=30, kappa=100)
+    route, lr = rounds_of(tmp_path, spelt), 0.1
+
+    def body(world):
+        margin, own = logistic.Margin(30), np.zeros((ranks, 30))
+        with Session(
+            [margin], logistic.Logistic(), world, schedule="dear", route=route, optimizer=SGD(lr=lr)
+        ) as session:
+            for number in range(4):
+                for _ in range(3):
+                    session.step(problem.x[world.rank], np.ones(50))
+                    for each, x in zip(own, problem.x, strict=True):
+                        each -= lr * problem.gradient(x, each)
+                session.flush()
+                own[:] = own[sorted(who.of(number, ranks))].mean(0)
+        return margin.w.value.copy(), own[0]
+
+    found = run_on_all(body, ranks)
+    for values, expected in found:
+        assert np.array_equal(values, found[0][0])
+        assert np.allclose(values, expected, rtol=1e-10, atol=1e-13)
+
+
+def test_the_fastest_take_part_or_others_in_each_round():
+    assert Participants(2, (3, 1, 2, 9, 4)).of(5, 5) == {1, 2}
+    drawn = [Participants(2).of(number, 5) for number in range(20)]
+    assert {len(each) for each in drawn} == {2}
+    assert set.union(*drawn) == set(range(5))
+
+
+@pytest.mark.parametrize(
+    ("spelt", "message"),
+    [
+        ("4", "participants must be from 1 to the number of ranks, 3, not 4"),
+        ("0", "participants must be from 1 to the number of ranks, 3, not 0"),
+        ("1, seconds=(1, 2)", "seconds must be a number for each of 3 ranks, not 2 numbers"),
+    ],
+)
+def test_participants_that_cannot_be_are_refused_on_all_ranks(spelt, message, tmp_path):
+    problem, route = logistic.Problem(clients=3, features=8, kappa=10), rounds_of(tmp_path, spelt)
+    with pytest.raises(AgreedError, match=message):
+        run_world(lambda world: logistic.train(world, problem, route, 3, most=1), threads=3)
+
+
+def test_slow_ranks_that_take_no_part_are_no_loss_to_the_others():
+    """As many rounds, or a few more: like data, three quarters of the examples."""
+    rounds = [run_world(lambda world, name=name: participants.train(world, name)[0], threads=8) for name in WHO]
+    assert max(rounds) <= 1.5 * min(rounds) < 50
