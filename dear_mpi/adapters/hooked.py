@@ -68,7 +68,7 @@ class HookedTrainer(Trainer):
 
     def end(self) -> None:
         """The use that runs is over."""
-        self.did("forward", self.running, self.mark)
+        self.fabric.log.did("forward", self.running, self.mark, self.fabric.now())
         self.hook("after_forward", self.running)
 
     def backward(self, dy: Array, *, last: bool) -> None:
@@ -81,7 +81,7 @@ class HookedTrainer(Trainer):
         """The gradients of a use are there: hand on all gradients that waited for them."""
         self.written.add(use)
         while self.running in self.written:
-            self.did("backward", self.running, self.mark)
+            self.fabric.log.did("backward", self.running, self.mark, self.fabric.now())
             if self.last:
                 self.uses[self.running].check_written()
                 self.uses[self.running].after_backward(last=True)

@@ -150,7 +150,7 @@ class Trainer:
             x = x if exchange is None else self.received(number, exchange)
             begin = self.fabric.now()
             x = step.forward(x, inspect=self.first)
-            self.did("forward", number, begin)
+            self.fabric.log.did("forward", number, begin, self.fabric.now())
             self.hook("after_forward", number)
         return x
 
@@ -167,7 +167,7 @@ class Trainer:
             late = last and step.split and self.schedule.delays_weights(number)
             begin = self.fabric.now()
             dy = step.backward(dy, late=late)
-            self.did("backward", number, begin)
+            self.fabric.log.did("backward", number, begin, self.fabric.now())
             if late:
                 self.fabric.delayed.append(Delayed(number, partial(self.write_weights, number)))
             else:
@@ -188,7 +188,7 @@ class Trainer:
         """The delayed half of a backward pass; a hook of the schedule asks for it."""
         point, begin = self.rules.point, self.fabric.now()
         self.uses[number].backward_weights()
-        self.did("weights", number, begin)
+        self.fabric.log.did("weights", number, begin, self.fabric.now())
         self.hand_on(number, last=True)
         self.rules.point = point
 
@@ -202,9 +202,6 @@ class Trainer:
             if last:
                 self.rules.wrote(use)
                 self.hook("after_backward", use)
-
-    def did(self, kind: str, use: int, begin: Any) -> None:
-        self.fabric.log.did(kind, use, begin, self.fabric.now())
 
     def hook(self, name: str, *use: int) -> None:
         """Call a hook of the schedule; the book of rules knows which one runs."""
