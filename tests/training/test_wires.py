@@ -319,6 +319,17 @@ def test_each_kind_of_codes_has_an_example_that_can_be_read():
     assert find_code("acp:4:after=50").after == 50
 
 
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [("acp:4:after=50:after=60", "after"), ("int8:error=no:error=no", "error"), ("topk:1%:error=yes:error=no", "error")],
+)
+def test_an_option_of_a_wire_is_given_once(text, option):
+    with pytest.raises(ValueError, match=f"^wire '{text}' has {option} twice$"):
+        find_code(text)
+    with pytest.raises(ValueError, match=r"must be written like|must be a whole number above zero, not ''"):
+        find_code(text.split(":")[0] + ":error" if option == "error" else "acp:4:after")
+
+
 def test_what_one_wire_encodes_no_other_decodes():
     route = replace(find_route("full", wire="int8"), back=find_route("full", wire="int4").back)
     with pytest.raises(RouteError, match="must have the wire that encodes this line"):
