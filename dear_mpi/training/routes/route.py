@@ -16,7 +16,7 @@ from math import lcm
 from typing import TypeVar
 
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.collective import Collective, all_gather
+from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Shape, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
@@ -207,11 +207,11 @@ def reduces(collective: str) -> bool:
 
 
 def joined(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
-    """Legs, in which two halves of an all-reduce are one."""
+    """Legs, in which two halves of an all-reduce are one, if both are done in the same iterations."""
     for at, (one, other) in enumerate(pairwise(legs)):
         if not isinstance(one, Collective) or one.name != "reduce_scatter":
             continue
-        if other == all_gather(one.line, every=one.every, fits=one.fits):
+        if other == replace(one, name="all_gather", op="sum", few=False, called=""):
             return (*legs[:at], replace(one, name="all_reduce"), *joined(legs[at + 2 :]))
     return legs
 
