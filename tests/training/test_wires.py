@@ -243,12 +243,12 @@ def lost_factors(session):
 @pytest.mark.parametrize(
     ("wire", "spoil", "said"),
     [
-        ("acp:1", lost_residual, "something else than the route 'full over acp:1' has changed 'residual'"),
-        ("powersgd:1", lost_factors, "something else than the route 'full over powersgd:1' has changed 'factors'"),
+        ("acp:1", lost_residual, "'full over acp:1' has changed 'residual', before leg .recall residual. of bucket 0"),
+        ("powersgd:1", lost_factors, "'full over powersgd:1' has changed 'factors', before leg .project gradients .*. of bucket 0"),
         ("int8", wrong_decoder, "values of bucket 0"),
         ("blocks:50%", other_mask, "values of bucket 0"),
-        ("int8", lost_residual, "something else than the route 'full over int8' has changed 'residual'"),
-        ("blocks:50%", lost_residual, "something else than the route 'full over blocks:50%' has changed 'residual'"),
+        ("int8", lost_residual, "'full over int8' has changed 'residual', before leg .encode gradients .*. of bucket 0"),
+        ("blocks:50%", lost_residual, "'full over blocks:50%' has changed 'residual', before leg .select gradients .*. of bucket 0"),
     ],
 )
 def test_a_rank_that_goes_wrong_is_found(wire, spoil, said):

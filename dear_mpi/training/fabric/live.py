@@ -190,7 +190,9 @@ class LiveFabric(Fabric):
             call = leg.bind(self.bound[bucket])
             lines = {line: self.bound[bucket].line(line) for line, kind in leg.lines.items() if kind != "scratch"}
             kept = self.kept.setdefault(bucket.interval, {})
-            self.calls[key] = watched(call, lines, kept, self.route.name) if self.options.get("debug") else call
+            if self.options.get("debug"):
+                call = watched(call, lines, kept, self.route.name, f"leg ({leg}) of {bucket}")
+            self.calls[key] = call
         return self.calls[key]
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
