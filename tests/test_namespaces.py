@@ -68,8 +68,8 @@ def test_the_mapping_of_local_env_does_not_put_all_ranks_on_one_host(tmp_path):
 @pytest.mark.parametrize("signal", ["HUP", "INT", "TERM"])
 def test_a_signal_while_hosts_go_down_leaves_none_behind(tmp_path, signal):
     """The first one of a user had begun that; the second one ended it after the first host."""
-    ip = f'''case "$*" in *" del "*) echo "$*" >> {tmp_path}/gone ;; esac
-[ "$*" != "netns del dear1" ] || kill -{signal} $PPID'''
+    ip = f"""case "$*" in *" del "*) echo "$*" >> {tmp_path}/gone ;; esac
+[ "$*" != "netns del dear1" ] || kill -{signal} $PPID"""
     played(tmp_path, "hostfiles/namespaces.sh down 2", check=False, ip=ip)
     gone = [f"{what} del {name}{host}" for host in (1, 2) for what, name in (("netns", "dear"), ("link", "dearlink"))]
     assert (tmp_path / "gone").read_text().splitlines() == [*gone, "link del dearbridge"]
