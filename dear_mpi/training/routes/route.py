@@ -133,6 +133,12 @@ class Route:
         """Lines of codes, with the first leg of each."""
         return {leg.codes: leg for leg in reversed(self.legs) if isinstance(leg, OfCodes)}
 
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether gradients travel, or codes."""
+        sent = {leg.line for leg in self.legs if isinstance(leg, Collective)}
+        return not sent.isdisjoint({"gradients", *self.codes})
+
     def check(self, ranks: int) -> None:
         """See that its legs can be done on so many ranks; ValueError if not."""
         for leg in self.legs:
