@@ -15,6 +15,7 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.routes.rounds import Outer
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.wires.blocks import BLOCK, LEAST, Blocks, Eighths, Halves
@@ -232,6 +233,12 @@ def other_mask(session):
         bound.begin += 1
 
 
+def other_rate(session):
+    """From now on this rank's outer optimiser has another learning rate."""
+    outer = next(leg for leg in session.group.route.back if isinstance(leg, Outer))
+    object.__setattr__(outer, "lr", 0.1)
+
+
 def lost_residual(session):
     session.group.arena.lines["residual"][...] = 0
 
@@ -259,6 +266,14 @@ def test_a_rank_that_goes_wrong_is_found(wire, spoil, said):
     """In the iteration in which it does, with ``debug``."""
     with pytest.raises((AgreedError, CollectiveError), match=said):
         run_loopback(3, lambda transport: steps(transport, wire=wire, spoil=spoil, debug=True))
+
+
+def test_a_rank_that_goes_wrong_in_a_round_is_found_at_its_end():
+    """With ``debug``; nothing was compared where a route has rounds."""
+    for schedule in ("diloco:4", "post-local:3:after=2"):
+        run_loopback(3, lambda transport, how=schedule: steps(transport, schedule=how, debug=True))
+    with pytest.raises(AgreedError, match="values of bucket 0"):
+        run_loopback(3, lambda transport: steps(transport, schedule="diloco:4", spoil=other_rate, debug=True))
 
 
 @pytest.mark.parametrize("wire", ["int8", "blocks:50%", "topk:10%", "acp:1", "powersgd:1", "noise:1%"])

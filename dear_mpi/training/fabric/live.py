@@ -209,8 +209,8 @@ class LiveFabric(Fabric):
         return [bound.complaint() for bound, finite in zip(self.bound.values(), fine, strict=True) if not finite]
 
     def facts(self) -> dict[str, Any]:
-        """Of each bucket the checksum of its values, where the route leaves them equal in each iteration."""
-        if self.route.period > 1:
+        """Of each bucket the checksum of its values, where the route leaves them equal: at the end of its rounds."""
+        if self.iteration % self.route.period or self.route.lags:
             return {}
         return {f"values of {bucket}": checksum(bound.values) for bucket, bound in self.bound.items()}
 
