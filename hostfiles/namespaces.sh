@@ -41,6 +41,7 @@ done
 [ "$(id -u)" = 0 ] || fail 'only root may make network namespaces'
 
 down() {
+    trap '' HUP INT TERM  # whoever kills us a second time would leave hosts behind
     for i in $(seq 1 "$hosts"); do
         ip netns pids "dear$i" 2> /dev/null | xargs -r kill -9 2> /dev/null || true
         ip netns del "dear$i" 2> /dev/null || true

@@ -36,28 +36,43 @@ PLAYED = {
 }
 
 
-def test_the_mapping_of_local_env_does_not_put_all_ranks_on_one_host(tmp_path):
-    """`. hostfiles/local.env` before it, as hostfiles/README.md says, and all ranks started on the first host."""
-    for name, script in PLAYED.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    command = (
-        "set -e; . hostfiles/local.env; env | grep PRTE_MCA_rmaps; MPIRUN=mpirun hostfiles/namespaces.sh run 2 true"
-    )
-    job = subprocess.run(
+def played(folder, command, *, check=True, **scripts):
+    """Run a command of the shell, where these tools are played by scripts."""
+    for name, script in (PLAYED | scripts).items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return subprocess.run(
         ["sh", "-c", command],
         cwd=ROOT,
-        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        check=True,
+        check=check,
         timeout=60,
+    )
+
+
+def test_the_mapping_of_local_env_does_not_put_all_ranks_on_one_host(tmp_path):
+    """`. hostfiles/local.env` before it, as hostfiles/README.md says, and all ranks started on the first host."""
+    job = played(
+        tmp_path,
+        "set -e; . hostfiles/local.env; env | grep PRTE_MCA_rmaps; MPIRUN=mpirun hostfiles/namespaces.sh run 2 true",
     )
     before, _, after = job.stdout.partition("arguments: ")
     assert "PRTE_MCA_rmaps_default_mapping_policy" in before
     assert after.startswith("--host 10.77.0.1:1,10.77.0.2:1 -n 2 true\n")
     assert "PRTE_MCA_rmaps_default_mapping_policy" not in after
     assert "PRTE_MCA_hwloc_default_binding_policy=none" in after
+
+
+@pytest.mark.parametrize("signal", ["HUP", "INT", "TERM"])
+def test_a_signal_while_hosts_go_down_leaves_none_behind(tmp_path, signal):
+    """The first one of a user had begun that; the second one ended it after the first host."""
+    ip = f"""case "$*" in *" del "*) echo "$*" >> {tmp_path}/gone ;; esac
+[ "$*" != "netns del dear1" ] || kill -{signal} $PPID"""
+    played(tmp_path, "hostfiles/namespaces.sh down 2", check=False, ip=ip)
+    gone = [f"{what} del {name}{host}" for host in (1, 2) for what, name in (("netns", "dear"), ("link", "dearlink"))]
+    assert (tmp_path / "gone").read_text().splitlines() == [*gone, "link del dearbridge"]
 
 
 @pytest.fixture

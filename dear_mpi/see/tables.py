@@ -80,7 +80,9 @@ def fusion_table(rows: Sequence[Row]) -> Table:
     title += f"\n{algorithm(first)}{route(first) if alike('route', rows) else ''} over {first['transport']}"
     reached = any(row["accuracy_at_time"] is not None for row in rows)
     about, heads = (ABOUT_RESULTS, OF_RESULTS) if reached else (ABOUT_TIMES, OF_FUSION)
-    rounds = ROUNDS * any(row["period"] > 1 for row in rows)
+    counts = " or ".join(map(str, sorted({row["iterations"] for row in rows})))
+    whole = f"{ROUNDS}; of {counts} iterations each, in whole rounds: {first['asked_iterations']} were asked for"
+    rounds = whole * any(row["period"] > 1 for row in rows)
     caption = f"ms {MEDIANS}{rounds}; {about}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
     return table_of(rows, Table(title=title, caption=caption, show_edge=False), heads)
 

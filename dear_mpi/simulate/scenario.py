@@ -27,7 +27,7 @@ from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import borders, fused
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.pairs import check_own
+from dear_mpi.training.pairs import check_own, check_sent
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.routes.collective import Collective
@@ -87,6 +87,7 @@ class Scenario:
         policy, settings = own_fusion(fusion, schedule), self.settings
         if schedule.own_route() is not None:
             check_own(settings, name)
+        check_sent(settings, name, settings.route_of(schedule), settings.types[0])
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.training.options import Options
-from dear_mpi.training.pairs import check_own
+from dear_mpi.training.pairs import check_own, check_sent
 from dear_mpi.training.rehearse import check_route, check_weights, serve_halves
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.routes.route import Route
@@ -29,6 +29,7 @@ def chosen_route(
     if own is not None:
         check_own(options, next(iter(schedules)))
     route = own or options.find_route(halves=halves)
+    check_sent(options, next(iter(schedules)), route, dtype)
     how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
     proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
     route.check(transport.size)

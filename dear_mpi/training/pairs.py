@@ -6,6 +6,7 @@ from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.options import Exchange
 from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.wires.find import find_code, is_code
 
@@ -23,9 +24,22 @@ def check_wires(wires: Sequence[Wire]) -> None:
 
 def check_own(options: Exchange, schedule: str) -> None:
     """See that no route was chosen beside one that a schedule brings; else ValueError."""
-    if options.route_name != FULL.name or is_code(options.wire):
-        what = ", ".join(name for name in ("route", "update", "wire") if getattr(options, name) is not None)
+    chosen = {"route": options.route not in (None, FULL.name), "update": options.update not in (None, FULL.name)}
+    chosen["wire"] = is_code(options.wire)
+    if any(chosen.values()):
+        what = ", ".join(name for name, matters in chosen.items() if matters)
         raise ValueError(f"schedule {schedule!r} has a route of its own: leave out {what}")
+
+
+def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> None:
+    """See that gradients travel on a route, if a type for them was chosen that is not the parameters'; else ValueError.
+
+    Otherwise each rank would round its own gradients, and send not a byte less.
+    """
+    if options.wire not in (None, dtype) and not route.sends_gradients:
+        what = f"no gradients travel under schedule {schedule!r} on the route {route.name!r}"
+        allowed = f"leave it out, or give {dtype}, the type of the parameters"
+        raise ValueError(f"wire {options.wire!r} does not apply, because {what}: {allowed}")
 
 
 def pairs(wires: Sequence[Wire], schedules: Mapping[str, type[Schedule]]) -> list[tuple[Wire, str]]:

@@ -66,6 +66,21 @@ def test_whole_rounds_are_counted_after_as_many_iterations_of_all(schedule):
         assert row["median_s"] == pytest.approx(np.median(rounds))
 
 
+def test_the_table_says_how_many_iterations_whole_rounds_have(capsys):
+    """Rounds of 6 for both, of which the first one's own does not count: 12 + 6 - 2, and 12 + 6 - 3."""
+
+    def body(world, *schedules):
+        config = Config.of(settings(iterations=7))
+        rows = compare(config, world, schedules)
+        show_comparison(world, rows)
+        return [(row["iterations"], row["asked_iterations"]) for row in rows]
+
+    assert run_world(lambda world: body(world, "local:2", "local:3"), threads=1) == [(16, 7), (15, 7)]
+    assert "of 15 or 16 iterations each, in whole rounds: 7 were asked for" in " ".join(capsys.readouterr().out.split())
+    assert run_world(lambda world: body(world, "wfbp", "dear"), threads=1) == 2 * [(7, 7)]
+    assert "asked for" not in capsys.readouterr().out
+
+
 def test_a_schedule_with_rounds_stands_once_among_wires():
     rows = compared(["local:2", "dear"], ["fp16", "blocks:50%"], fusions=["none", "buckets:1"], iterations=2)
     assert [(row["asked_fusion"], row["schedule"], row["wire"]) for row in rows] == [

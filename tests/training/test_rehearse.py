@@ -31,6 +31,7 @@ from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests import training_checks
 
 USES = 5
+awaited = Rules.awaited
 # Layer 2 is in two buckets, bucket 1 has two layers, and layer 4 shares a parameter with layer 0.
 BUCKETS = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, uses, 128) for i, uses in enumerate([(0, 4), (1, 2), (2,), (3, 4)])))
 
@@ -42,6 +43,13 @@ def rehearsed(name, schedule, buckets, uses, *, accumulate=1, **how):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_our_schedules_keep_the_rules(schedule):
     rehearsed(schedule, SCHEDULES[schedule], BUCKETS, USES)
+
+
+def test_the_book_hears_of_buckets_and_of_no_loss(monkeypatch):
+    heard = []
+    monkeypatch.setattr(Rules, "awaited", lambda self, handle: heard.append(handle.key[0]) or awaited(self, handle))
+    rehearsed("dear", Dear, BUCKETS, USES)
+    assert set(heard) == {"all_gather"}
 
 
 class NeverWaits(Dear):

@@ -161,11 +161,33 @@ def test_on_another_number_of_ranks_the_outer_momentum_goes_on(tmp_path):
         ({"schedule": "local:10", "clip": 1.0}, "on the route 'local:10' they are not"),
         ({"schedule": "local:10", "wire": "int8"}, "has a route of its own: leave out wire"),
         ({"schedule": "local:10", "update": "sharded"}, "has a route of its own: leave out update"),
+        ({"schedule": "local:10", "update": "full", "wire": "int8"}, "has a route of its own: leave out wire$"),
+        ({"schedule": "local:10", "update": "sharded", "wire": "bf16"}, "has a route of its own: leave out update$"),
+        ({"schedule": "local:10", "route": "full", "wire": "int8"}, "has a route of its own: leave out wire$"),
+        ({"schedule": "local:10", "update": "auto", "wire": "int8"}, "route of its own: leave out update, wire$"),
+        (
+            {"schedule": "local:10", "wire": "fp16"},
+            "wire 'fp16' does not apply, because no gradients travel under schedule 'local:10' on the route 'local:10'"
+            ": leave it out, or give fp32, the type of the parameters",
+        ),
+        ({"schedule": "diloco:4:delay=2", "wire": "bf16"}, "'diloco:4:delay=2' on the route 'streaming:4'"),
+        (
+            {"route": f"{ROOT}/tests/routes/local.py:local", "wire": "fp16"},
+            "no gradients travel under schedule 'dear' on the route 'local'",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(choices, said):
     with pytest.raises((AgreedError, ValueError), match=said):
         run(choices)
+
+
+def test_a_type_for_gradients_is_taken_where_gradients_travel():
+    """Before the rounds begin. The parameters' own type changes nothing anywhere."""
+    own, none = (run({"schedule": "local:4", "wire": wire}) for wire in ("fp32", None))
+    assert own["params_sha256"] == none["params_sha256"]
+    half, post = (run({"schedule": each, "wire": "fp16"}) for each in ("dear", "post-local:4:after=12"))
+    assert half["params_sha256"] == post["params_sha256"]
 
 
 def predicted(schedule, **choices):

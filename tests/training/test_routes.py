@@ -20,6 +20,7 @@ from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, 
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.routes.route import joined
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
@@ -46,6 +47,17 @@ def test_ours_have_the_same_bits_as_whole_updates():
     full, sharded = prove(FULL), prove(SHARDED)
     assert (full.alike, full.exact, full.state, full.summed) == (True, True, "equal", True)
     assert (sharded.alike, sharded.exact, sharded.state, sharded.summed) == (True, True, "shard", True)
+
+
+@pytest.mark.parametrize("when", [{"first": 3}, {"until": 3}, {"every": 2, "first": 1}])
+def test_halves_of_other_iterations_are_not_joined(when):
+    """One that is late took the gathering of the iterations before along."""
+    halves = reduce_scatter("gradients", **when), all_gather("gradients")
+    assert joined(halves) == halves
+    whole = reduce_scatter("gradients", **when), all_gather("gradients", **when)
+    assert joined(whole) == (all_reduce("gradients", **when),)
+    averaged = joined((reduce_scatter("values", op="average"), all_gather("values")))
+    assert averaged == (all_reduce("values", op="average"),)
 
 
 def test_users_routes_are_what_they_say():

@@ -15,6 +15,7 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.routes.rounds import Outer
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.wires.blocks import BLOCK, LEAST, Blocks, Eighths, Halves
@@ -232,6 +233,12 @@ def other_mask(session):
         bound.begin += 1
 
 
+def other_rate(session):
+    """From now on this rank's outer optimiser has another learning rate."""
+    outer = next(leg for leg in session.group.route.back if isinstance(leg, Outer))
+    object.__setattr__(outer, "lr", 0.1)
+
+
 def lost_residual(session):
     session.group.arena.lines["residual"][...] = 0
 
@@ -243,18 +250,30 @@ def lost_factors(session):
 @pytest.mark.parametrize(
     ("wire", "spoil", "said"),
     [
-        ("acp:1", lost_residual, "something else than the route 'full over acp:1' has changed 'residual'"),
-        ("powersgd:1", lost_factors, "something else than the route 'full over powersgd:1' has changed 'factors'"),
+        ("acp:1", lost_residual, "'full over acp:1' has changed 'residual', before leg .recall residual. of bucket 0"),
+        ("powersgd:1", lost_factors, "'full over powersgd:1' has changed 'factors', before leg .project.* of bucket 0"),
         ("int8", wrong_decoder, "values of bucket 0"),
         ("blocks:50%", other_mask, "values of bucket 0"),
-        ("int8", lost_residual, "something else than the route 'full over int8' has changed 'residual'"),
-        ("blocks:50%", lost_residual, "something else than the route 'full over blocks:50%' has changed 'residual'"),
+        ("int8", lost_residual, "'full over int8' has changed 'residual', before leg .encode.* of bucket 0"),
+        (
+            "blocks:50%",
+            lost_residual,
+            "'full over blocks:50%' has changed 'residual', before leg .select.* of bucket 0",
+        ),
     ],
 )
 def test_a_rank_that_goes_wrong_is_found(wire, spoil, said):
     """In the iteration in which it does, with ``debug``."""
     with pytest.raises((AgreedError, CollectiveError), match=said):
         run_loopback(3, lambda transport: steps(transport, wire=wire, spoil=spoil, debug=True))
+
+
+def test_a_rank_that_goes_wrong_in_a_round_is_found_at_its_end():
+    """With ``debug``; nothing was compared where a route has rounds."""
+    for schedule in ("diloco:4", "post-local:3:after=2"):
+        run_loopback(3, lambda transport, how=schedule: steps(transport, schedule=how, debug=True))
+    with pytest.raises(AgreedError, match="values of bucket 0"):
+        run_loopback(3, lambda transport: steps(transport, schedule="diloco:4", spoil=other_rate, debug=True))
 
 
 @pytest.mark.parametrize("wire", ["int8", "blocks:50%", "topk:10%", "acp:1", "powersgd:1", "noise:1%"])
@@ -317,6 +336,17 @@ def test_each_kind_of_codes_has_an_example_that_can_be_read():
     assert [type(find_code(example).wire) for example in EXAMPLES.values()] == [kind.make for kind in CODES.values()]
     assert find_code("acp:4:after=50:error=no") == find_code("acp:4:error=no:after=50")
     assert find_code("acp:4:after=50").after == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [("acp:4:after=50:after=60", "after"), ("int8:error=no:error=no", "error"), ("topk:1%:error=a:error=no", "error")],
+)
+def test_an_option_of_a_wire_is_given_once(text, option):
+    with pytest.raises(ValueError, match=f"^wire '{text}' has {option} twice$"):
+        find_code(text)
+    with pytest.raises(ValueError, match=r"must be written like|must be a whole number above zero, not ''"):
+        find_code(text.split(":")[0] + ":error" if option == "error" else "acp:4:after")
 
 
 def test_what_one_wire_encodes_no_other_decodes():

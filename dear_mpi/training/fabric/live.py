@@ -191,7 +191,9 @@ class LiveFabric(Fabric):
             call = leg.bind(self.bound[bucket])
             lines = {line: self.bound[bucket].line(line) for line, kind in leg.lines.items() if kind != "scratch"}
             kept = self.kept.setdefault(bucket.interval, {})
-            self.calls[key] = watched(call, lines, kept, self.route.name) if self.options.get("debug") else call
+            if self.options.get("debug"):
+                call = watched(call, lines, kept, self.route.name, f"leg ({leg}) of {bucket}")
+            self.calls[key] = call
         return self.calls[key]
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
@@ -208,8 +210,8 @@ class LiveFabric(Fabric):
         return [bound.complaint() for bound, finite in zip(self.bound.values(), fine, strict=True) if not finite]
 
     def facts(self) -> dict[str, Any]:
-        """Of each bucket the checksum of its values, where the route leaves them equal in each iteration."""
-        if self.route.period > 1:
+        """Of each bucket the checksum of its values, where the route leaves them equal: at the end of its rounds."""
+        if self.iteration % self.route.period or self.route.lags:
             return {}
         return {f"values of {bucket}": checksum(bound.values) for bucket, bound in self.bound.items()}
 

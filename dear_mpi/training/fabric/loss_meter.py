@@ -31,7 +31,7 @@ class LossMeter:
         self.handle = self.fabric.launch_sum(LOSS, self.plan)
 
     def read(self) -> float:
-        self.fabric.wait(self.handle)
+        self.fabric.wait_for(self.handle)
         return float(self.value[0])
 
     def complaint(self) -> str | None:

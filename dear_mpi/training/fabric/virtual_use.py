@@ -67,5 +67,5 @@ class VirtualMeter:
     def complaint(self) -> None: ...
 
     def read(self) -> float:
-        self.fabric.wait(self.handle)
+        self.fabric.wait_for(self.handle)
         return 0.0

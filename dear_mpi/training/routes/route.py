@@ -16,7 +16,7 @@ from math import lcm
 from typing import TypeVar
 
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.collective import Collective, all_gather
+from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Shape, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
@@ -133,6 +133,12 @@ class Route:
         """Lines of codes, with the first leg of each."""
         return {leg.codes: leg for leg in reversed(self.legs) if isinstance(leg, OfCodes)}
 
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether gradients travel, or codes."""
+        sent = {leg.line for leg in self.legs if isinstance(leg, Collective)}
+        return not sent.isdisjoint({"gradients", *self.codes})
+
     def check(self, ranks: int) -> None:
         """See that its legs can be done on so many ranks; ValueError if not."""
         for leg in self.legs:
@@ -207,11 +213,11 @@ def reduces(collective: str) -> bool:
 
 
 def joined(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
-    """Legs, in which two halves of an all-reduce are one."""
+    """Legs, in which two halves of an all-reduce are one, if both are done in the same iterations."""
     for at, (one, other) in enumerate(pairwise(legs)):
         if not isinstance(one, Collective) or one.name != "reduce_scatter":
             continue
-        if other == all_gather(one.line, every=one.every, fits=one.fits):
+        if other == replace(one, name="all_gather", op="sum", few=False, called=""):
             return (*legs[:at], replace(one, name="all_reduce"), *joined(legs[at + 2 :]))
     return legs
 

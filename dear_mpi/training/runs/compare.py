@@ -101,6 +101,7 @@ def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
     )
     return describe(own.job, own.name, figures) | {
         "iterations": len(figures.counted_s),
+        "asked_iterations": own.job.config.iterations,
         "iteration_s": figures.counted_s,
         "loss": own.losses,
         "fusion": own.policy,

@@ -1,6 +1,6 @@
 """The wires of ``--wire``, by name: types of floating point, and codes with what may be chosen about them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -102,11 +102,18 @@ def is_code(wire: str | None) -> bool:
     return wire is not None and wire not in DTYPES
 
 
+def check_once(text: str, options: Sequence[str]) -> None:
+    """Raise a ValueError if an option of a wire is there twice."""
+    for option in options:
+        if options.count(option) > 1:
+            raise ValueError(f"wire {text!r} has {option} twice")
+
+
 def find_code(text: str) -> Code:
     """The codes of a text, such as ``int8``, ``topk:1%`` or ``topk:1%:error=no``.
 
     Raises:
-        ValueError: there are none of this name, or what stands after the colon has no meaning.
+        ValueError: there are none of this name, what stands after the colon has no meaning, or it has an option twice.
 
     >>> find_code("topk:1%:error=no")
     Code(wire=TopK(share=0.01, encode_s=6e-09, decode_s=5e-10), legs='coded', feedback=False, after=0)
@@ -114,7 +121,9 @@ def find_code(text: str) -> Code:
     name, *given = text.split(":")
     kind = lookup("wire", name, {**dict.fromkeys(DTYPES), **CODES})
     allowed = [each.partition("=")[0] for each in kind.options] if kind else []
-    options = dict(each.split("=", 1) for each in given if each.partition("=")[0] in allowed)
+    chosen = [(option, value) for option, _, value in (each.partition("=") for each in given) if option in allowed]
+    check_once(text, [option for option, _ in chosen])
+    options = dict(chosen)
     given = [each for each in given if each.partition("=")[0] not in allowed]
     if kind is None or len(given) != (kind.read is not None) or options.get("error", "no") != "no":
         example = EXAMPLES.get(name, name)
