@@ -288,6 +288,28 @@ def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err == f"note: the run goes on, but {changes}\n"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        ({"wire": "int8"}, {"wire": "int4"}, None),
+        ({"wire": "int8"}, {}, "line 'residual'"),
+        ({"wire": "powersgd:1"}, {"wire": "int8:error=no"}, "line 'residual', line 'factors'"),
+        ({"schedule": "diloco:4"}, {"schedule": "diloco:2"}, None),
+        ({"schedule": "diloco:4"}, {"schedule": "local:4"}, "line 'outer momentum'"),
+    ],
+)
+def test_lines_that_the_route_does_not_keep_are_named(before, after, lost, tmp_path, capsys):
+    """They were dropped in silence."""
+    file = tmp_path / "run.npz"
+    run(2, 4, Saving(file), **before)
+    capsys.readouterr()
+    assert run(2, 5, Saving(file, resume=True), **after)["iterations"] == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "is lost" in line]
+    route = f"full over {after['wire']}" if "wire" in after else after.get("schedule", "full")
+    whole = f"note: the run goes on, but the route '{route}' does not keep what checkpoint '{file}' has of {lost}: "
+    assert said == ([] if lost is None else [whole + "it is lost"])
+
+
 def test_ranks_are_compared_once_after_an_iteration(tmp_path, monkeypatch):
     """Not again for the outcome of a run, and when its session is left."""
     seen = []

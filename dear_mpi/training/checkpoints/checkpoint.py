@@ -20,6 +20,7 @@ from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
+from dear_mpi.reporting.terminal import console
 from dear_mpi.training.checkpoints.state import VALUE, About, TrainingState, frozen_sha256, stored
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.shards import state_line, whole_state
@@ -60,6 +61,8 @@ def snapshot(
 def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array], what: str) -> Any:
     """Collective: go on from a packed state that rank 0 has, whatever the others have; returns its notes.
 
+    Lines that the route here does not keep are lost: rank 0 names them.
+
     Args:
         what: it is, for messages.
 
@@ -85,7 +88,17 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
         if f"line.{name}" in (*about.own, *about.equal):
             fill_own(group, f"line.{name}", line, state, share=1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
+    if lost := dropped(group, about):
+        said = f"the route {group.route.name!r} does not keep what {what} has of {', '.join(lost)}: it is lost"
+        console(group.world, stderr=True).print(f"note: the run goes on, but {said}", markup=False, soft_wrap=True)
     return about.notes
+
+
+def dropped(group: WorkerGroup, about: About) -> list[str]:
+    """The lines of a state that have no place here, as messages call them."""
+    kept = {*own_names(group), *equal_names(group)}
+    lines = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in kept]
+    return [f"line {name.removeprefix('line.')!r}" for name in lines]
 
 
 def own_names(group: WorkerGroup) -> list[str]:
