@@ -41,7 +41,12 @@ BLOCKS, BLOCK = 20, 12 * 2048**2  # of a decoder: matrices of width 2048, a bill
 
 # Themis: an all-reduce's gain on the average and at most; an iteration's likewise.
 THEMIS = (1.72, 2.70)
-THEMIS_ITERATIONS = {"ResNet-152": (1.49, 2.25), "GNMT": (1.30, 1.78), "DLRM": (1.30, 1.77), "Transformer-1T": (1.25, 1.53)}
+THEMIS_ITERATIONS = {
+    "ResNet-152": (1.49, 2.25),
+    "GNMT": (1.30, 1.78),
+    "DLRM": (1.30, 1.77),
+    "Transformer-1T": (1.25, 1.53),
+}
 DIMENSIONS = ((2, 2), (4, 4), (8, 8), (16, 4), (4, 16))  # ranks of a host, hosts
 
 RANK_OF = {"resnet50": 4, "bert_base": 32}  # as ACP-SGD has it
