@@ -37,7 +37,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu
 .PHONY: check format docs package clean
-.PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology dimensions testbed
+.PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology dimensions testbed published
 .PHONY: validation variants terminal faults
 
 help:                 ## this list
@@ -140,6 +140,9 @@ dimensions: install   ## themis beside hierarchical, priced and on emulated host
 
 testbed: install      ## predictions for the testbed of the DeAR paper beside what was published: docs/benchmarks/testbed.md
 	$(PYTHON) -m tests.simulate.testbed
+
+published: install    ## figures that papers of the variants print, beside what this package gives: docs/benchmarks/published.md
+	$(PYTHON) -m tests.simulate.published
 
 validation: install   ## predictions beside measurements, on network namespaces (Linux, root) and emulated links
 	$(PYTHON) -m tests.simulate.validation $(KEPT)

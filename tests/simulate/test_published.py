@@ -1,0 +1,70 @@
+"""What papers print, and ours: the figures that need no minute, and a page that has them."""
+
+import pytest
+
+from dear_mpi.models.paper_models import load_table
+from tests.rooms import ROOT
+from tests.simulate import published, published_claims
+
+
+def test_published_phases_add_up_to_published_totals():
+    assert published_claims.kfac_phases() == pytest.approx(published_claims.KFAC_TOTALS["ResNet-50"], abs=0.006)
+
+
+def test_shapes_of_weights_follow_from_flops():
+    first, *_, last = load_table("resnet50")["modules"]
+    assert published_claims.matrix(first) == (64, 3 * 7 * 7)
+    assert published_claims.matrix(last) == (1000, 2048)
+    assert published_claims.matrix(load_table("resnet50")["modules"][1]) is None
+
+
+@pytest.mark.parametrize("name", published_claims.RANK_OF)
+def test_shapes_have_all_elements(name):
+    whole, _, _ = published_claims.low_rank_bytes(name)
+    assert whole == published_claims.ITEMSIZE * published_claims.gradient_elements(name)
+
+
+def test_factors_of_resnet_50_are_three_times_its_gradient():
+    """77.0 M elements, as follows from the shapes of its layers."""
+    found = published_claims.factor_elements("resnet50")
+    assert found == pytest.approx(77.0e6, rel=0.001)
+    assert found / published_claims.gradient_elements("resnet50") == pytest.approx(3.0, abs=0.02)
+
+
+def test_kfac_has_the_published_order():
+    """D-KFAC is within the tolerance; the other two are not, and the page says so."""
+    ours, known = published_claims.kfac_ours(), published_claims.KFAC_TOTALS["ResNet-50"]
+    assert sorted(ours, key=ours.get) == sorted(known, key=known.get)
+    assert ours["D-KFAC"] == pytest.approx(known["D-KFAC"], rel=published.WITHIN)
+
+
+def test_rounds_are_hidden_at_one_gigabit():
+    """Long ones; rounds of 10 iterations take too much for this link."""
+    for period in published_claims.PERIODS:
+        assert published_claims.diloco_hours(period) == pytest.approx(
+            published_claims.STREAMING_H, rel=published.WITHIN
+        )
+    assert published_claims.diloco_hours(10) > 2 * published_claims.STREAMING_H
+    assert published_claims.diloco_hours(None) == pytest.approx(published_claims.PARALLEL_H, rel=0.01)
+
+
+def test_orders_of_dimensions_never_lose():
+    for shape in ((2, 2), (4, 4)):
+        found = published_claims.themis_gains(shape)
+        assert min(found) >= 1
+        assert max(found) > published_claims.THEMIS[0]
+
+
+@pytest.mark.parametrize("name", published_claims.RANK_OF)
+def test_acp_sends_half_of_the_factors(name):
+    assert published_claims.factors_share(name) == pytest.approx(0.5, rel=0.02)
+
+
+def test_rounds_of_tamuna_have_as_many_steps_as_its_formula_says():
+    assert published_claims.tamuna_steps() == pytest.approx(published_claims.STEPS, abs=0.5)
+
+
+@pytest.mark.parametrize("row", [published.kfac, published.diloco, published.low_rank], ids=lambda row: row.__name__)
+def test_the_page_has_these_rows(row):
+    """`make published` has been run since."""
+    assert f"\n{row()}\n" in (ROOT / published.PAGE).read_text("utf-8")
