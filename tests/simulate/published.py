@@ -74,7 +74,7 @@ def kfac() -> Row:
         f"{own_wait_s:.3f} s, gradients included, as a simulated message costs the compute nothing. So the rows miss "
         "by what is sent, and "
         "by how well it is hidden. The preset was fitted to another cluster. How factors are divided between the "
-        f"passes is not known; ours follow FLOPs. Triangles and their all-reduce by our simulator: {'; '.join(others)}.",
+        f"passes is not known; ours follow FLOPs. Triangles and their all-reduce, simulated: {'; '.join(others)}.",
     )
 
 
