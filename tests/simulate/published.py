@@ -51,6 +51,7 @@ def kfac() -> Row:
     published = claims.KFAC_TOTALS["ResNet-50"]
     sent_s, waits_s = claims.SENT_S - claims.FACTORS_S, claims.PIPELINED_S - claims.FACTORS_S
     own_s, own_wait_s = claims.sent_s(claims.factor_elements("resnet50")), claims.pipelined_wait_s("resnet50")
+    gradients_s = claims.sent_s(claims.gradient_elements("resnet50"))
     ratio = claims.factor_elements("resnet50") / claims.gradient_elements("resnet50")
     printed = [f"{name}: {', '.join(map(str, each.values()))}" for name, each in claims.KFAC_TOTALS.items()]
     elements = {paper: claims.factor_elements(name) for paper, name in claims.TABLES.items()}
@@ -68,13 +69,14 @@ def kfac() -> Row:
         "sent is ours: triangles of both factors of each layer, on the preset `paper-100gbib`; the row of SPD-KFAC is "
         "`wfbp` with factors as one more parameter of each layer, and a gather of inverses that nothing hides. The "
         f"triangles have {ratio:.2f} times the elements of the gradient. We predict {own_s:.3f} s for their "
-        f"all-reduce, where {sent_s:.3f} s are published, and {own_s / 2:.3f} s for the gather of inverses, where "
-        f"{claims.INVERTED_S['MPD-KFAC'][1]} s and, placed, {claims.INVERTED_S['SPD-KFAC'][1]} s are. Of the published "
+        f"all-reduce, where {sent_s:.3f} s are published; {gradients_s:.3f} s for that of gradients, which add "
+        f"{claims.GRADIENTS_S - claims.COMPUTED_S:.3f} s there; and {own_s / 2:.3f} s for the gather of inverses, "
+        f"where {claims.INVERTED_S['MPD-KFAC'][1]} s and, placed, {claims.INVERTED_S['SPD-KFAC'][1]} s are. Of the published "
         f"iteration {waits_s:.3f} s go by in which factors that are pipelined still keep it waiting; of ours "
         f"{own_wait_s:.3f} s, gradients included, as a simulated message costs the compute nothing. So the rows miss "
-        "by what is sent, and "
-        "by how well it is hidden. The preset was fitted to another cluster. How factors are divided between the "
-        f"passes is not known; ours follow FLOPs. Triangles and their all-reduce, simulated: {'; '.join(others)}.",
+        "by what is sent, and by how well it is hidden. The preset was fitted to another cluster. How factors are "
+        "divided between the passes is not known; ours follow FLOPs. Triangles and their all-reduce by our simulator: "
+        f"{'; '.join(others)}.",
     )
 
 

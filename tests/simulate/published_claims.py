@@ -6,7 +6,6 @@ from functools import cache
 from itertools import dropwhile
 from math import prod
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -206,7 +205,3 @@ def tamuna_rounds() -> tuple[int, int]:
     """Of gradient descent, and of the recipe, until the squared error is 1e-8 of that of zeros."""
     assert tamuna.route.period == STEPS
     return logistic.Problem(CLIENTS, kappa=KAPPA).descent(1e-8), targets.tamuna_rounds("route", STEPS)
-
-
-def mean_gain() -> float:
-    return fmean(each for shape in DIMENSIONS for each in themis_gains(shape))
