@@ -34,8 +34,6 @@ class Fabric(ABC):
 
     idle: ClassVar[Any]  # the act that does nothing, see ``Step``
     look: Any  # the act that gives the verdict
-    now: Callable[[], Any]  # a mark of the time
-    seconds: Callable[[Any, Any], Any]  # from one mark to another
     rules: Rules  # the book of the schedule that runs now
     verdict: Any = None  # on the gradients, see ``verdict.py``; the virtual fabric has none
 
@@ -79,6 +77,14 @@ class Fabric(ABC):
     @abstractmethod
     def block(self, handle: Any) -> None:
         """Do nothing until a handle is over."""
+
+    @abstractmethod
+    def now(self) -> Any:
+        """A mark of the time."""
+
+    @abstractmethod
+    def seconds(self, begin: Any, end: Any) -> Any:
+        """From one mark to another."""
 
     def block_late(self) -> None:
         """Wait for what is used in later iterations, and do not use it yet: now other messages may travel."""

@@ -45,7 +45,6 @@ class LiveFabric(Fabric):
         self.options = {"alike": True, **options}
         self.arena, self.world, self.engine = arena, world, engine
         self.compute = engine.streams.compute
-        self.now, self.seconds = self.compute.mark, self.compute.seconds
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by line
         self.settled = 0  # the iteration in which a round was last ended early
@@ -217,6 +216,12 @@ class LiveFabric(Fabric):
 
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
         agree(self.world.transport, what, facts)
+
+    def now(self) -> Any:
+        return self.compute.mark()
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        return self.compute.seconds(begin, end)
 
     def free(self) -> None:
         """Give all plans back."""
