@@ -16,7 +16,7 @@ endif
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
 # One worker more than cores: many tests wait for a process.
 WORKERS = $(shell $(PYTHON) -c 'import os, xdist; print(os.cpu_count() + 1)' 2>/dev/null)
-PARALLEL = $(if $(WORKERS),-n $(WORKERS) --dist loadfile)
+PARALLEL = $(patsubst %,-n % --dist loadfile,$(WORKERS))
 # What starts jobs, and waits for them most of the time: more workers, and each of its tests for itself.
 LAUNCHERS := tests/test_launch.py tests/test_namespaces.py
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider

@@ -90,7 +90,7 @@ def int8_exposed() -> tuple[str, bool]:
 
 
 def between_hosts() -> tuple[str, bool]:
-    """What is beside it has the algorithm that sends least between hosts, and both the fusion that suits them best."""
+    """Both have one bucket, with which both were fastest."""
     how = {"link": HOSTS, "fusion": "25MB", "algorithm": "hierarchical"}
     dense, codes = (mean_ms(trained(60, wire=wire, **how)) for wire in ("fp32", "int4"))
     return f"{dense / codes:.2f}", dense / codes >= 3

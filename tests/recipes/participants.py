@@ -5,8 +5,8 @@
 
 mpirun -n 8 python participants.py
 
-Source: McMahan et al., FedAvg, AISTATS 2017, algorithm 1 (a random part of the clients in each round); Chen et al.,
-arXiv 2112.05559 (choose devices by speed, where a round lasts as long as its slowest device).
+Source: McMahan et al., FedAvg, AISTATS 2017, algorithm 1 (a random part of the clients in each round);
+arXiv 2112.05559, a survey of learning over wireless networks (choose devices by speed).
 """
 
 import time
@@ -18,7 +18,8 @@ from typing import ClassVar
 import numpy as np
 
 from dear_mpi.models.data import load_data
-from dear_mpi.models.layers import Dense, Relu, Reshape, SoftmaxCrossEntropy
+from dear_mpi.models.layers import SoftmaxCrossEntropy
+from dear_mpi.models.networks import mlp
 from dear_mpi.training import SGD, Session, run_world
 from dear_mpi.training.routes import MAIN, Leg, Pack, Route, Unpack, Update, all_gather, reduce_scatter
 
@@ -128,14 +129,6 @@ class OwnMean(SoftmaxCrossEntropy):
         return super().backward(1 / (self.ranks * self.examples))
 
 
-def model(rng, dtype):
-    first, last = (
-        Dense(f"dense{number}", (rng.standard_normal(size) * (2 / size[0]) ** 0.5).astype(dtype))
-        for number, size in enumerate([(64, 32), (32, 10)])
-    )
-    return [Reshape((64,)), first, Relu(), last]
-
-
 def train(world, name="fastest", until=0.93, most=100, batch=16, seed=0, second=0.0):
     """The rounds until so much of the test set is right, and the seconds of these.
 
@@ -143,7 +136,8 @@ def train(world, name="fastest", until=0.93, most=100, batch=16, seed=0, second=
         second: that a fast rank works for a batch; the others as ``SECONDS`` says, spent asleep.
     """
     data, own = load_data("digits", np.dtype("float32"), 0), np.random.default_rng([seed, world.rank])
-    layers, who = model(np.random.default_rng(seed), data.train.x.dtype), WHO[name]
+    who = WHO[name]
+    layers = mlp(data.train.x.shape[1:], 10, np.random.default_rng(seed), data.train.x.dtype)
     how = {"route": f"{Path(__file__).resolve()}:{name}", "optimizer": SGD(lr=0.1)}
     with Session(layers, OwnMean(world.size), world, schedule="dear", **how) as session:
         number, begin, right = 0, time.perf_counter(), 0.0
