@@ -1,4 +1,4 @@
-"""What recipes were meant to do, and what is seen: for the table of tests/variants.py."""
+"""The recipes of tests/recipes: CoDA, TAMUNA, and participants."""
 
 from functools import cache, partial
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.training import Session
 from tests.recipes import auc, logistic, participants, tamuna
+from tests.variants.target import Target
 
 
 def coda_auc() -> tuple[str, bool]:
@@ -68,3 +69,16 @@ def fastest_in_time() -> tuple[str, bool]:
         taken[name] = sum(run_world(body, threads=8)[1] for body in each)
     found = taken["fastest"] / taken["all_ranks"]
     return f"{found:.2f}", found <= 0.5
+
+
+TARGETS = [
+    Target("CoDA", "AUC with averages every 32 iterations at most .003 below every iteration", coda_auc),
+    Target("CoDA", "1/32 of the bytes", coda_bytes),
+    Target("TAMUNA", "to 1e-8: at most 1/40 of the rounds of descent, 1/100 of the floats", tamuna_sends),
+    Target("TAMUNA", "half of the clients in each round: at most 1.3 times the rounds", tamuna_half),
+    Target(
+        "participants",
+        "6 fastest of 8 ranks, one 4 times slower: 93 % of the digits right in at most .5 of the time of all 8",
+        fastest_in_time,
+    ),
+]

@@ -1,4 +1,4 @@
-"""How many iterations K-FAC and SGD need until a loss is reached; rows of ``tests/variants.py``."""
+"""How many iterations K-FAC and SGD need until a loss is reached."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ import numpy as np
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
+from tests.variants.target import Target
 
 LOSS, BATCH, MOST, MEAN = 0.01, 256, 200, 3
 RATES, SEEDS = (0.03, 0.1, 0.3), range(3)
@@ -31,3 +32,9 @@ def kfac_beside_sgd(model: str) -> Callable[[], tuple[str, bool]]:
         return f"{found:.0f} beside {beside:.0f} (rate {best}): {found / beside:.2f}", bool(found <= 0.6 * beside)
 
     return measure
+
+
+TARGETS = [
+    Target("kfac", "mlp, loss .01 in at most .6 of the iterations of SGD at its best rate", kfac_beside_sgd("mlp")),
+    Target("kfac", "cnn, the same", kfac_beside_sgd("cnn")),
+]
