@@ -39,9 +39,8 @@ LAYERS = list(ROOMS)
 # Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
     *("declared", "learning_rate", "facts", "wires", "routes", "line", "log", "fusion", "fabric", "costs", "schedules"),
-    *("trainer", "prediction", "virtual_trainer", "options", "pairs", "in_time", "rehearse", "chosen_route"),
-    *("layer_copies", "layer_use", "group", "profiles", "tuning", "weighing", "decisions", "checkpoints", "session"),
-    *("recording", "runs"),
+    *("trainer", "prediction", "virtual_trainer", "options", "chosen_route", "layer_copies", "layer_use"),
+    *("group", "profiles", "tuning", "decisions", "checkpoints", "session", "recording", "runs"),
 )
 
 

@@ -7,6 +7,5 @@ Each file imports its framework, which is an extra of its own: nothing else of t
     jax_layers     functions of JAX, layer by layer, in a plain session
     torch_backend  DDP and FSDP2 as they are, over our collectives, which the thread of ``torch_group`` carries out
 
-What the files for PyTorch share: ``torch_tensors`` makes arrays of tensors and tensors of arrays, ``torch_parameter``
-makes parameters of ours of PyTorch's.
+What the files for PyTorch share is in ``torch_tensors``.
 """

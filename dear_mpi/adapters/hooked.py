@@ -1,4 +1,4 @@
-"""A trainer that a model calls: for frameworks which run a model, and differentiate it, as a whole.
+"""A trainer that a model calls: for frameworks that run and differentiate a model as a whole.
 
 The model says when a use is about to begin, and when its gradients are written. With branches, and where a pass depends
 on the data, the order of uses may differ between ranks, and between iterations. The schedule never sees that: its hooks
@@ -38,12 +38,7 @@ class HookedModel(Protocol):
 
 
 class HookedTrainer(Trainer):
-    """Runs iterations of a model that runs as a whole. It inspects no gradients: the model writes each one by itself.
-
-    Args:
-        model: with as many uses as the trainer.
-        arguments, options: as for ``Trainer``.
-    """
+    """Runs iterations of a model with as many uses. It inspects no gradients: the model writes each one by itself."""
 
     def __init__(self, model: HookedModel, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -27,13 +27,12 @@ Function = Callable[[Any, Any], Any]
 
 @partial(jax.jit, static_argnums=0)
 def run(function: Function, varied: tuple[Any, ...], *fixed: Any) -> Any:
-    """What a function returns, and its pullback to those of its arguments that it is differentiated by."""
+    """What a function returns, and its pullback to the arguments that vary."""
     return jax.vjp(lambda *those: function(*those, *fixed), *varied)
 
 
 @jax.jit  # type: ignore[untyped-decorator]
 def pull(pullback: Any, dy: Any) -> Any:
-    """The gradients of what a function was called with."""
     return pullback(dy)
 
 
@@ -44,10 +43,7 @@ class JaxLayer:
         name: comes in front of the parameters' names.
         function: pure, for JAX may call it once for many passes.
         parameters: arrays, in lists, dictionaries or whatever else JAX knows as a tree; or, for layers that are tied, a
-            ``Parameter`` of another one.
-
-    Raises:
-        ValueError: a parameter has a type that JAX does not keep.
+            ``Parameter`` of another one. ValueError if one has a type that JAX does not keep.
     """
 
     def __init__(self, name: str, function: Function, parameters: Any = ()) -> None:
@@ -77,12 +73,11 @@ class JaxLayer:
         return np.asarray(dx[0]) if dx else np.zeros(0, dy.dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "JaxLayer":
-        """Another use of the same function."""
         return copy.copy(self)
 
 
 class JaxLoss:
-    """A loss that is a function of outputs and targets, and returns the *sum* over these examples."""
+    """A loss that is a function of outputs and targets, and returns the *sum* over these examples, one number."""
 
     def __init__(self, function: Function) -> None:
         if not callable(function):
@@ -90,14 +85,12 @@ class JaxLoss:
         self.function = function
 
     def forward(self, outputs: Array, targets: Array) -> float:
-        """The sum; ValueError if the loss is not one number."""
         self.total, self.pullback = run(self.function, (jnp.asarray(outputs),), jnp.asarray(targets))
         if getattr(self.total, "shape", None) != ():
             raise ValueError(f"loss must be one number, the sum over its examples, not {self.total!r:.99}")
         return float(self.total)
 
     def backward(self, scale: float) -> Array:
-        """The gradient of ``scale`` times the sum."""
         pullback, self.pullback = self.pullback, None
         (gradient,) = pull(pullback, jnp.asarray(scale, self.total.dtype))
         return np.asarray(gradient)

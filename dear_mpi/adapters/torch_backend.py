@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import numpy as np
 import torch.distributed as dist
 
-from dear_mpi.adapters.torch_group import Call, Calls, TorchGroup, collective
-from dear_mpi.adapters.torch_tensors import check_fits, contiguous, counts, cut, for_each, octets, only
+from dear_mpi.adapters.torch_group import Call, Calls, TorchGroup, check_fits, collective, counts, cut, for_each, only
+from dear_mpi.adapters.torch_tensors import contiguous, octets
 from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
 from dear_mpi.collectives.plans.exchange import exchange
 from dear_mpi.collectives.plans.runners import check_algorithm
@@ -30,6 +30,8 @@ __all__ = ["DearGroup", "init_process_group"]
 
 NAME = "dear"
 Arrays = Sequence[Array]
+Tensors = Sequence[Any]
+Lists = Sequence[Tensors]
 OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}  # PyTorch's names and ours
 
 
@@ -91,27 +93,25 @@ class DearGroup(TorchGroup):
         return NAME
 
     @collective
-    def allreduce(self, arrays: Arrays, tensors: Sequence[Any], opts: Any) -> Calls:
+    def allreduce(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
         op = op_of(opts)
         return [partial(all_reduce, array, self.transport, op=op, **self.options) for array in arrays]
 
     allreduce_coalesced = allreduce
 
     @collective
-    def reduce(self, arrays: Arrays, tensors: Sequence[Any], opts: Any) -> Calls:
+    def reduce(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
         """Only the root's tensor changes."""
         how = {"root": opts.rootRank, "op": op_of(opts)}
         own = arrays if self.rank() == opts.rootRank else [array.copy() for array in arrays]
         return [partial(reduce, array, self.transport, **how) for array in own]
 
     @collective
-    def broadcast(self, arrays: Arrays, tensors: Sequence[Any], opts: Any) -> Calls:
+    def broadcast(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
         return [partial(broadcast, octets(array), self.transport, root=opts.rootRank) for array in arrays]
 
     @collective
-    def allgather(
-        self, arrays: Arrays, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any = None
-    ) -> Calls:
+    def allgather(self, arrays: Arrays, outputs: Lists, given: Tensors, opts: Any = None) -> Calls:
         """Ranks may give tensors of different sizes."""
         (tensors,), (own,) = outputs, given
         check_fits("tensor", own, tensors[self.rank()])
@@ -122,9 +122,7 @@ class DearGroup(TorchGroup):
         return [partial(all_gather, own, self.transport, out=whole, **counts(sizes), **self.options), *copies]
 
     @collective
-    def all_gather_single_coalesced(
-        self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None
-    ) -> Calls:
+    def all_gather_single_coalesced(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
         """Output: what the ranks give, one after the other."""
         calls: list[Call] = []
         for array, output, own in zip(arrays, outputs, given, strict=True):
@@ -138,9 +136,7 @@ class DearGroup(TorchGroup):
         return self.all_gather_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter_single_coalesced(
-        self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Any], opts: Any
-    ) -> Calls:
+    def reduce_scatter_single_coalesced(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any) -> Calls:
         """Given: a shard for each rank, one after the other; output: the sum of the shards with this rank's number."""
         for output, whole in zip(outputs, given, strict=True):
             check_fits("input", whole, output, self.size())
@@ -150,9 +146,7 @@ class DearGroup(TorchGroup):
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter(
-        self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any
-    ) -> Calls:
+    def reduce_scatter(self, arrays: Arrays, outputs: Tensors, given: Lists, opts: Any) -> Calls:
         """Shards may be of different sizes."""
         (output,), (shards,), (array,) = outputs, given, arrays
         check_fits("output", output, shards[self.rank()])
@@ -165,14 +159,14 @@ class DearGroup(TorchGroup):
         return partial(reduce_scatter, whole.reshape(-1), self.transport, out=out, op=op_of(opts), **options)
 
     @collective
-    def gather(self, arrays: Arrays, outputs: Sequence[Sequence[Any]], given: Sequence[Any], opts: Any) -> Calls:
+    def gather(self, arrays: Arrays, outputs: Lists, given: Tensors, opts: Any) -> Calls:
         """Outputs: a list at the root, none elsewhere."""
         (own,) = given
         outgoing, incoming = only(opts.rootRank, contiguous(own), self.size()), for_each(arrays, self.size())
         return [partial(exchange, self.transport, "gather", outgoing, incoming)]
 
     @collective
-    def scatter(self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Sequence[Any]], opts: Any) -> Calls:
+    def scatter(self, arrays: Arrays, outputs: Tensors, given: Lists, opts: Any) -> Calls:
         """Given: a list at the root, none elsewhere."""
         (array,), (tensors,) = arrays, given or [[]]
         outgoing = for_each(list(map(contiguous, tensors)), self.size())
@@ -180,7 +174,7 @@ class DearGroup(TorchGroup):
         return [partial(exchange, self.transport, "scatter", outgoing, incoming)]
 
     @collective
-    def alltoall(self, arrays: Arrays, outputs: Sequence[Any], given: Sequence[Any], opts: Any = None) -> Calls:
+    def alltoall(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
         outgoing = for_each(list(map(contiguous, given)), self.size())
         return [partial(exchange, self.transport, "all_to_all", outgoing, for_each(arrays, self.size()))]
 
@@ -204,7 +198,6 @@ class DearGroup(TorchGroup):
 
 
 def op_of(opts: Any) -> str:
-    """What a collective is to reduce by."""
     name = opts.reduceOp.op.name
     if name not in OPS:
         raise ValueError(f"reduction {name} is not offered by backend {NAME!r}. Allowed: {', '.join(OPS)}")

@@ -13,31 +13,33 @@ from functools import wraps
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from dear_mpi.adapters.torch_tensors import plain
+from dear_mpi.adapters.torch_tensors import octets, plain
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
+from dear_mpi.kernels.array import Array
 
 FAILED_S, EXIT_S = 2.0, 60.0  # for which a rank that fails, and one that ends, waits for collectives under way
+NOTHING = np.empty(0, np.uint8)
 Call = Callable[[], object]
 Calls = Sequence[Call]
 Steps = Iterator[Any]
 
 
 class Work(dist.Work):  # type: ignore[misc]
-    """A collective under way; ``future`` is done when it is over."""
+    """A collective under way; ``future`` is done when it is over. ``wait`` raises what went wrong."""
 
     def __init__(self, future: Any) -> None:
         super().__init__()
         self.future = future
 
     def wait(self, timeout: Any = None) -> bool:
-        """Block until it is over; raises what went wrong."""
         self.future.wait()
         return True
 
@@ -142,3 +144,40 @@ def failing() -> bool:
     At a prompt no exception ends it: there ``last_type`` is the type of any exception that was ever shown.
     """
     return sys.exc_info()[0] is not None or (hasattr(sys, "last_type") and not hasattr(sys, "ps1"))
+
+
+def check_fits(name: str, tensor: Any, other: Any, times: int = 1) -> None:
+    """See that a tensor has the type of another one, and so many times its elements."""
+    found, expected = (tensor.numel(), tensor.dtype), (times * other.numel(), other.dtype)
+    if found != expected:
+        raise ValueError("{} must have {} elements of {}, not {} of {}".format(name, *expected, *found))
+
+
+def counts(sizes: Sequence[int]) -> dict[str, Any]:
+    """How many elements each rank owns, as an option of a collective; none where all own equally many."""
+    return {} if len(set(sizes)) == 1 else {"counts": list(sizes)}
+
+
+def for_each(arrays: Sequence[Array], ranks: int) -> list[Array]:
+    """The bytes of an array for each rank; where there is no array, no bytes."""
+    if len(arrays) not in (0, ranks):
+        raise ValueError(f"a list must have a tensor for each of {ranks} ranks, not {len(arrays)}")
+    return [octets(array) for array in arrays] or [NOTHING] * ranks
+
+
+def only(rank: int, array: Array, ranks: int) -> list[Array]:
+    """An array's bytes for one rank, and none for the others."""
+    return [octets(array) if each == rank else NOTHING for each in range(ranks)]
+
+
+def cut(array: Array, sizes: Sequence[int], ranks: int) -> list[Array]:
+    """The bytes for each rank of an array that is cut along its first dimension, in these sizes or evenly.
+
+    >>> [piece.tolist() for piece in cut(np.arange(3, dtype=np.uint8), [2, 1], 2)]
+    [[0, 1], [2]]
+    """
+    if sizes and (sum(sizes) != len(array) or min(sizes) < 0):
+        raise ValueError(f"split sizes must add up to {len(array)}, the first dimension, not be {list(sizes)}")
+    if len(array) % ranks and not sizes:
+        raise ValueError(f"the first dimension, {len(array)}, must be divisible by {ranks} ranks, or be split by sizes")
+    return for_each(np.split(array, np.cumsum(sizes)[:-1] if sizes else ranks), ranks)

@@ -15,18 +15,18 @@ line's memory is ``tensor.grad`` from then on; when a batch is accumulated, auto
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dear_mpi.adapters.torch_parameter import TorchParameter, check_module, leaves_of
-from dear_mpi.adapters.torch_tensors import array_of, tensor_of
+from dear_mpi.adapters.torch_tensors import TorchParameter, array_of, check_module, leaves_of, tensor_of
 from dear_mpi.kernels.array import Array
 
 
@@ -43,13 +43,10 @@ class TorchUse:
 
 
 class TorchModule:
-    """A module, and how far its passes are.
+    """A module, as a ``HookedModel``, and how far its passes are; its ``uses`` are in the order of the forward pass.
 
     Args:
         example: an input, alike on all ranks; it goes through the module once, with no other trace.
-
-    Attributes:
-        uses: in the order of the forward pass.
 
     Raises:
         ValueError: the module cannot be trained, or does not take the example.
@@ -80,7 +77,7 @@ class TorchModule:
                 stack.enter_context(parameter.tensor.register_post_accumulate_grad_hook(call))
 
     def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
-        """See ``HookedModel``; ValueError if the output is not one tensor, or ``requires_grad`` has changed."""
+        """ValueError if the output is not one tensor, or ``requires_grad`` has changed."""
         for parameter in self.parameters:
             parameter.check_trained()
         self.begun, self.calls = begun, Counter[Any]()
@@ -92,7 +89,6 @@ class TorchModule:
         return array_of(self.y)
 
     def started(self, module: Any, _: Any) -> None:
-        """A module is about to run."""
         if self.begun is not None:
             self.calls[module] += 1
             use = self.begins.get((module, self.calls[module]))
@@ -100,7 +96,6 @@ class TorchModule:
                 self.begun(use)
 
     def backward(self, dy: Array, wrote: Callable[[int], None], *, fresh: bool) -> None:
-        """See ``HookedModel``."""
         self.missing = [set(use.trained) for use in self.uses]
         self.wrote, self.y, y = wrote, None, self.y
         for use in self.uses if fresh else ():
@@ -134,32 +129,29 @@ class TorchModule:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees one forward pass: which module starts when, and after which start each parameter is needed first.
-
-    Attributes:
-        starts: of modules, each with how often it had started then.
-        needed: the number of a start, by the identity of a parameter that the output depends on.
-    """
+    """Sees one forward pass: which module starts when, and after which start each parameter is needed first."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
         self.known = {id(each) for each in module.parameters()}
         self.calls = Counter[Any]()
-        self.starts: list[tuple[Any, int]] = []
-        self.needed: dict[int, int] = {}
+        self.starts: list[tuple[Any, int]] = []  # of modules, each with how often it had started then
+        self.needed: dict[int, int] = {}  # a start's number, by the identity of a parameter that the output depends on
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.need_now(tree_leaves((args, kwargs)))
         return function(*args, **(kwargs or {}))
 
     def run(self, example: Any) -> None:
-        """One pass, with gradients as in training; buffers and the generator of random numbers are as before."""
+        """One pass, with gradients as in training; it changes copies of buffers such as running means, and after it
+        the generator of random numbers is as before."""
+        buffers = {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}
         with ExitStack() as stack:
             for each in self.module.modules():
                 stack.enter_context(each.register_forward_pre_hook(self.started, prepend=True))
-            with torch.random.fork_rng(devices=[]), kept(self.module), torch.enable_grad(), self:
-                y = self.module(example)
+            with torch.random.fork_rng(devices=[]), torch.enable_grad(), self:
+                y = functional_call(self.module, buffers, (example,))
         reached = {id(leaf) for leaf in leaves_of(one_tensor(self.module, y))}
         self.needed = {each: start for each, start in self.needed.items() if each in reached}
 
@@ -189,22 +181,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
 
 def one_tensor(module: Any, y: Any) -> Any:
-    """What a module has returned; ValueError if it is not one tensor."""
+    """What a module has returned, or a ValueError."""
     if not isinstance(y, torch.Tensor):
         advice = "wrap it in a module that returns the tensor which the loss takes"
         raise ValueError(f"module {type(module).__name__} must return one tensor, not {type(y).__name__}: {advice}")
     return y
-
-
-@contextmanager
-def kept(module: Any) -> Iterator[None]:
-    """After the block, buffers such as running means are what they were before, be they changed or replaced."""
-    owners = [(each, key, buffer) for each in module.modules() for key, buffer in each.named_buffers(recurse=False)]
-    before = [(each, key, buffer, buffer.detach().clone()) for each, key, buffer in owners]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for each, key, buffer, values in before:
-                buffer.copy_(values)
-                setattr(each, key, buffer)

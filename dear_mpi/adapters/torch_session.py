@@ -18,8 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dear_mpi.adapters.hooked import HookedTrainer
 from dear_mpi.adapters.torch_module import TorchModule
-from dear_mpi.adapters.torch_parameter import check_mode, leaves_of
-from dear_mpi.adapters.torch_tensors import array_of, tensor_of
+from dear_mpi.adapters.torch_tensors import array_of, check_mode, leaves_of, tensor_of
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
@@ -29,8 +28,6 @@ from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.session import Session
 
 __all__ = ["TorchSession"]
-
-LEAST_RATE = 1e-12  # of a profile
 
 
 class TorchSession(Session):
@@ -61,7 +58,7 @@ class TorchSession(Session):
             options: of a session, such as the optimiser, whose updates are measured.
         """
         x, targets, trained = given("x", x), given("targets", targets), copy.deepcopy(module)
-        plain = {"schedule": "sequential", "fusion": "buckets:1", "learning_rate": lambda update: LEAST_RATE}
+        plain = {"schedule": "sequential", "fusion": "buckets:1", "learning_rate": lambda update: 1e-12}
 
         def measured(transport: Transport) -> Profile:
             with cls(trained, loss, transport, example=x, **plain | options) as session:
@@ -99,10 +96,11 @@ class TorchSession(Session):
 
 
 class TorchLoss:
-    """A loss of PyTorch: called with outputs and targets, it returns the *sum* over these examples.
+    """A loss of PyTorch: called with outputs and targets, it returns the *sum* over these examples, one number.
 
     Raises:
-        ValueError: it says itself that it reduces in another way, as PyTorch's losses do unless they are told.
+        ValueError: it says itself that it reduces in another way, as PyTorch's losses do unless they are told; later,
+            it returns something else, or depends on more than the outputs.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
@@ -115,7 +113,6 @@ class TorchLoss:
         self.function = function
 
     def forward(self, outputs: Array, targets: Array) -> float:
-        """The sum; ValueError if the loss is not one number, or depends on more than the outputs."""
         self.outputs = tensor_of(outputs).requires_grad_()
         with torch.enable_grad():
             self.total = self.function(self.outputs, tensor_of(targets))
@@ -127,7 +124,6 @@ class TorchLoss:
         return float(self.total.detach())
 
     def backward(self, scale: float) -> Array:
-        """The gradient of ``scale`` times the sum."""
         total, self.total = self.total, None
         (gradient,) = torch.autograd.grad(total, self.outputs, torch.full_like(total, scale))
         return array_of(gradient)

@@ -1,6 +1,9 @@
-"""PyTorch's tensors as NumPy's arrays, and back, over the same memory; and the bytes of arrays, for each rank.
+"""PyTorch's tensors as NumPy's arrays, and back, over the same memory; its parameters as ours; what it can train here.
 
-What ``torch.distributed`` hands to a collective becomes arrays that ours take; whatever does not fit is a ValueError.
+    line     | weight | bias |......|      memory of the arena, in NumPy's words
+               ^ tensor.data                the same memory, in PyTorch's: ``tensor_of(value)``
+
+So an update of the line is one of the module's parameters, and nothing is copied between the two.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +15,9 @@ import torch
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.models.layer import Parameter
 
-NOTHING = np.empty(0, np.uint8)
+PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 
 
 def array_of(tensor: Any) -> Array:
@@ -47,6 +51,11 @@ def tensor_of(array: Array) -> Any:
     return torch.from_numpy(array)
 
 
+def contiguous(tensor: Any) -> Array:
+    """A tensor's elements in one piece: its own memory if it is one, else a copy."""
+    return np.ascontiguousarray(array_of(tensor))
+
+
 @contextmanager
 def plain(tensors: Sequence[Any]) -> Iterator[list[Array]]:
     """Contiguous arrays with the elements of tensors, which go back into the tensors at the end of the block."""
@@ -60,48 +69,89 @@ def plain(tensors: Sequence[Any]) -> Iterator[list[Array]]:
             tensor.detach().copy_(tensor_of(array).reshape(tensor.shape))
 
 
-def contiguous(tensor: Any) -> Array:
-    """A tensor's elements in one piece: its own memory if it is one, else a copy."""
-    return np.ascontiguousarray(array_of(tensor))
-
-
 def octets(array: Array) -> Array:
     """The bytes of a contiguous array, flat: what is not reduced may have any type."""
     return array.reshape(-1).view(np.uint8)
 
 
-def check_fits(name: str, tensor: Any, other: Any, times: int = 1) -> None:
-    """See that a tensor has the type of another one, and so many times its elements."""
-    found, expected = (tensor.numel(), tensor.dtype), (times * other.numel(), other.dtype)
-    if found != expected:
-        raise ValueError("{} must have {} elements of {}, not {} of {}".format(name, *expected, *found))
+class TorchParameter(Parameter):
+    """The ``torch.nn.Parameter`` that a model has at ``name``; binding its ``value`` anew binds the data of the tensor.
 
-
-def counts(sizes: Sequence[int]) -> dict[str, Any]:
-    """How many elements each rank owns, as an option of a collective; none where all own equally many."""
-    return {} if len(set(sizes)) == 1 else {"counts": list(sizes)}
-
-
-def for_each(arrays: Sequence[Array], ranks: int) -> list[Array]:
-    """The bytes of an array for each rank; where there is no array, no bytes."""
-    if len(arrays) not in (0, ranks):
-        raise ValueError(f"a list must have a tensor for each of {ranks} ranks, not {len(arrays)}")
-    return [octets(array) for array in arrays] or [NOTHING] * ranks
-
-
-def only(rank: int, array: Array, ranks: int) -> list[Array]:
-    """An array's bytes for one rank, and none for the others."""
-    return [octets(array) if each == rank else NOTHING for each in range(ranks)]
-
-
-def cut(array: Array, sizes: Sequence[int], ranks: int) -> list[Array]:
-    """The bytes for each rank of an array that is cut along its first dimension, in these sizes or evenly.
-
-    >>> [piece.tolist() for piece in cut(np.arange(3, dtype=np.uint8), [2, 1], 2)]
-    [[0, 1], [2]]
+    Its ``module``, perhaps deep inside, has the ``tensor`` as its ``key``; ``gradient`` is the tensor over ``grad``.
     """
-    if sizes and (sum(sizes) != len(array) or min(sizes) < 0):
-        raise ValueError(f"split sizes must add up to {len(array)}, the first dimension, not be {list(sizes)}")
-    if len(array) % ranks and not sizes:
-        raise ValueError(f"the first dimension, {len(array)}, must be divisible by {ranks} ranks, or be split by sizes")
-    return for_each(np.split(array, np.cumsum(sizes)[:-1] if sizes else ranks), ranks)
+
+    def __init__(self, model: Any, name: str) -> None:
+        path, _, self.key = name.rpartition(".")
+        self.module = model.get_submodule(path)
+        self.tensor = tensor = getattr(self.module, self.key)
+        try:
+            value = array_of(tensor)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise ValueError(f"parameter {name}: {error}") from None
+        grad = np.zeros(value.shape, value.dtype)  # of pages that no code touches before the line takes its place
+        outputs = None if isinstance(self.module, torch.nn.Embedding) else 0
+        super().__init__(name, value, grad, trained=bool(tensor.requires_grad), outputs=outputs)
+
+    @property
+    def value(self) -> Array:
+        """The array that was bound, or a new one where the module has another tensor, or the tensor other memory."""
+        held: Any = getattr(self.module, self.key, None)
+        there = held is self.tensor and held.data_ptr() == self.address
+        return self.bound if there else array_of(self.tensor)
+
+    @value.setter
+    def value(self, array: Array) -> None:
+        self.tensor.data = tensor_of(array)
+        self.bound, self.address = array, self.tensor.data_ptr()
+
+    def check_trained(self) -> None:
+        """See that it is frozen if it was when the session began, and trained if it was."""
+        if self.tensor.requires_grad != self.trained:
+            change = "frozen" if self.trained else "to be trained"
+            raise ValueError(f"parameter {self.name} is {change} since the session began: begin a new session for that")
+
+    @property
+    def grad(self) -> Array:
+        return self.bound_grad
+
+    @grad.setter
+    def grad(self, array: Array) -> None:
+        self.bound_grad, self.gradient = array, tensor_of(array)
+
+
+def leaves_of(tensor: Any) -> Iterator[Any]:
+    """The leaves of a tensor's graph: those whose gradients autograd would come to."""
+    nodes, seen = [tensor.grad_fn], set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                yield leaf
+            nodes += [before for before, _ in node.next_functions]
+
+
+def check_mode(module: Any) -> None:
+    """See that it is in the mode for training, in which dropout drops and running means run."""
+    if not module.training:
+        name = type(module).__name__
+        raise ValueError(f"module {name} is in eval mode: call train() on it before it is trained")
+
+
+def check_module(module: Any) -> None:
+    """See that it is a module which can be trained here; the ValueError says why not."""
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(f"module must be a torch.nn.Module, not {module!r:.99}")
+    name = type(module).__name__
+    check_mode(module)
+    if not any(each.requires_grad for each in module.parameters()):
+        raise ValueError(f"module {name} has no parameter that is trained (requires_grad)")
+    for each in module.modules():
+        kind = type(each).__name__
+        in_place = getattr(each, "_compiled_call_impl", None) is not None  # by module.compile()
+        wrapped = hasattr(each, "_orig_mod")  # by torch.compile
+        if in_place or wrapped or isinstance(each, torch.jit.ScriptModule):
+            raise ValueError(f"module {name} has a compiled one in it ({kind}): give it as it was before")
+        if isinstance(each, PARALLEL):
+            raise ValueError(f"module {name} has a {kind} in it, which communicates by itself: unwrap it")

@@ -16,9 +16,9 @@ from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.tables import draw_comparison, show_comparison
 from dear_mpi.see.timeline.write import write_timeline
+from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
 from dear_mpi.training.options import FUSION
-from dear_mpi.training.pairs import SEVERAL
 from dear_mpi.training.runs.compare import outcome
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest

@@ -61,16 +61,9 @@ class Dataset:
 
 
 class Batches:
-    """One rank's parts of the batches of a job.
+    """One rank's parts of the batches of a job, of ``batch`` examples on all ranks together; ``seed`` fixes the order.
 
-    Args:
-        examples: what to draw from, the same on all ranks.
-        batch: examples per iteration, of the whole job.
-        rank, size: this rank, and the number of ranks.
-        seed: fixes the order.
-
-    Raises:
-        ValueError: there are no examples, or fewer in a batch than there are ranks.
+    ValueError if there are no examples, or fewer in a batch than there are ranks.
     """
 
     def __init__(self, examples: Examples, batch: int, *, rank: int, size: int, seed: int) -> None:
@@ -102,12 +95,10 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
 
     Args:
         name: ``digits`` (1797 images of 8 x 8, needs scikit-learn), a ``.npz`` with arrays ``x`` (n, ...) and
-            ``y`` (n,) of labels from 0, or any other file, which is read as bytes of text.
+            ``y`` (n,) of labels from 0, or any other file, which is read as bytes of text. ValueError if it is unknown,
+            or the file is missing, malformed, or too small.
         dtype: the type of image inputs; text stays integer.
         context: the number of bytes in a window of text.
-
-    Raises:
-        ValueError: the name is unknown, or the file is missing, malformed, or too small.
     """
     if name == "digits":
         return load_digits(dtype)
@@ -128,7 +119,6 @@ def load_digits(dtype: np.dtype[Any]) -> Dataset:
 
 
 def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
-    """A user's arrays ``x`` and ``y``."""
     try:
         x, y = read_arrays(path)
         if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) < 2 or y.min() < 0 or y.max() >= MOST_CLASSES:
@@ -146,7 +136,7 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
 
 
 def read_arrays(path: Path) -> tuple[Array, Array]:
-    """The two arrays, as they are."""
+    """``x`` and ``y`` as they are in a user's file."""
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError("it is no .npz file, as numpy.savez writes it")
@@ -159,7 +149,6 @@ def read_arrays(path: Path) -> tuple[Array, Array]:
 
 
 def from_arrays(x: Array, y: Array) -> Dataset:
-    """Split labelled arrays."""
     parts = [(x[rows], y[rows].astype(np.int64)) for rows in split(len(x))]
     train, test = (Examples(*arrays, arrays) for arrays in parts)
     return Dataset(train, test, x.shape[1:], int(y.max()) + 1)

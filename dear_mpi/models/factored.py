@@ -79,10 +79,8 @@ def as_matrix(weight: Array) -> Array:
 def factored(layers: Sequence[Layer], optimizer: KFAC) -> list[Layer]:
     """The layers, those with rows of inputs as ``Factored``; also within a ``Residual``.
 
-    A layer is left as it is where its weight or its bias is frozen, or belongs to another layer, too.
-
-    Raises:
-        ValueError: no layer has rows of inputs.
+    A layer is left as it is where its weight or its bias is frozen, or belongs to another layer, too. ValueError if no
+    layer has rows of inputs.
     """
     found = with_factors(layers, optimizer, [id(each) for layer in layers for each in layer.parameters])
     if not any(each.optimizer for layer in found for each in layer.parameters):
@@ -97,12 +95,8 @@ def with_factors(layers: Sequence[Layer], optimizer: KFAC, seen: Sequence[int]) 
     for layer in layers:
         if isinstance(layer, Residual):
             found.append(Residual(with_factors(layer.layers, optimizer, seen)))
-        elif callable(getattr(layer, "rows", None)) and all(is_own(each, seen) for each in layer.parameters):
-            found.append(Factored(cast(RowsLayer, layer), optimizer))
         else:
-            found.append(layer)
+            own = all(each.trained and seen.count(id(each)) == 1 for each in layer.parameters)
+            has_rows = callable(getattr(layer, "rows", None))
+            found.append(Factored(cast(RowsLayer, layer), optimizer) if own and has_rows else layer)
     return found
-
-
-def is_own(parameter: Parameter, seen: Sequence[int]) -> bool:
-    return parameter.trained and seen.count(id(parameter)) == 1

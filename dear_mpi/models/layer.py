@@ -129,8 +129,7 @@ class Loss(Protocol):
 def in_order(layers: Sequence[Layer], uses: Sequence[int] | None = None) -> list[Layer]:
     """The layers as they run; where one runs again it is a copy, which has the same parameters and its own memory.
 
-    Raises:
-        ValueError: ``uses`` names a layer that does not exist.
+    ValueError if ``uses`` names a layer that does not exist.
     """
     found: list[Layer] = []
     for number in range(len(layers)) if uses is None else uses:

@@ -28,33 +28,28 @@ HALF = 0.5  # of a backward pass: a product of matrices has as many FLOPs for ei
 
 @dataclass(frozen=True)
 class Module:
-    """One module of a model: elements of each tensor, and forward FLOPs.
-
-    Its share of the backward pass is its share of the forward pass, unless ``backward`` says another one.
-
-    Attributes:
-        weights: the part of its backward pass that is the gradients of its tensors, and may be done later.
-        exchange_bytes: that it has for all ranks together, before each pass.
-    """
+    """One module of a model."""
 
     name: str
-    counts: tuple[int, ...]
-    flops: float
-    backward: float | None = None
-    weights: float = HALF
-    exchange_bytes: int = 0
+    counts: tuple[int, ...]  # elements of each tensor
+    flops: float  # of the forward pass; of a profile its seconds
+    backward: float | None = None  # the same of the backward pass; None: it has the same share of that
+    weights: float = HALF  # the part of its backward pass that is its tensors' gradients, and may be done later
+    exchange_bytes: int = 0  # for all ranks together, before each pass
 
 
 def load_modules(name: str) -> list[Module]:
     """The modules of one of the paper's models, or of a JSON file, in the order of the forward pass.
 
-    Raises:
-        ValueError: the name is unknown, or the file is missing or malformed.
+    ValueError if the name is unknown, or the file is missing or malformed.
     """
     table, model = load_table(name), f"synthetic model {name!r}"
     profiled = isinstance(table, dict) and "uses" in table
     try:
-        modules = modules_of_profile(table) if profiled else modules_of_table(table)
+        if profiled:
+            modules = modules_of_profile(table)
+        else:
+            modules = [module_of_row(row) for row in sorted(table["modules"], key=lambda row: row.get("fwd_call", 0))]
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         wrong = " has uses, and is no profile" if profiled else ": a module needs name, params and fwd_flops"
         raise ValueError(f"{model}{wrong} ({error!r})") from None
@@ -75,12 +70,6 @@ def load_table(name: str) -> Any:
         return read_json("synthetic model", Path(name))
     tables = json.loads(resources.files("dear_mpi.models").joinpath("paper_models.json").read_text())
     return lookup("synthetic model", name, tables)
-
-
-def modules_of_table(table: Any) -> list[Module]:
-    """The modules that a table lists."""
-    rows = sorted(table["modules"], key=lambda row: row.get("fwd_call", 0))
-    return [module_of_row(row) for row in rows]
 
 
 def module_of_row(row: Any) -> Module:
@@ -105,7 +94,6 @@ def modules_of_profile(profile: Any) -> list[Module]:
 
 
 def count(value: Any) -> int:
-    """A number of elements."""
     if type(value) is not int or value < 1:
         raise ValueError(f"params must be whole numbers above zero, not {value!r}")
     return value
@@ -130,8 +118,7 @@ def both_passes(
 ) -> tuple[float, float]:
     """Seconds of the forward and the backward pass: those that are given, and what follows for a pass that is not.
 
-    Args:
-        measured: both passes, whose ratio stays; without them backward takes twice as long as forward.
+    The ratio of passes that were ``measured`` stays; without them backward takes twice as long as forward.
 
     >>> both_passes(0.5, None), both_passes(0.5, None, (1.0, 3.0)), both_passes(None, 0.5, (1.0, 3.0))
     ((0.5, 1.0), (0.5, 1.5), (1.0, 0.5))

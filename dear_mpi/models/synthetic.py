@@ -35,14 +35,11 @@ class ComputeTime:
 
     Short times are saved up until a sleep is worth it, and what a sleep took too long is taken off the next one:
     the sum is right though the clock of the system is coarse.
-
-    Attributes:
-        pace: how many times as long as they say its layers take.
     """
 
     def __init__(self, compute: str = "sleep") -> None:
         self.rest = lookup("compute", compute, {"sleep": time.sleep, "spin": spin})
-        self.owed_s, self.pace = 0.0, 1.0
+        self.owed_s, self.pace = 0.0, 1.0  # the pace is how many times as long as they say layers take
 
     def spend(self, seconds: float, since_s: float) -> None:
         """Let ``seconds`` pass, times the pace, counted from the time ``since_s`` of ``time.perf_counter``."""
@@ -55,17 +52,13 @@ class ComputeTime:
 
 @dataclass(eq=False)
 class Synthetic:
-    """A layer whose forward and backward take given times in seconds.
-
-    Attributes:
-        weights_s: how much of ``backward_s`` its second half takes.
-    """
+    """A layer whose forward and backward take given times in seconds."""
 
     parameters: Sequence[Parameter]
     compute_time: ComputeTime
     forward_s: float
     backward_s: float
-    weights_s: float = 0.0
+    weights_s: float = 0.0  # of ``backward_s``, for its second half
 
     def forward(self, x: Array) -> Array:
         self.compute_time.spend(self.forward_s, time.perf_counter())
@@ -83,7 +76,6 @@ class Synthetic:
         self.write(self.weights_s)
 
     def write(self, seconds: float) -> None:
-        """Write the gradients, in so much time."""
         begin_s = time.perf_counter()
         for parameter in self.parameters:
             scale = parameter.value.dtype.type(GRADIENT_SCALE)
@@ -105,7 +97,7 @@ class Exchanging(Synthetic):
 
 
 class NoLoss:
-    """The end of a synthetic model, which computes nothing."""
+    """The end of a synthetic model."""
 
     def forward(self, logits: Array, targets: Array) -> float:
         return 0.0

@@ -30,10 +30,7 @@ def build_model(
 
     Returns:
         The layers, their loss (without one of its own the model is a classifier), and what ranks compare: a checksum
-        of the file that was run.
-
-    Raises:
-        ValueError: there is no such file or function, it fails, or it does not return layers that can be trained.
+        of the file. ValueError if there is no such function, it fails, or it returns no layers that can be trained.
     """
     source, name = source_of(spec, "model", "build"), f"model {spec!r}"
     build, shape, classes = load(source), dataset.shape, dataset.classes
@@ -108,7 +105,6 @@ def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int
 
 
 def gradient_of_loss(model: str, loss: Loss, outputs: Array, targets: Array, *, classes: int) -> Array:
-    """The gradient of the loss of the model's outputs."""
     what = f"the loss of {model}"
     if isinstance(loss, SoftmaxCrossEntropy) and (outputs.ndim < 2 or outputs.shape[-1] < classes):
         raise ValueError(f"{model} must have {classes} outputs, one for each class, not {list(outputs.shape[1:])}")

@@ -13,14 +13,13 @@ from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, 
 from dear_mpi.simulate.contention import Contention, parse_stall
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
+from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed, option, parsed, several
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
-from dear_mpi.training.pairs import SEVERAL, Wire, check_wires, pairs
 from dear_mpi.training.profiles.profile import Profile, read_profile
-from dear_mpi.training.rehearse import serve_halves
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import Schedule, find_schedules

@@ -9,9 +9,8 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.pairs import Wire
+from dear_mpi.training.chosen_route import Wire, check_route, check_weights
 from dear_mpi.training.prediction import Prediction
-from dear_mpi.training.rehearse import check_route, check_weights
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
 Shared = dict[tuple[int, int], Prices]  # by the number of ranks, and the bytes of an element

@@ -1,51 +1,101 @@
-"""The route that was chosen for a session, and whether it can be carried out there."""
+"""The route that is chosen, and whether schedules, wires and other options go with it.
+
+Each check raises a ValueError, which says what does not go together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from dear_mpi.collectives.plans.runners import check_algorithm
-from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.training.options import Options
-from dear_mpi.training.pairs import check_own, check_sent
-from dear_mpi.training.rehearse import check_route, check_weights, serve_halves
-from dear_mpi.training.routes.proof import Proof
-from dear_mpi.training.routes.route import Route
+from dear_mpi.collectives.plans.tuning import serves
+from dear_mpi.reporting.units import check_distinct
+from dear_mpi.training.declared import options_of
+from dear_mpi.training.options import Exchange, Options
+from dear_mpi.training.routes.codes import OfCodes
+from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.routes.proof import Proof, prove
+from dear_mpi.training.routes.route import EXTRAS, WAYS, Route
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.wires.find import is_code
+from dear_mpi.training.wires.find import find_code, is_code
+
+Wire = str | None  # None: the type of the parameters
+SEVERAL = f"{options_of(Exchange)['wire'].help} Several with commas, e.g. fp32,int8,blocks:10%."
 
 
 def chosen_route(
-    options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], transport: Transport
+    options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], ranks: int
 ) -> tuple[Route, Proof]:
-    """The route that was chosen, for parameters of this type, and its proof.
-
-    Raises:
-        ValueError: it does not train, or does not go with the schedules, the algorithm or other options.
-    """
-    same_type = options.wire in (None, dtype)
-    halves = transport.size > 1 and same_type and serve_halves(options.algorithm)
-    own = route_of(schedules)
+    """The route that was chosen, for parameters of this type, and its proof; or a ValueError."""
+    halves = ranks > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
+    first, own = next(iter(schedules)), route_of(schedules)
     if own is not None:
-        check_own(options, next(iter(schedules)))
+        check_own(options, first)
     route = own or options.find_route(halves=halves)
-    check_sent(options, next(iter(schedules)), route, dtype)
+    check_sent(options, first, route, dtype)
     how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
     proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
-    route.check(transport.size)
+    route.check(ranks)
     if not options.optimizer.gradients_alone:
         check_sums(options, route)
     if options.weights is not None:
         check_weights(route)
-    for name, schedule in schedules.items():
-        legs = [leg for each in schedule.collectives for leg in route.collectives(each)]
-        wanted = tuple(dict.fromkeys(leg.name for leg in legs if leg.algorithm(options.algorithm) == options.algorithm))
-        try:
-            check_algorithm(options.algorithm, transport, *wanted)
-        except ValueError as error:
-            by = f" on the route {route.name!r}" * (route.name != "full")
-            raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
     return route, proof
+
+
+def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:
+    """The route that these schedules bring with them, if they do."""
+    found = {name: schedule.own_route() for name, schedule in schedules.items()}
+    first, *others = found
+    for name in others:
+        if found[name] != found[first]:
+            raise ValueError(f"schedules {first!r} and {name!r} need different routes, and one model has one")
+    return found[first]
+
+
+def serve_halves(algorithm: str) -> bool:
+    """Whether there is such an algorithm, and it has both halves of an all-reduce."""
+    with suppress(KeyError, ValueError):
+        return all(serves(algorithm, half) for half in ("reduce_scatter", "all_gather"))
+    return False
+
+
+def check_route(
+    route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool, scaled: bool, scope: str = "element"
+) -> Proof:
+    """The proof that a route trains, and goes with what was asked for beside it: whether gradients are looked at before
+    they are used, whether their loss is scaled, and the scope of the optimiser."""
+    check_collectives(schedules)
+    proof = prove(route)
+    if judged and not proof.summed:
+        what = "clip and loss_scale look at the sums of gradients, which must be there before the update"
+        raise ValueError(f"{what}: on the route {route.name!r} they are not")
+    if scaled and route.errors:
+        what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
+        raise ValueError(f"loss_scale must be none: {what}")
+    if scope == "tensor" and any(isinstance(each, OfCodes) for each in route.updates):
+        what = f"the optimizer updates whole tensors, and selected elements lie within tensors, on {route.name!r}"
+        raise ValueError(f"optimizer and wire do not go together: {what}")
+    for name, schedule in schedules.items():
+        if route.delay and (schedule.foresees or schedule.order is not None):
+            what = f"the route {route.name!r} uses what was sent some iterations later"
+            raise ValueError(f"schedule {name!r} decides an order of each iteration, and {what}: take dear")
+        if "second all_gather" in schedule.extras and not proof.alike:
+            what = "gathers values again, which must be the same on all ranks"
+            raise ValueError(f"schedule {name!r} {what}: on the route {route.name!r} they differ between rounds")
+    return proof
+
+
+def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
+    """See that schedules say which collectives and extras they start."""
+    for name, schedule in schedules.items():
+        found = schedule.collectives
+        if not isinstance(found, tuple | list) or not found or not all(each in WAYS for each in found):
+            allowed = ", ".join(WAYS)
+            raise ValueError(f"schedule {name!r} must have collectives, a tuple of {allowed}, not {found!r}")
+        if not isinstance(schedule.extras, tuple | list) or not all(each in EXTRAS for each in schedule.extras):
+            allowed = ", ".join(map(repr, EXTRAS))
+            raise ValueError(f"schedule {name!r} must have extras, a tuple of {allowed}, not {schedule.extras!r}")
 
 
 def check_sums(options: Options, route: Route) -> None:
@@ -57,11 +107,49 @@ def check_sums(options: Options, route: Route) -> None:
         raise ValueError(f"{kind}, of all ranks in each iteration: the route {route.name!r} does not bring them all")
 
 
-def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:
-    """The route that these schedules bring with them, if they do; ValueError if they bring different ones."""
-    found = {name: schedule.own_route() for name, schedule in schedules.items()}
-    first, *others = found
-    for name in others:
-        if found[name] != found[first]:
-            raise ValueError(f"schedules {first!r} and {name!r} need different routes, and one model has one")
-    return found[first]
+def check_weights(route: Route) -> None:
+    """See that a route adds up the gradients of all ranks: of its own, a rank's few examples would count as many."""
+    if any(leg.alone for leg in route.updates):
+        what = "each rank updates by its own gradients, which count as those of all"
+        raise ValueError(f"weights must be left out: on the route {route.name!r} {what}")
+
+
+def check_own(options: Exchange, schedule: str) -> None:
+    """See that no route was chosen beside one that a schedule brings."""
+    chosen = {"route": options.route not in (None, FULL.name), "update": options.update not in (None, FULL.name)}
+    chosen["wire"] = is_code(options.wire)
+    if any(chosen.values()):
+        what = ", ".join(name for name, matters in chosen.items() if matters)
+        raise ValueError(f"schedule {schedule!r} has a route of its own: leave out {what}")
+
+
+def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> None:
+    """See that gradients travel on a route, if a type for them was chosen that is not the parameters': else each rank
+    would round its own gradients, and send not a byte less."""
+    if options.wire not in (None, dtype) and not route.sends_gradients:
+        what = f"no gradients travel under schedule {schedule!r} on the route {route.name!r}"
+        allowed = f"leave it out, or give {dtype}, the type of the parameters"
+        raise ValueError(f"wire {options.wire!r} does not apply, because {what}: {allowed}")
+
+
+def check_wires(wires: Sequence[Wire]) -> None:
+    """See that there are such wires, and that no two are one."""
+    for wire in wires:
+        Exchange(wire=wire).check()
+    named = [wire for wire in wires if wire is not None]
+    check_distinct("wire", named, lambda wire: str(find_code(wire)) if is_code(wire) else wire)
+
+
+def pairs(wires: Sequence[Wire], schedules: Mapping[str, type[Schedule]]) -> list[tuple[Wire, str]]:
+    """Each wire with each schedule, by name. Where there are several wires, a schedule with a route of its own stands
+    once, with the parameters' type: what it sends is no gradients.
+
+    >>> from dear_mpi.training.schedules import find_schedules
+    >>> pairs(["fp16", "int8"], find_schedules(["dear", "local:10"]))
+    [('fp16', 'dear'), (None, 'local:10'), ('int8', 'dear')]
+    """
+    own = [name for name, schedule in schedules.items() if len(wires) > 1 and schedule.own_route() is not None]
+    found: dict[tuple[Wire, str], None] = {}
+    for wire in wires:
+        found |= dict.fromkeys((None if name in own else wire, name) for name in schedules)
+    return list(found)

@@ -2,7 +2,8 @@
 
     iteration   1 (not timed) | 2 | 3 | flush, ask what collectives cost, decide | 4 ...
 
-Every rank decides from the same figures, the means over ranks, and they compare what they decided.
+Weights that are to be ``measured`` come first, in the same way. Every rank decides from the same figures, which are of
+all ranks, and they compare what they decided.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
 from dear_mpi.training.fusion.policies import USUAL, fused
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.in_time import in_time
 from dear_mpi.training.line.bucket import Cut
+from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.log.log import pass_s
-from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import tuning_of
 from dear_mpi.training.tuning.tuned_fusion import TunedFusion
-from dear_mpi.training.virtual_trainer import best_order
-from dear_mpi.training.weighing import TIMED, Weighing
+from dear_mpi.training.virtual_trainer import best_order, in_time, rehearse
+
+TIMED = 2  # iterations, after the first one
 
 
 @dataclass(frozen=True)
@@ -42,27 +43,49 @@ class Start:
     tuning: TunedFusion | None  # what tries other buckets from then on
 
 
+class Weighing:
+    """Collective: looks on as the first iterations of a session pass, until weights are measured, if they are to be."""
+
+    def __init__(self, group: WorkerGroup) -> None:
+        self.group, self.over = group, group.options.weights != MEASURED
+        self.own_s: list[float] = []
+
+    @property
+    def needs(self) -> int:
+        """Iterations until it is over, from the first one on."""
+        return 0 if self.over else 1 + TIMED
+
+    def look(self, name: str, times: Array) -> None:
+        """An iteration of a schedule took these times; after enough of them, the line is shared out anew."""
+        self.own_s.append(float(times.sum()))
+        if len(self.own_s) <= TIMED:
+            return
+        group, transport = self.group, self.group.world.transport
+        group.flush()
+        own = float(np.mean(self.own_s[1:])), group.trainers[name].examples
+        weights = measured(*zip(*transport.gather_values(own), strict=True))
+        agree(transport, "weights", lambda: {"weights": weights})
+        group.share_out(weights)
+        self.over = True
+
+
 class Decisions:
     """Collective: looks on as a session trains, and decides when enough has been seen.
 
-    Args:
-        group: whose buckets it cuts.
-        name: of the session, for errors.
-
     Attributes:
+        name: of the session, for errors.
         fusion: the policy that was asked for, or decided.
         by_time: the fusion that is still to be decided, or None.
         waiting: the schedules that are to decide an order, with the times of each iteration since buckets were cut.
-        weighing: what shares out by speed, before all else is decided.
     """
 
     def __init__(self, group: WorkerGroup, name: str) -> None:
         self.group, self.name = group, name
+        self.weighing, self.tuning = Weighing(group), TunedFusion(group.options.fusion)
         self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # that were decided before
-        self.tuning, self.weighing = TunedFusion(group.options.fusion), Weighing(group)
 
     def first_cut(self, fusion: str) -> Cut:
-        """The first buckets; not collective. Raises ValueError as ``planned``."""
+        """The first buckets; not collective, and raises as ``planned``."""
         start = self.planned(fusion)
         self.begin(start)
         return start.buckets
@@ -70,9 +93,8 @@ class Decisions:
     def planned(self, fusion: str) -> Start:
         """What a fusion starts with: all schedules were rehearsed with its buckets. Not collective.
 
-        Raises:
-            ValueError: the policy is not allowed, what is to be tuned cannot be, each of several schedules would have
-                buckets of its own, or a schedule breaks a rule.
+        ValueError if the policy is not allowed, what is to be tuned cannot be, each of several schedules would have
+        buckets of its own, or a schedule breaks a rule.
         """
         group, schedules = self.group, self.group.schedules
         if fusion == "own" and len(schedules) > 1:
@@ -88,7 +110,6 @@ class Decisions:
         return Start(fusion, buckets, policy if late else None, tuning)
 
     def rehearse(self, name: str, buckets: Cut, *, order: Sequenced | None = None) -> None:
-        """Let a schedule rehearse with these buckets, and with an order if one was decided."""
         group = self.group
         how: dict[str, Any] = {"split": group.split, "accumulate": group.options.accumulate, "order": order}
         rehearse(group.schedules[name], group.rules(name, buckets), len(group.layout.uses), **how)
@@ -109,7 +130,7 @@ class Decisions:
         self.begin(found[0])
 
     def begin(self, start: Start) -> None:
-        """Buckets have been cut as a fusion starts."""
+        """Buckets have been cut."""
         self.fusion, self.tuning, self.by_time = start.fusion, start.tuning or self.tuning, start.by_time
         self.waiting: dict[str, list[Array]] = {}
         for name, schedule in self.group.schedules.items():
@@ -126,30 +147,29 @@ class Decisions:
 
     def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
         """See that so many iterations decide what is to be decided, and that one more is left; else ValueError."""
-        first = self.weighing.needs
+        first, due = self.weighing.needs, dict[int, str]()  # after so many iterations: what they are for
         if first or (self.waiting and (profiled or self.by_time)):
             needs = first + (1 + TIMED) * bool(self.waiting)
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
             decided = " and ".join([*["weights"] * bool(first), *["an order or a fusion"] * bool(self.waiting)])
-            said = f"the first {needs} decide {decided}, and {what}"
+            due[needs] = f"the first {needs} decide {decided}, and {what}"
+        if self.tuning.needs:
+            needs = first + self.tuning.needs
+            due.setdefault(needs, f"tuning takes {needs} iterations, and at least one has to follow")
+        for needs, said in due.items():
             if iterations <= needs:
                 raise ValueError(f"iterations must be more than {needs}, not {iterations}: {said}")
-        needs = self.tuning.needs and first + self.tuning.needs
-        if needs and iterations <= needs:
-            said = f"tuning takes {needs} iterations, and at least one has to follow"
-            raise ValueError(f"iterations must be more than {needs}, not {iterations}: {said}")
         return {}
 
     def look(self, name: str) -> None:
         """An iteration of a schedule is over."""
         if not self.weighing.over:
-            self.weighing.look(name)
+            self.weighing.look(name, self.times())
             if self.weighing.over:
                 self.begin(Start(self.fusion, self.group.buckets, self.by_time, None))
             return
         if name in self.waiting:
-            fabric = self.group.fabric
-            self.waiting[name].append(pass_s(fabric.log.last, fabric.seconds, len(self.group.uses)))
+            self.waiting[name].append(self.times())
             if len(self.waiting[name]) > TIMED:
                 self.decide(name, np.mean(self.waiting.pop(name)[1:], axis=0))
             return
@@ -158,6 +178,11 @@ class Decisions:
         fusion = tuning.look(name) if name == tuning.schedule and not tuning.over else None
         if fusion is not None:
             self.cut(fusion, tuned=True)
+
+    def times(self) -> Array:
+        """Of the last iteration, see ``pass_s``."""
+        fabric = self.group.fabric
+        return pass_s(fabric.log.last, fabric.seconds, len(self.group.uses))
 
     @property
     def settled(self) -> bool:
@@ -175,13 +200,12 @@ class Decisions:
             self.waiting.pop(name, None)
         schedule = group.trainers[name].schedule
         if schedule.foresees:
-            price = group.prices.of((*schedule.collectives, *schedule.extras))
             costs = Costs(
                 forward_s=forward_s,
                 backward_s=backward_s,
                 weights_s={use: weights_s[use] for use in group.split},
                 exchange_s={use: seconds for use, seconds in enumerate(exchange_s) if seconds},
-                price=price,
+                price=group.prices.of((*schedule.collectives, *schedule.extras)),
                 parts=group.options.accumulate,
                 ranks=group.world.size,
                 portions=group.fabric.portions,
@@ -190,7 +214,7 @@ class Decisions:
             self.prepare_turns()
 
     def found_by_time(self, policy: str, name: str, times: PassTimes) -> str:
-        """What a policy says to the times of this schedule's layers."""
+        """What a policy says to these times."""
         group, wanted = self.group, self.group.schedules[name].collectives
         prices = group.prices.of(wanted)
         cost = whole_cost(wanted, group.route, group.layout, lambda probe: prices)
@@ -206,10 +230,9 @@ class Decisions:
     def order(self, name: str, costs: Costs) -> dict[str, Any]:
         """Let a schedule order its iteration, and rehearse that; what ranks compare. Not collective."""
         group = self.group
-        schedule, kind = group.trainers[name].schedule, group.schedules[name]
-        rules = group.rules(name, group.buckets)
+        schedule, rules = group.trainers[name].schedule, group.rules(name, group.buckets)
         rules.point = ("ordered", ())
-        order = in_time(rules, lambda: best_order(schedule, kind, rules, costs))
+        order = in_time(rules, lambda: best_order(schedule, rules, costs))
         self.rehearse(name, group.buckets, order=order)
         self.orders[name, group.buckets] = order
         schedule.take(order)

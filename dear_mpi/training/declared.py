@@ -19,36 +19,21 @@ KINDS: dict[str, tuple[Any, str]] = {"str": (str, "a text"), "bool": (bool, "Tru
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What is said of an option beside its name, its type and its default.
-
-    Attributes:
-        help: of its flag.
-        shown: what holds if it is not given, in words, where there is no default.
-        flag: if it is not made of the name; a switch needs it.
-        metavar: what the flag takes, if not its type.
-        typed: the type of what the user types, if it is another.
-        parse: from what the user types to the value.
-        between: what stands between several values.
-        allowed: the names that it may have.
-        least, most: of a whole number.
-        may_be_file: whether it may name a file that is read.
-        reported: whether ``train`` and ``compare`` report it as it is.
-        decides: whether a run must keep it, to come to the same bits after a break.
-    """
+    """What is said of an option beside its name, its type and its default."""
 
     help: str
-    shown: str | None = None
-    flag: str | None = None
-    metavar: str | None = None
-    typed: type | None = None
-    parse: Callable[[Any], Any] | None = None
-    between: str | None = None
-    allowed: Mapping[str, object] | None = None
-    least: int | None = None
+    shown: str | None = None  # what holds if it is not given, in words, where there is no default
+    flag: str | None = None  # if it is not made of the name; a switch needs it
+    metavar: str | None = None  # what the flag takes, if not its type
+    typed: type | None = None  # of what the user types, if it is another type
+    parse: Callable[[Any], Any] | None = None  # from what the user types to the value
+    between: str | None = None  # what stands between several values
+    allowed: Mapping[str, object] | None = None  # the names that it may have
+    least: int | None = None  # of a whole number, like the next
     most: int | None = None
-    may_be_file: bool = False
-    reported: bool = False
-    decides: bool = False
+    may_be_file: bool = False  # that is read
+    reported: bool = False  # by ``train`` and ``compare``, as it is
+    decides: bool = False  # whether a run must keep it, to come to the same bits after a break
 
     @property
     def flags(self) -> list[str]:
@@ -66,14 +51,11 @@ class Option:
             raise ValueError(f"{name} must be {what}, not {value!r}")
         if self.allowed is not None:
             lookup(name, value, self.allowed)
-        if self.least is not None:
-            self.check_number(name, value)
-
-    def check_number(self, name: str, value: Any) -> None:
-        """See that it is a whole number in its range."""
+        if self.least is None:
+            return
         if type(value) is not int:
             raise ValueError(f"{name} must be a whole number of at least {self.least}, not {value!r}")
-        if value < (self.least or 0):
+        if value < self.least:
             wanted = f"be at least {self.least}" if self.least else "not be negative"
             raise ValueError(f"{name} must {wanted}, not {value}")
         if self.most is not None and value > self.most:

@@ -8,10 +8,13 @@ schedules -> trainers            one for each, on the same model and the same bu
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES, name_of
@@ -24,10 +27,9 @@ from dear_mpi.training.costs.plan_cost import WirePrices
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.loss_meter import LossMeter
-from dear_mpi.training.fabric.loss_scale import LossScale
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fabric.settle import settle
-from dear_mpi.training.layer_use import layer_uses, split_uses
+from dear_mpi.training.fabric.statistic import LossScale
+from dear_mpi.training.layer_use import LayerUse, split_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.owners import Ownership
@@ -43,7 +45,7 @@ PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 class WorkerGroup:
     """The workers of a session, as this rank has them.
 
-    ``open``, ``cut`` and ``flush`` are collective; the others need no communication.
+    ``open``, ``cut``, ``share_out``, ``flush`` and ``settle`` are collective; the others need no communication.
 
     Args:
         layers: in the order in which they run.
@@ -63,13 +65,26 @@ class WorkerGroup:
         self.layers, self.world, self.options, self.schedules = layers, world, options, dict(schedules)
         self.streams, self.plans, self.split = open_streams(options.device), ExitStack(), split_uses(layers)
         self.dtype = line_dtype(layers)
-        self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport)
+        self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.size)
+        self.check_algorithm()
         self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
         ownership = Ownership(options.optimizer, options.weights)
         self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole or self.route.whole)
         self.route.check_shapes(self.layout.shapes)
         costs = [each.cost(options.optimizer) for each in of_tensors(layers, self.layout)]
         self.owners = ownership.owners(world.size, costs)
+
+    def check_algorithm(self) -> None:
+        """See that it has the collectives of the route, and runs on this transport; or a ValueError."""
+        algorithm, route = self.options.algorithm, self.route
+        for name, schedule in self.schedules.items():
+            legs = [leg for each in schedule.collectives for leg in route.collectives(each)]
+            wanted = dict.fromkeys(leg.name for leg in legs if leg.algorithm(algorithm) == algorithm)
+            try:
+                check_algorithm(algorithm, self.world.transport, *wanted)
+            except ValueError as error:
+                by = f" on the route {route.name!r}" * (route.name != "full")
+                raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
 
     def allocate(self, buckets: Cut) -> None:
         """Bind the parameters to the memory of the line."""
@@ -90,7 +105,8 @@ class WorkerGroup:
                 slab=self.slab,
                 put=self.streams.put,
             )
-        self.uses = layer_uses(self.layers, self.arena)
+        complaints: list[str] = []
+        self.uses = [LayerUse(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
 
     def open(self, world: World, engine: Engine, loss: Loss, trainer_kind: Callable[..., Trainer]) -> None:
         """Make the plans and the trainers; ``world`` may wait in another way than the one that was given at first."""
@@ -115,14 +131,13 @@ class WorkerGroup:
         return schedule, self.rules(name, self.buckets)
 
     def rules(self, name: str, buckets: Cut) -> Rules:
-        """A new book for a schedule."""
         return Rules(name, buckets, self.schedules[name], judged=self.options.judged, route=self.route)
 
     def cut(self, buckets: Cut) -> None:
         """Go on with other buckets, after a flush, while all memory stays where it is."""
         self.buckets = buckets
         if self.fabric.late:
-            settle(self.fabric)
+            self.settle()
         self.fabric.cut(buckets)
         for name, trainer in self.trainers.items():
             trainer.schedule, trainer.rules = self.begun(name)
@@ -133,11 +148,34 @@ class WorkerGroup:
         self.cut(self.buckets)
 
     def flush(self) -> None:
-        """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""
         for trainer in self.trainers.values():
             with np.errstate(all="ignore"):
                 trainer.flush()
                 trainer.check()
+
+    def settle(self) -> None:
+        """After a flush: end a round that is under way; all ranks get the average of their values.
+
+        What is under way is used first. An outer optimiser has no part in it: it would go on by its momentum.
+        """
+        fabric, route = self.fabric, self.route
+        at_end = fabric.iteration % route.period == 0 and not route.lags
+        if route.period == 1 or fabric.iteration <= route.begin or at_end or fabric.settled == fabric.iteration:
+            return
+        fabric.settled = fabric.iteration  # of equal values the average may have other bits
+        for bucket, handle in fabric.late.items():
+            fabric.wait_for(handle)
+            for leg in route.last:
+                if leg.after:
+                    fabric.carry_out(leg, bucket, 1.0)
+        fabric.late.clear()
+        how: dict[str, Any] = {"algorithm": "auto", "op": "average", "alike": True}
+        with make_plan("all_reduce", self.arena.values, self.world.transport, **how) as plan:
+            plan()
+        self.arena.begin_lines()
+        fabric.kept.clear()
+        for bound in fabric.bound.values():
+            bound.unpack()
 
     def restored(self, iterations: int, updates: int, loss_scale: LossScale | None) -> None:
         """The arena has been through so many updates, the last of which was in the last of so many iterations."""

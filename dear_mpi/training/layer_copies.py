@@ -25,11 +25,7 @@ ALONE = Lock()  # ranks that are threads may share the memory
 
 
 class Copies:
-    """Copies of a layer, which share its parameters.
-
-    Args:
-        left: the memory that its values were moved from; it is as before when a call returns.
-    """
+    """Copies of a layer, which share its parameters; what is ``left`` of memory is as before when a call returns."""
 
     def __init__(self, layer: Layer, left: Sequence[Array]) -> None:
         self.layer, self.left, self.copies = layer, left, [layer] * len(FILLINGS)

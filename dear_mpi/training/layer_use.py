@@ -82,7 +82,6 @@ class LayerUse:
         return backward_of(self.layer, dy, late=late)
 
     def backward_weights(self) -> None:
-        """Let the layer write the gradients that it has delayed."""
         self.bind()
         cast(SplitLayer, self.layer).backward_weights()
 
@@ -156,22 +155,14 @@ class LayerUse:
         self.complaints.append(f"{layer}, parameter {place.parameter.name}: {what}")
 
 
-def layer_uses(uses: Sequence[Layer], arena: Arena) -> list[LayerUse]:
-    """The uses of a model, whose complaints are in one list."""
-    complaints: list[str] = []
-    return [LayerUse(number, layer, arena, complaints) for number, layer in enumerate(uses)]
-
-
 def backward_of(layer: Layer, dy: Array, *, late: bool) -> Array:
-    """The backward pass of a layer, or its first half."""
     return cast(SplitLayer, layer).backward_input(dy) if late else layer.backward(dy)
 
 
 def split_uses(layers: Sequence[Layer]) -> list[int]:
     """The layers that may write gradients that are trained in a second half of their backward pass.
 
-    Raises:
-        ValueError: a layer has one method of a pair alone.
+    ValueError, which names the layer, if one has one method of a pair alone.
     """
     found = []
     for number, layer in enumerate(layers):

@@ -34,23 +34,15 @@ COMPARED = 1000  # updates
 
 @dataclass(frozen=True)
 class Constant:
-    """The same rate in every iteration after the warm-up.
-
-    Args:
-        lr: the rate after the warm-up.
-        iterations: of the whole run, with the warm-up.
-        warmup: iterations of the linear rise; 0 for none.
-
-    Raises:
-        ValueError: a number is out of range.
+    """The same rate in every iteration after the warm-up; ValueError if a number is out of range.
 
     >>> list(map(Constant(0.8, iterations=6, warmup=4), range(6)))
     [0.2, 0.4, 0.6000000000000001, 0.8, 0.8, 0.8]
     """
 
-    lr: float
-    iterations: int
-    warmup: int = 0
+    lr: float  # after the warm-up
+    iterations: int  # of the whole run, with the warm-up
+    warmup: int = 0  # iterations of the linear rise
 
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
@@ -113,8 +105,7 @@ DECAYS: dict[str, type[Constant]] = {"none": Constant, "linear": Linear, "cosine
 def rates_of(rate: Rate) -> str:
     """What ranks compare of a learning rate: its values in the first 1000 iterations, in words and by their checksum.
 
-    Raises:
-        ValueError: one of them is no finite number above zero, or ``rate`` is no function, or fails.
+    ValueError if one of them is no finite number above zero, or ``rate`` is no function, or fails.
 
     >>> rates_of(lambda iteration: 0.1 / (1 + iteration))
     '0.1 in iteration 0, 0.0001 in iteration 999 (checksum 398677dd)'

@@ -9,9 +9,11 @@ Exchange                        the way of gradients: for what is trained, and f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from typing import Any
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
@@ -20,8 +22,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.reporting.units import SEGMENT, parse_bytes
 from dear_mpi.training.declared import Declared, option, parsed
-from dear_mpi.training.fabric.loss_scale import LossScale, is_judged
-from dear_mpi.training.fabric.statistic import Norm, Statistic
+from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 from dear_mpi.training.line.weights import MEASURED, check_weights, parse_weights
@@ -66,6 +67,7 @@ class Exchange(Declared):
     loss_scale: str = option(
         "none, or dynamic: gradients are scaled up while they travel, and an iteration that overflows is skipped.",
         "none",
+        allowed=dict.fromkeys(("none", "dynamic")),
         reported=True,
         decides=True,
     )
@@ -109,12 +111,14 @@ class Exchange(Declared):
         if self.wire is not None and self.wire not in DTYPES:
             find_code(self.wire)
         check_weights(self.weights)
-        is_judged(self.clip, self.loss_scale)
+        number = isinstance(self.clip, Real) and not isinstance(self.clip, bool)
+        if self.clip is not None and (not number or not 0 < self.clip < math.inf):
+            raise ValueError(f"clip must be a norm above zero, not {self.clip!r}")
 
     @property
     def judged(self) -> bool:
         """Whether all gradients are looked at before any of them is used."""
-        return is_judged(self.clip, self.loss_scale)
+        return self.clip is not None or self.loss_scale != "none"
 
     @property
     def route_name(self) -> str:
@@ -125,14 +129,10 @@ class Exchange(Declared):
         return find_route(self.route_name, wire=self.wire, halves=halves)
 
     def line_type(self, route: Route, dtype: str) -> str:
-        """The type of gradients on the line, for parameters of a type: of codes it is their own.
-
-        Raises:
-            ValueError: the wire cannot carry them.
-        """
+        """The type of gradients on the line, for parameters of a type; ValueError if the wire cannot carry them."""
         wire = self.wire or route.wire or dtype
         check_carries(wire, dtype)
-        return dtype if is_code(wire) else wire
+        return dtype if is_code(wire) else wire  # codes are made of gradients in the parameters' type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,6 @@ class Options(Training):
         return super().judged or self.statistic is not None
 
     def statistics(self, loss_scale: LossScale | None) -> list[Statistic]:
-        """What looks at all gradients."""
         norm = [Norm(self.clip, loss_scale)] if super().judged else []
         return [*norm, *([] if self.statistic is None else [self.statistic])]
 

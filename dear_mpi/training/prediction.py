@@ -27,31 +27,20 @@ TIE = 1e-9  # times are alike if they differ by less than this part of them
 
 @dataclass(frozen=True)
 class Exposed:
-    """How long a rank waits for a collective of a bucket in an iteration, or for an exchange of a layer; the sum of the
-    loss has neither."""
+    """How long a rank waits for a collective in an iteration, or for an exchange."""
 
     collective: str
     bucket: Bucket | None
     seconds: float
-    use: int | None = None
+    use: int | None = None  # of the layer that exchanges; the sum of the loss has neither a use nor a bucket
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """Seconds of an iteration of one schedule: means over those that count, which differ only where there is jitter.
 
-    ``iteration_s`` is the job's: from the last rank's clock at the beginning to the last rank's clock at the end. The
-    other seconds, up to ``waits``, are of one rank throughout (``Tally.rank``), and add up to it.
-
-    Attributes:
-        exposed_s: waiting for communication.
-        update_s: of the optimiser.
-        rest_s: what is neither a layer, nor waiting, nor an update; and what the rank's own time lacks to the job's
-            time, which is nothing where one rank is last at the beginning and at the end.
-        waits: the same as ``exposed_s``, for each collective of each bucket.
-        bound_s: the least that the schedule allows, for layers and collectives alone.
-        network_s: of each collective that the schedule starts, for all buckets.
-        log: what the ranks did in the last iterations, if it was kept.
+    ``iteration_s`` is the job's. The other seconds, up to ``waits``, are of one rank throughout (``Tally.rank``), and
+    add up to it.
     """
 
     schedule: str
@@ -60,13 +49,15 @@ class Prediction:
     iteration_s: float
     forward_s: float
     backward_s: float
-    exposed_s: float
-    update_s: float
+    exposed_s: float  # waiting for communication
+    update_s: float  # of the optimiser
+    # What is neither a layer, nor waiting, nor an update; and what the rank's own time lacks to the job's time: nothing
+    # where one rank is last at the beginning and at the end.
     rest_s: float
-    waits: tuple[Exposed, ...]
-    bound_s: float
-    network_s: Mapping[str, float]
-    log: Log | None = None
+    waits: tuple[Exposed, ...]  # what adds up to ``exposed_s``
+    bound_s: float  # the least that the schedule allows, for layers and collectives alone
+    network_s: Mapping[str, float]  # of each collective that the schedule starts, for all buckets
+    log: Log | None = None  # of the last iterations, if it was kept
 
 
 class Tally:
@@ -78,7 +69,6 @@ class Tally:
         self.waited_s: dict[Key, Any] = defaultdict(float)
 
     def add(self) -> None:
-        """An iteration is over."""
         self.iterations += 1
         for event in self.fabric.log.last.within:
             if event.kind == "wait":
@@ -106,7 +96,6 @@ class Tally:
         return int(np.argmax(np.where(near, compute_s, -1.0)))
 
     def exposed(self, key: Key, seconds: float) -> Exposed:
-        """What was waited for, by its name."""
         if key[0] == EXCHANGE:
             return Exposed(EXCHANGE, None, seconds, use=key[1])
         if key in SUMS:

@@ -24,14 +24,9 @@ FACTS = (
 
 
 def recorded(session: Session, name: str, *, kept: int = KEPT) -> Run:
-    """Collective: flush; what all ranks did in the last iterations, by the clock of rank 0.
+    """Collective: flush; what all ranks did in the last iterations, by the clock of rank 0, as a run of this name.
 
-    Args:
-        name: of the run.
-        kept: how many iterations, at most as many as a log keeps.
-
-    Raises:
-        ValueError: there was no iteration.
+    It has the last ``kept`` iterations, at most as many as a log keeps; ValueError if there was none.
     """
     session.flush()
     group, log = session.group, session.group.fabric.log

@@ -29,7 +29,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.checkpoints.checkpoint import read, restore, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.fabric.settle import settle
 from dear_mpi.training.facts import checksum, model_of, sha256
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import Times
@@ -116,19 +115,15 @@ class Session:
         return facts
 
     def open(self, engine: Engine) -> None:
-        """Make the plans and the trainers."""
         self.group.open(self.world, engine, self.loss, self.trainer_kind)
         self.last = next(iter(self.schedules))  # the schedule of the last iteration
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
-        """One iteration with the first schedule.
+        """One iteration with the first schedule; the mean loss over the whole batch.
 
         Args:
             x, targets: this rank's part of the batch, arrays of the host.
             total: the number of targets in the whole batch. If it is not given, all ranks have as many as this one.
-
-        Returns:
-            The mean loss over the whole batch.
 
         Raises:
             TrainingError, ArgumentError: see ``Trainer.iteration``; or ``total`` is wrong.
@@ -195,11 +190,10 @@ class Session:
     def check_alike(self) -> None:
         """Flush, end a round that is under way, and see that all ranks have the same parameters.
 
-        Raises:
-            MismatchError: they differ, with the name of one that does.
+        MismatchError, which names one, if they differ.
         """
         self.flush()
-        settle(self.group.fabric)
+        self.group.settle()
         named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
         agree(self.world.transport, DIFFER, lambda: {name: f"checksum {checksum(each.value)}" for name, each in named})
 
@@ -218,7 +212,6 @@ class Session:
             self.check_alike()
 
     def leave(self) -> None:
-        """Let other sessions train the layers from now on."""
         if "group" in vars(self):
             self.group.leave()
 

@@ -49,20 +49,14 @@ class Meter(Protocol):
 
 
 class UseOfLayer(Protocol):
-    """One use of a layer: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one.
+    """One use of a layer: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one."""
 
-    Attributes:
-        split: whether its backward pass has two halves.
-        exchanging: whether it sends and awaits something before a pass.
-        received: what the last exchange has brought.
-    """
-
-    received: Array
+    received: Array  # by the last exchange
 
     @property
-    def split(self) -> bool: ...
+    def split(self) -> bool: ...  # whether its backward pass has two halves
     @property
-    def exchanging(self) -> bool: ...
+    def exchanging(self) -> bool: ...  # whether it sends and awaits something before a pass
     @property
     def complaints(self) -> Sequence[str]: ...
 
@@ -81,9 +75,7 @@ class Trainer:
     """Runs iterations of a model; trainers with several schedules may take turns on one.
 
     In its first iteration, and in all where ``debug``, it fills the gradients with NaN before the layers write them.
-
-    Attributes:
-        times: where the seconds of the last iteration went; the fabric's log knows more of it.
+    ``times`` says where the seconds of the last iteration went; the fabric's log knows more of it.
     """
 
     def __init__(
@@ -104,15 +96,13 @@ class Trainer:
         self.examples = 0  # of this rank, in the last iteration
 
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """One pass forward and backward, or ``accumulate`` of them, with a part of the batch each.
+        """One pass forward and backward, or ``accumulate`` of them, with a part of the batch each: the mean loss over
+        the batch of the whole job, and where the time went.
 
         Args:
             x, targets: this rank's part of the batch.
             total: the number of targets in the whole batch. Gradients are summed over ranks and averaged here, in the
                 loss, once; so ranks may have unequal parts.
-
-        Returns:
-            The mean loss over the batch of the whole job, and where the time went.
 
         Raises:
             TrainingError: the loss or a summed gradient is infinite or not a number, or ``total`` is wrong.
@@ -142,7 +132,6 @@ class Trainer:
         return loss, self.times
 
     def forward(self, x: Array) -> Array:
-        """The model's output."""
         for number, step in enumerate(self.uses):
             exchange = self.start_exchange(number, x, back=False) if step.exchanging else None
             self.hook("before_forward", number)
@@ -174,7 +163,6 @@ class Trainer:
                 self.hand_on(number, last=last)
 
     def start_exchange(self, number: int, given: Array, *, back: bool) -> Handle:
-        """Begin what a layer exchanges before a pass."""
         act, key = self.uses[number].exchange(given, back=back), (EXCHANGE, number)
         label = f"exchange of layer {number}"
         return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
@@ -209,18 +197,13 @@ class Trainer:
         getattr(self.schedule, name)(*use)
 
     def flush(self) -> None:
-        """Finish what is under way: afterwards all parameters are up to date."""
         self.fabric.rules = self.rules
         self.hook("flush")
         self.rules.flushed()
         self.fabric.block_late()
 
     def check(self, loss: float = 0.0) -> None:
-        """See that all went well so far. What did not is seen by all ranks alike, so they raise together.
-
-        Raises:
-            TrainingError, ArgumentError: see ``iteration``.
-        """
+        """Raise as ``iteration`` if not all went well so far: all ranks see that alike, so they raise together."""
         wrong = [text for text in (self.meter.complaint(),) if text] + self.fabric.complaints()[:1]
         if not math.isfinite(loss):
             wrong.append(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")

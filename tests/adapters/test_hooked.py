@@ -9,13 +9,13 @@ from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.fabric.virtual_use import VirtualMeter, VirtualUse
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log.log import uses_s
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.trainer import Trainer
+from dear_mpi.training.virtual_trainer import VirtualMeter, VirtualUse
 
 USES = 5
 LAYOUT = Layout.of([[(use, (40,))] for use in range(USES)], itemsize=4, ranks=2)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.fabric.loss_scale import LossScale
-from dear_mpi.training.fabric.statistic import COUNT, root_of, sums_of_squares
+from dear_mpi.training.fabric.statistic import COUNT, LossScale, root_of, sums_of_squares
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train

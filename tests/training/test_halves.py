@@ -10,11 +10,11 @@ from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Session
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
-from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
 from dear_mpi.training.schedules.lancet import Lancet, LancetFsdp, LateWeights
+from dear_mpi.training.virtual_trainer import rehearse
 from tests.training_checks import README, Mixes, cut_of, on_all, settings
 
 

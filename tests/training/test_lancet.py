@@ -16,13 +16,12 @@ from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.profiles.profiler import Profiler
-from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, Dear
 from dear_mpi.training.schedules.fsdp import Fsdp
 from dear_mpi.training.schedules.lancet import Lancet, LancetFsdp, fitted
-from dear_mpi.training.virtual_trainer import predict
+from dear_mpi.training.virtual_trainer import predict, rehearse
 from tests.training_checks import cut_of
 
 LAYERS = 12

@@ -22,12 +22,11 @@ from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.order import Order
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.rehearse import rehearse
 from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Dear, Wfbp
-from dear_mpi.training.virtual_trainer import VirtualTrainer
+from dear_mpi.training.virtual_trainer import VirtualTrainer, rehearse
 from tests import training_checks
 
 USES = 5
@@ -229,7 +228,7 @@ SPINS = """
 from dear_mpi.collectives.program import in_time
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.rehearse import rehearse
+from dear_mpi.training.virtual_trainer import rehearse
 from dear_mpi.training.schedules import Wfbp
 
 class Spins(Wfbp):

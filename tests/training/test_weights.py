@@ -11,7 +11,7 @@ from dear_mpi.models.data import Batches, Examples
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.synthetic import ComputeTime
 from dear_mpi.ranks.world import World
-from dear_mpi.training import Session, weighing
+from dear_mpi.training import Session, decisions
 from dear_mpi.training.fusion.by_time import BY_TIME
 from dear_mpi.training.line.weights import check_weights, known, measured, parse_weights
 from dear_mpi.training.runs.compare import compare
@@ -164,9 +164,10 @@ def slow_rank(monkeypatch):
     """Rank 1 takes three times as long as the others."""
 
     def timed(record, seconds, uses):
-        return np.full((2, uses), 3.0 if seconds.__self__.world.rank == 1 else 1.0)
+        both_s = np.full((2, uses), 3.0 if seconds.__self__.world.rank == 1 else 1.0)
+        return np.vstack([both_s, np.zeros((2, uses))])
 
-    monkeypatch.setattr(weighing, "pass_s", timed)
+    monkeypatch.setattr(decisions, "pass_s", timed)
 
 
 @pytest.mark.parametrize("update", ["full", "sharded"])

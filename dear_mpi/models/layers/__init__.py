@@ -14,17 +14,5 @@ from dear_mpi.models.layers.images import Conv2d
 from dear_mpi.models.layers.loss import SoftmaxCrossEntropy
 from dear_mpi.models.layers.tokens import CausalSelfAttention, Embedding
 
-__all__ = [
-    "CausalSelfAttention",
-    "Conv2d",
-    "Dense",
-    "Embedding",
-    "Gelu",
-    "Layer",
-    "LayerNorm",
-    "Parameter",
-    "Relu",
-    "Reshape",
-    "Residual",
-    "SoftmaxCrossEntropy",
-]
+__all__ = ["CausalSelfAttention", "Conv2d", "Dense", "Embedding", "Gelu", "Layer", "LayerNorm", "Parameter"]
+__all__ += ["Relu", "Reshape", "Residual", "SoftmaxCrossEntropy"]

@@ -20,7 +20,7 @@ import numpy as np
 from dear_mpi.collectives.program.json_file import in_words
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Parameter
-from dear_mpi.training.fabric.loss_scale import LossScale
+from dear_mpi.training.fabric.statistic import LossScale
 from dear_mpi.training.facts import sha256
 from dear_mpi.training.line.arena import Arena
 

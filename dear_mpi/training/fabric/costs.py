@@ -19,53 +19,33 @@ def alike(seconds: Any) -> Any:
 
 
 def steady(number: int, place: int) -> float:
-    """No noise."""
     return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What an iteration takes, in seconds; without any costs nothing takes time.
+    """What an iteration takes, in seconds; without any costs nothing takes time."""
 
-    Attributes:
-        forward_s, backward_s: of each use of a layer, in the order of the forward pass; of a part of a batch.
-        weights_s: how much of ``backward_s`` the second half takes, by the number of the use; of each that is split.
-        exchange_s: of what a use exchanges before each pass, by its number.
-        price: of a collective of a bucket.
-        parts: into how many a batch is split.
-        loss_s: of the sum of the loss.
-        verdict_s: of the verdict on all gradients.
-        update_s: of the optimiser, for each element.
-        rest_s: of an iteration between forward and backward, for what is no layer.
-        code_factor: how many times as long as its wire says a code takes.
-        ranks: their number, who share an update where each updates its shard.
-        contention: from the seconds that an update takes alone to its stall, the seconds by which each of them delays
-            messages beside it, and its stretch, how many times as long it takes then; None: neither delays the other.
-        work: from a bucket to what its update takes, and those of its shards, in elements; None where all shards are
-            equal.
-        portions: into how many portions a collective of a bucket can be broken.
-        compute: from nominal seconds to those on each rank.
-        noise: how many times as long as usual a layer takes.
-    """
-
-    forward_s: Sequence[float] = ()
+    forward_s: Sequence[float] = ()  # of each use of a layer, in the order of the forward pass; of a part of a batch
     backward_s: Sequence[float] = ()
-    weights_s: Mapping[int, float] = field(default_factory=dict)
-    exchange_s: Mapping[int, float] = field(default_factory=dict)
+    weights_s: Mapping[int, float] = field(default_factory=dict)  # of uses whose backward has a second half
+    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of what a use exchanges before each pass
     price: Price = lambda leg, bucket: 0.0
-    parts: int = 1
-    loss_s: float = 0.0
-    verdict_s: float = 0.0
-    update_s: float = 0.0
-    rest_s: float = 0.0
-    code_factor: float = 1.0
-    ranks: int = 1
+    parts: int = 1  # into which a batch is split
+    loss_s: float = 0.0  # of the sum of the loss
+    verdict_s: float = 0.0  # of the verdict on all gradients
+    update_s: float = 0.0  # of the optimiser, for each element
+    rest_s: float = 0.0  # between forward and backward, for what is no layer
+    code_factor: float = 1.0  # how many times as long as its wire says a code takes
+    ranks: int = 1  # who share an update where each updates its shard
+    # From the seconds that an update takes alone to its stall, the seconds by which each of them delays messages beside
+    # it, and its stretch, how many times as long it takes then. None: neither delays the other.
     contention: Callable[[float], tuple[float, float]] | None = None
+    # From a bucket to what its update takes, and those of its shards, in elements. None: all shards are equal.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
-    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
-    compute: Callable[[Any], Any] = alike
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1  # into which a collective can be broken
+    compute: Callable[[Any], Any] = alike  # from nominal seconds to those on each rank
     noise: Noise = steady
 
     def work_of(self, bucket: Bucket) -> tuple[float, Any]:
-        """See ``work``."""
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)

@@ -38,8 +38,7 @@ class PlanHandle(Handle):
     def wait(self) -> None:
         """Block until the plan has run; what is launched on the compute stream from now on sees its result.
 
-        Raises:
-            CollectiveError: it failed; the message says which plan.
+        CollectiveError, which names the plan, if it failed.
         """
         with self.running:  # and let others wait, too
             pass
@@ -48,7 +47,7 @@ class PlanHandle(Handle):
         self.streams.compute.wait(self.done)
 
     def end(self) -> None:
-        """It is over; of what failed, this may be said once more."""
+        """It is over; after a failure this may be said twice."""
         self.steps = None
         if self.running.locked():
             self.running.release()
@@ -94,18 +93,13 @@ class Engine:
         return handle
 
     def finished(self, key: Key, label: str) -> PlanHandle:
-        """What is over, without a turn."""
         handle = PlanHandle(key, label, lambda turn: [], self.streams)
         handle.done = handle.ready
         handle.end()
         return handle
 
     def follow(self, turns: Sequenced | None) -> None:
-        """From now on run plans in this order, again and again; None for first in, first out.
-
-        Raises:
-            ValueError: an iteration of another order is not over.
-        """
+        """From now on run plans in this order, see ``Order``; ValueError if an iteration of another is not over."""
         self.order = self.order.replaced(turns)
 
     def serve(self) -> None:

@@ -23,20 +23,12 @@ MOST_PORTIONS = 1024  # of 2 GiB: an order is a list, which is tried several tim
 
 @dataclass(frozen=True)
 class Nominal:
-    """What an iteration is expected to take.
-
-    Attributes:
-        forward_s, backward_s: seconds of each use of a layer, in the order of the forward pass.
-        price: seconds of a collective of a bucket, with nothing beside it.
-        judged: whether all gradients are looked at before any of them is used.
-        portions: into how many portions a collective of a bucket can be broken.
-        weights_s, exchange_s: see ``Costs``.
-    """
+    """What an iteration is expected to take; see ``Costs`` for what stands there, too."""
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    price: Callable[[str, Bucket], float]
-    judged: bool = False
+    price: Callable[[str, Bucket], float]  # seconds of a collective with nothing beside it
+    judged: bool = False  # whether all gradients are looked at before any of them is used
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
     weights_s: Mapping[int, float] = field(default_factory=dict)
     exchange_s: Mapping[int, float] = field(default_factory=dict)
@@ -66,8 +58,7 @@ def chains_of(
 ) -> list[Chain]:
     """These collectives of each bucket, ready when its gradients are; the sooner it is needed, the more urgent.
 
-    Args:
-        broken: whether each may be broken into its portions, which then stand one after the other.
+    If they may be ``broken``, their portions stand one after the other.
     """
     ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each use has run backward
     found = []
@@ -83,9 +74,7 @@ def chains_of(
 def list_scheduled(chains: Iterable[Chain], *, committed: int = 1) -> list[Key]:
     """The order in which one network carries chains out.
 
-    Args:
-        committed: how many collectives are handed over ahead, and cannot be overtaken any more: 1 is the one
-            that runs.
+    ``committed`` collectives are handed over ahead, and cannot be overtaken any more: 1 is the one that runs.
 
     >>> late = Chain((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
     >>> urgent = Chain((("reduce_scatter", 0), ("all_gather", 0)), (1.0, 1.0), 2.0, urgency=0)

@@ -21,8 +21,7 @@ from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn
 from dear_mpi.training.fabric.plan_key import Place, PlanKey
 from dear_mpi.training.fabric.statistic import Statistic
 from dear_mpi.training.fabric.verdict import Verdict
-from dear_mpi.training.fabric.watched import watched
-from dear_mpi.training.facts import checksum
+from dear_mpi.training.facts import checksum, watched
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut

@@ -35,7 +35,6 @@ class LossMeter:
         return float(self.value[0])
 
     def complaint(self) -> str | None:
-        """What is wrong with the number of targets that ranks expected in all, the same on all ranks."""
         targets, high, high_squares, low, low_squares = map(round, self.value[1:].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
         if (high**2, low**2) != (size * high_squares, size * low_squares):  # of numbers that are all equal, they are

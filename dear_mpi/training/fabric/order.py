@@ -56,17 +56,12 @@ Sequenced: TypeAlias = Sequence[Key | Turn]  # an order; a key alone is the whol
 
 
 class Step(NamedTuple):
-    """What the engine does at a time.
+    """What the engine does at a time."""
 
-    Attributes:
-        kind, number, what: as in the log.
-        act: what does it; on the virtual fabric the seconds that it takes.
-    """
-
-    kind: str
+    kind: str  # as in the log, like the next two
     number: int
     what: object
-    act: Any
+    act: Any  # what does it; on the virtual fabric the seconds that it takes
 
 
 class Delayed(NamedTuple):
@@ -78,15 +73,11 @@ class Delayed(NamedTuple):
 
 @dataclass(eq=False)
 class Handle:
-    """What was started. Schedules wait for it through their fabric, which takes the time.
-
-    Attributes:
-        label: its name in logs and errors.
-        steps: of each of its turns; None when it is over, for a book keeps handles, and steps know their fabric.
-    """
+    """What was started. Schedules wait for it through their fabric, which takes the time."""
 
     key: Key
-    label: str
+    label: str  # in logs and errors
+    # Of each of its turns; None when it is over, for a book keeps handles, and steps know their fabric.
     steps: Callable[[Turn], Sequence[Step]] | None
 
 
@@ -147,7 +138,7 @@ class Order(Generic[T]):
     """
 
     def __init__(self, turns: Sequenced | None = None) -> None:
-        self.turns = None if turns is None else tuple(Turn(*turn) for turn in turns)
+        self.turns = whole(turns)
         self.known: set[Key] = set()
         for collective, bucket, _ in reversed(self.turns or ()):
             if collective == "all_gather" and ("reduce_scatter", bucket) in self.known:
@@ -181,13 +172,13 @@ class Order(Generic[T]):
         return come
 
     def replaced(self, turns: Sequenced | None) -> Order[T]:
-        """This order, or another one, which begins anew.
-
-        Raises:
-            ValueError: an iteration is not over.
-        """
-        if self.turns == (None if turns is None else tuple(Turn(*turn) for turn in turns)):
+        """This order, or another one, which begins anew; ValueError if an iteration is not over."""
+        if self.turns == whole(turns):
             return self
         if self.waiting or self.position:
             raise ValueError(f"the order cannot be changed within an iteration: it is the turn of {self.next}")
         return Order(turns)
+
+
+def whole(turns: Sequenced | None) -> tuple[Turn, ...] | None:
+    return None if turns is None else tuple(Turn(*turn) for turn in turns)

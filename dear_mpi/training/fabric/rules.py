@@ -33,12 +33,9 @@ class Entry:
 
 
 class Rules:
-    """The book of one schedule.
+    """The book of one schedule: its class, or any other thing that says which ``collectives`` and ``extras`` it starts.
 
-    Args:
-        name: of the schedule, for messages.
-        schedule: its class, or any other thing that says which ``collectives`` and ``extras`` it starts.
-        judged: whether all gradients are looked at before any of them is used.
+    For ``judged`` see ``Fabric``.
     """
 
     def __init__(self, name: str, buckets: Cut, schedule: Any, *, judged: bool = False, route: Route = FULL) -> None:
@@ -152,11 +149,7 @@ class Rules:
             self.refuse(f"{what} before all buckets are on their way, which clipping and loss scaling need")
 
     def end_backward(self, delayed: Sequence[int] = ()) -> None:
-        """Backward is over: all buckets must be on their way.
-
-        Args:
-            delayed: the uses whose weights' gradients are still to be written.
-        """
+        """Backward is over: all buckets must be on their way, and no use's weights may be ``delayed`` any more."""
         if delayed:
             layers = ", ".join(map(str, delayed))
             self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")

@@ -1,7 +1,8 @@
 """Statistics: what all ranks must know of the summed gradients before any of them is used.
 
-There is one, the norm, which clipping and loss scaling look at. Its sums of squares are exact, so that they do not
-depend on which rank adds up which part of the line:
+There is one, the norm, which clipping and loss scaling look at. Loss scaling multiplies gradients before they travel,
+so that small ones do not vanish in fp16. The norm's sums of squares are exact, so that they do not depend on which rank
+adds up which part of the line:
 
     squares of 128 bytes, as they travel --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
 
@@ -9,11 +10,13 @@ Shards begin and end between atoms, wherever buckets are cut and however many ra
 two halves of 27 and 26 bits. Sums of the halves of atoms of one exponent are whole numbers below 2^53, up to 2^26
 atoms, so they are exact in any order, on the ranks and between them.
 
-Source: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013).
+Sources: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013); loss
+scaling: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, with the numbers of PyTorch.
 """
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -21,12 +24,12 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import CHUNK_BYTES
-from dear_mpi.training.fabric.loss_scale import LossScale
 
 LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves for each exponent, and how many atoms are not finite
 HALF = 26  # bits of the lower half of a mantissa
 ROWS = 1 << 15  # of 128 bytes, at a time
+LEAST = 1.0  # of a loss scale
 
 
 class Statistic(ABC):
@@ -57,6 +60,42 @@ class Statistic(ABC):
     @abstractmethod
     def factor(self, sums: Array) -> float | None:
         """What all gradients are multiplied by, from the sums over all ranks; None if they are not to be used."""
+
+
+@dataclass
+class LossScale:
+    """A power of two, which is halved when gradients overflow, and doubled when none has overflowed for long.
+
+    >>> scale = LossScale(8.0, interval=2)
+    >>> scale.overflowed(), scale.scale
+    (True, 4.0)
+    >>> scale.fitted(), scale.fitted(), scale.scale
+    (None, None, 8.0)
+    """
+
+    scale: float = 2.0**16
+    interval: int = 2000
+    good: int = 0
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        """See that the numbers, perhaps of a file, have a meaning; ValueError if not."""
+        counts = all(type(count) is int and count >= 0 for count in (self.interval, self.good, self.skipped))
+        if type(self.scale) is not float or not LEAST <= self.scale < math.inf or not counts:
+            raise ValueError(f"a loss scale must be a finite number of at least {LEAST}, with counts, not {self}")
+
+    def overflowed(self) -> bool:
+        """Halve the scale, if possible; return whether the iteration is to be skipped for it."""
+        if self.scale <= LEAST:
+            return False
+        self.scale, self.good, self.skipped = self.scale / 2, 0, self.skipped + 1
+        return True
+
+    def fitted(self) -> None:
+        """Count an iteration in which all gradients were finite."""
+        self.good += 1
+        if self.good == self.interval:
+            self.scale, self.good = self.scale * 2, 0
 
 
 class Norm(Statistic):
@@ -103,8 +142,7 @@ class Norm(Statistic):
 def sums_of_squares(array: Array) -> Array:
     """``COUNT`` whole numbers in float64, whose sum over parts of an array says the sum of its squares.
 
-    Args:
-        array: flat, of a multiple of 128 bytes, of any floating type.
+    The array is flat, of a multiple of 128 bytes, and of any floating type.
     """
     rows = array.reshape(-1, CHUNK_BYTES // array.itemsize)
     total: Array = array_module(array).zeros(COUNT)

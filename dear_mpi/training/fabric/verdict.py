@@ -24,7 +24,7 @@ class Verdict:
 
     Args:
         statistics: at least one; their factors are multiplied, and one may say that gradients are not to be used.
-        shards: the parts of the gradients, as they travel, that this rank owns.
+        shards: see ``LiveFabric.owned``.
     """
 
     def __init__(

@@ -42,27 +42,12 @@ def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
 
 @dataclass(eq=False)
 class VirtualHandle(Handle):
-    """Steps under way.
-
-    Attributes:
-        submitted_s: when they were started, on all ranks or on each.
-        event: the last of them, as soon as it is known when that begins.
-    """
-
-    submitted_s: Any
-    event: Event | None = None
+    submitted_s: Any  # when steps were started, on all ranks or on each
+    event: Event | None = None  # the last step, as soon as it is known when that begins
 
 
 class VirtualFabric(Fabric):
-    """Runs a schedule on a clock.
-
-    Args:
-        rules: the book of the schedule that runs.
-        kept: how many iterations the log has.
-
-    Attributes:
-        clock_s: the time, of all ranks or of each.
-    """
+    """Runs the schedule of a book on a clock; its log has the last ``kept`` iterations."""
 
     idle = 0.0
 
@@ -71,7 +56,7 @@ class VirtualFabric(Fabric):
         self.rules, self.costs, self.look = rules, costs, costs.verdict_s
         self.iteration = round_up(rules.route.begin, rules.route.period)  # what comes before is not predicted
         self.moving = list[Event]()  # what the engine does, or will do
-        self.clock_s: Any = 0.0
+        self.clock_s: Any = 0.0  # of all ranks or of each
         self.engine_free_s = 0.0
         self.order: Order[VirtualHandle] = Order(None)
 
@@ -111,7 +96,7 @@ class VirtualFabric(Fabric):
         return VirtualHandle(key, label, None, self.clock_s, Event(key[0], key[1], 0.0, 0.0))
 
     def block(self, handle: VirtualHandle) -> None:
-        """Move the clock on to the end of what was started."""
+        """Move the clock on to its end."""
         if handle.event is None:
             said = f"waits for the {handle.label} though it has not started what comes before"
             self.rules.refuse(f"{said}, {self.order.next}: it would wait for ever")
@@ -147,7 +132,6 @@ class VirtualFabric(Fabric):
         self.moving = [each for each in self.moving if each.end > now_s]
 
     def spend(self, seconds: Any) -> None:
-        """Let time pass: something is computed."""
         self.clock_s = self.clock_s + self.costs.compute(seconds)
 
     def now(self) -> Any:
@@ -163,7 +147,6 @@ def later(times_s: Any, bound_s: float) -> Any:
 
 
 def sooner(times_s: Any, bound_s: float) -> Any:
-    """Times that are not after a bound."""
     return min(times_s, bound_s) if isinstance(times_s, float) else np.minimum(times_s, bound_s)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
-from dear_mpi.training.pairs import Wire
+from dear_mpi.training.chosen_route import Wire
 from dear_mpi.training.recording import Show, show_runs
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest, Progress, awake

@@ -20,10 +20,10 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import check_distinct
+from dear_mpi.training.chosen_route import Wire, check_wires, pairs
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.log.log import KEPT
 from dear_mpi.training.log.spans import Run
-from dear_mpi.training.pairs import Wire, check_wires, pairs
 from dear_mpi.training.recording import recorded
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.runs.config import Config
