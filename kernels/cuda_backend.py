@@ -129,6 +129,5 @@ def allocate(nbytes: int) -> Array:
 
 
 def pinned(nbytes: int) -> Array:
-    """Pinned host memory, as bytes of a NumPy array."""
     block: Array = cupyx.empty_pinned((nbytes,), np.uint8)
     return block

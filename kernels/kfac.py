@@ -69,11 +69,9 @@ class Sides:
         return self.border + triangle(self.outputs) + 2
 
     def split(self, array: Array) -> tuple[Array, Array]:
-        """Both matrices."""
         return unpacked(array[: self.border], self.inputs), unpacked(array[self.border : -2], self.outputs)
 
     def join(self, into: Array, inputs: Array, outputs: Array, rows: float = 0, targets: float = 0) -> None:
-        """Write both matrices, and of how many samples they are."""
         into[: self.border], into[self.border : -2] = packed(inputs), packed(outputs)
         into[-2:] = rows, targets
 
@@ -160,7 +158,6 @@ class KFAC(Optimizer):
             raise ValueError(f"factor_decay must be below 1, not {self.factor_decay}")
 
     def inverses(self, sides: Sides) -> Inverses:
-        """What makes the inverses of a layer's factors."""
         return Inverses(self.lr, sides.inputs, sides.outputs, self.damping, self.factor_decay)
 
     def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:

@@ -35,7 +35,6 @@ def row_table(*columns: Sequence[Array]) -> npt.NDArray[np.int64]:
 
 
 def address(array: Array) -> int:
-    """Where a contiguous array begins."""
     if not array.flags.c_contiguous:
         raise ValueError(f"tensors on a GPU must be contiguous, not of strides {array.strides}")
     on_host = library_of(array) == "numpy"

@@ -90,7 +90,6 @@ class Adam(Optimizer):
         self.move(iteration, value, grad, state)
 
     def move(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
-        """The step without decay."""
         mean, square = state
         step, correction = self.bias_corrections(iteration)
         mean *= self.beta1
@@ -130,7 +129,6 @@ class AdamW(Adam):
 
     @property
     def kept(self) -> float:
-        """What decay leaves of a value."""
         return 1 - self.lr * self.weight_decay
 
 
@@ -202,7 +200,6 @@ class Muon(AdamW):
 
     @property
     def beside(self) -> AdamW:
-        """What vectors go through."""
         return AdamW(self.vector_rate * self.lr, self.beta1, self.beta2, self.epsilon, self.weight_decay)
 
     def cost(self, shape: tuple[int, ...]) -> int:

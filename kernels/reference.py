@@ -27,7 +27,6 @@ OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimu
 
 
 def spans(count: int, block: int = BLOCK) -> Iterator[slice]:
-    """The blocks of an array of ``count`` elements."""
     return (slice(start, start + block) for start in range(0, count, block))
 
 

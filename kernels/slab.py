@@ -49,11 +49,9 @@ class Slab:
         return cls(kernels_for(array).pinned)
 
     def another(self) -> "Slab":
-        """An empty slab that grows as this one does."""
         return Slab(self.allocate, growth=self.growth)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """An array that is not initialised."""
         nbytes = count * dtype.itemsize
         taken = round_up(nbytes, ALIGNMENT)
         if taken > self.left:
@@ -64,7 +62,6 @@ class Slab:
         return self.block[start : start + nbytes].view(dtype)
 
     def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """An array of zeros."""
         array = self.empty(count, dtype)
         array.view(np.uint8)[...] = 0
         return array

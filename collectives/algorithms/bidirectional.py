@@ -22,7 +22,6 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks."""
     forward, backward = size // 2, (size - 1) // 2  # chunks that come from the predecessor, and from the successor
     steps = []
     for s in range(forward):

@@ -20,7 +20,6 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def broadcast(rank: int, size: int) -> Program:
-    """Rank 0 starts with all chunks; every rank ends with them."""
     distances = [1 << bit for bit in reversed(range((size - 1).bit_length()))]
     return Program("broadcast", rank, size, tuple(hand_down(rank, size, distance) for distance in distances))
 

@@ -24,7 +24,6 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step, r
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks."""
     distances = [1 << k for k in range((size - 1).bit_length())]
     return Program("all_gather", rank, size, tuple(doubling(rank, size, distance) for distance in distances))
 

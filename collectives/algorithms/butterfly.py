@@ -37,7 +37,6 @@ class Fold:
         return 2 * vrank if vrank < self.pairs else vrank + self.pairs
 
     def members(self, vrank: int) -> range:
-        """The ranks of a virtual one: one, or a pair."""
         return range(self.home(vrank), self.home(vrank) + 1 + (vrank < self.pairs))
 
     def pass_on(self, rank: int, chunks: list[range], *, to_odd: bool, combine: bool = False) -> tuple[Step, ...]:
@@ -53,7 +52,6 @@ class Fold:
 
 
 def all_gather(rank: int, size: int, partner: Partner) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks."""
     fold = Fold(size)
     odd = rank | 1
     others = ranges([chunk for chunk in range(size) if chunk != odd])

@@ -28,7 +28,6 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_reduce(rank: int, size: int, pieces: int = 1) -> Program:
-    """Every rank ends with all chunks, combined over all ranks; the buffer is sent in ``pieces`` pieces."""
     each = max(1, -(-pieces // 2))  # pieces in a tree
     parts = -(-2 * each // size)
     parts += parts * size % 2  # for two equal halves

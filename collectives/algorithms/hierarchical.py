@@ -30,7 +30,6 @@ from dear_mpi.collectives.program.program import Program, Step
 
 
 def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks; ``hosts[r]`` is the host of rank r."""
     members = by_host(hosts)
     columns = range(max(map(len, members)))
     between = merged((column_ring(rank, column, members) for column in columns), len(members) - 1)

@@ -48,7 +48,6 @@ def reduce(rank: int, size: int) -> Program:
 
 
 def all_to_all(rank: int, size: int) -> Program:
-    """Chunk c of rank r is for rank c; it ends as chunk r there."""
     before = [swap(peer) for peer in range(rank)]
     after = [swap(*range(rank + 1, size))] if rank < size - 1 else []
     idle = [Step()] * (size - 2 - rank)
@@ -59,12 +58,10 @@ Part = Callable[[int, int], range]
 
 
 def whole(peer: int, size: int) -> range:
-    """All chunks, for any peer."""
     return range(size)
 
 
 def own(peer: int, size: int) -> range:
-    """The peer's own chunk."""
     return range(peer, peer + 1)
 
 

@@ -25,7 +25,6 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks."""
     ahead = [(rank + distance) % size for distance in range(1, size)]
     sends = tuple(Send(peer, range(rank, rank + 1)) for peer in ahead)
     receives = tuple(Receive(peer, range(peer, peer + 1)) for peer in reversed(ahead))

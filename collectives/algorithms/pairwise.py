@@ -30,7 +30,6 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks."""
     return Program("all_gather", rank, size, tuple(exchange(rank, size, distance) for distance in range(1, size)))
 
 
@@ -41,7 +40,6 @@ def exchange(rank: int, size: int, distance: int) -> Step:
 
 
 def all_to_all(rank: int, size: int) -> Program:
-    """Chunk c of rank r is for rank c; it ends as chunk r there."""
     distances = range(1, size // 2 + 1)
     steps = tuple(swap((rank + distance) % size, (rank - distance) % size) for distance in distances)
     return Program("all_to_all", rank, size, steps)

@@ -23,5 +23,4 @@ from dear_mpi.collectives.program.program import Program
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks."""
     return butterfly.all_gather(rank, size, lambda vrank, step: vrank ^ 1 << step)

@@ -21,7 +21,6 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_reduce(rank: int, size: int) -> Program:
-    """Every rank ends with all chunks, combined over all ranks."""
     fold, whole = Fold(size), [range(size)]
     steps = [exchange(rank, fold, bit) for bit in range(fold.steps)]
     first = fold.pass_on(rank, whole, to_odd=False, combine=True)

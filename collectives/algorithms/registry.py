@@ -27,9 +27,8 @@ from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Rates
-from dear_mpi.collectives.program.in_time import in_time
 from dear_mpi.collectives.program.program import Algorithm, Program, Step, asks_for, write_program
-from dear_mpi.collectives.program.user_file import Source, is_in_file, load, source_of, telling
+from dear_mpi.collectives.program.user_file import Source, in_time, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
@@ -122,7 +121,6 @@ def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
 
 
 def algorithm_source(spec: str) -> Source:
-    """The file of a user's algorithm, which must exist."""
     return source_of(spec, "algorithm", "my_ring")
 
 

@@ -20,7 +20,6 @@ from dear_mpi.collectives.program.program import Program
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks."""
     last = size.bit_length() - 2
 
     def partner(vrank: int, step: int) -> int:

@@ -25,7 +25,6 @@ HALVES = 2
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank r starts with its two chunks; every rank ends with all chunks."""
     rows = max(d for d in range(1, math.isqrt(size) + 1) if size % d == 0)
     columns = size // rows
     across = [rank // columns * columns + i for i in range(columns)]  # this rank's row

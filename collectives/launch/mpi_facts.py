@@ -121,7 +121,6 @@ def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
 
 
 def library_function(name: str) -> Callable[..., int] | None:
-    """A C function of the MPI library in this process."""
     for path in (None, *loaded("libmpi")):
         with contextlib.suppress(OSError):  # a loaded library that cannot be opened again is skipped
             function: Callable[..., int] | None = getattr(CDLL(path), name, None)

@@ -93,7 +93,6 @@ class Notice:
 
 
 def launch_in(process: Path) -> Launch:
-    """What started a process, as far as its variables tell."""
     pairs = (os.fsdecode(pair).partition("=") for pair in (process / "environ").read_bytes().split(b"\0"))
     return launch_of({name: value for name, _, value in pairs})
 
@@ -114,7 +113,6 @@ def notice_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
 
 @cache
 def own_notice() -> Notice:
-    """The only notice of this process."""
     return Notice()
 
 

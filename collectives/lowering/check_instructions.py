@@ -31,8 +31,7 @@ def check_instructions(
 ) -> None:
     """Run the instruction lists of all ranks for one buffer, portion after portion; arguments as when it is lowered.
 
-    Raises:
-        ProgramError: naming the rank, the step and the message.
+    A ProgramError names the rank, the step and the message.
     """
     grid = Grid(chunks, segment)
     held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(after_steps(programs))]
@@ -66,7 +65,6 @@ class SymbolicRank:
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
 
     def where(self, number: int) -> str:
-        """A message, for errors."""
         step, count = self.listing.messages[number].key
         return f"rank {self.rank}, step {step}, message {count}"
 
@@ -133,7 +131,6 @@ class SymbolicRank:
                     self.fail(number, f"needs memory that {self.where(other)} still uses")
 
     def check_over(self) -> None:
-        """The instructions are over."""
         if self.position < len(self.listing.instructions):
             waits = [n for n in self.listing.instructions[self.position].waits if n not in self.over]
             self.fail(waits[0], "is waited for in vain")

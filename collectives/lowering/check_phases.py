@@ -25,8 +25,7 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
         share: of any rank: where mailboxes have which element.
         written: the ``phases`` of each rank.
 
-    Raises:
-        ProgramError: naming the run, the phase, the ranks, and the element.
+    A ProgramError names the run, the phase, the ranks, and the element.
     """
     fewest = min(written, key=len)
     if len(fewest) < len(max(written, key=len)):
@@ -96,7 +95,6 @@ class State:
         return cell
 
     def check_end(self) -> None:
-        """A run is over: callers read the result."""
         for rank, element, owner in self.places:
             if self.contract.ends(rank, owner):
                 held = self.read(rank, ("buffer", rank), element, f"the caller of rank {rank}")

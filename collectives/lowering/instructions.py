@@ -39,11 +39,8 @@ BEGIN: Key = (-1, 0)
 
 @dataclass(frozen=True)
 class Instruction:
-    """Wait for messages, in this order; then merge what the receives among them brought; then start messages.
-
-    Messages are numbers into ``InstructionList.messages``. ``merges`` are receives whose side buffers must be emptied:
-    either one, or several that are combined at once.
-    """
+    """Wait for messages, in this order; then merge receives, either one or several that are combined at once; then
+    start messages. They are numbers into ``InstructionList.messages``."""
 
     waits: tuple[int, ...]
     merges: tuple[int, ...]
@@ -52,11 +49,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class InstructionList:
-    """What a rank does in one run.
-
-    ``side_buffers`` names the side buffer of each message that is not sent from the buffer itself or received into
-    it. Messages that are under way at the same time have different ones.
-    """
+    """What a rank does in one run. ``side_buffers`` has the side buffer of each message that needs one; messages that
+    are under way at the same time have different ones."""
 
     messages: Sequence[Message]
     instructions: Sequence[Instruction]
@@ -87,11 +81,10 @@ class InstructionList:
 
 
 def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:
-    """Order the messages of one rank.
+    """Order the messages of one rank, which are sorted as ``messages()`` has them.
 
     Args:
-        messages: as ``messages()`` sorts them, the sends of a step before its receives.
-        window: the number of messages posted at a time in each direction between two ranks.
+        window: how many of a lane are posted at a time.
         staged: every message has a side buffer, because the transport cannot reach the buffer itself.
     """
     writer = Writer(messages, window, staged=staged)

@@ -66,14 +66,12 @@ class Message:
 
 
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
-    """All messages of one rank.
+    """All messages of one rank, by step; in each step the sends, which read what the buffer held before, come first.
 
     Args:
         chunks: the borders between the chunks of the buffer, from 0 to its count (``Partition.chunks``).
         segment: the most elements in a message.
         portion: the cells that they are about.
-
-    Sorted by step; in each step the sends, which read what the buffer held before, come before the receives.
     """
     grid = Grid(chunks, segment)
     found: list[Message] = []

@@ -60,7 +60,6 @@ class Share:
         return [rank for rank in self.ranks if rank != self.rank]
 
     def shard(self, rank: int) -> range:
-        """The elements of a rank's shard."""
         return range(self.partition.borders[rank], self.partition.borders[rank + 1])
 
     def cut(self, rank: int, number: int) -> range:
@@ -70,7 +69,6 @@ class Share:
 
     @property
     def blocks(self) -> int:
-        """Blocks in the largest shard."""
         return -(-max(self.partition.counts) // self.block)
 
     def mailbox_start(self, rank: int) -> int:
@@ -79,17 +77,13 @@ class Share:
 
     @property
     def mailbox_room(self) -> int:
-        """Elements of one set of a mailbox."""
         return self.mailbox_start(len(self.ranks))
 
     def in_mailbox(self, elements: range, run: int) -> range:
-        """Where a mailbox has these elements in a run; they are of one block, or a shard has but one.
-
-        Runs number their blocks on, so that the first block of a run takes the set that the last one did not use.
-        """
+        """Where a mailbox has these elements in a run; they are of one block, or a shard has but one."""
         shard = bisect_right(self.partition.borders, elements.start) - 1
         number, within = divmod(elements.start - self.partition.borders[shard], self.block)
-        half = (number + run * self.blocks) % 2
+        half = (number + run * self.blocks) % 2  # the first block of a run takes the set that the last one did not use
         start = half * self.mailbox_room + self.mailbox_start(shard) + within
         return range(start, start + len(elements))
 
@@ -99,23 +93,20 @@ class Share:
         return Move(("buffer", self.rank), sources, elements)
 
     def post(self, elements: range) -> Move:
-        """Copy my data to my mailbox."""
         return Move(("mailbox", self.rank), (("buffer", self.rank),), elements)
 
-    # What is done with block after block, by mailboxes.
+    # What is done with a block of each shard, by mailboxes.
 
     def post_own(self, number: int) -> list[Move]:
         return [self.post(self.cut(self.rank, number))]
 
     def post_others(self, number: int) -> list[Move]:
-        """Post my contributions to the shards that others combine."""
         return [self.post(self.cut(rank, number)) for rank in self.others]
 
     def combine_own(self, number: int) -> list[Move]:
         return [self.combine("mailbox", self.cut(self.rank, number))]
 
     def fetch_others(self, number: int) -> list[Move]:
-        """Fetch what the owners of the other shards posted."""
         mine = "buffer", self.rank
         return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
 

@@ -71,7 +71,6 @@ class Call:
 
     @property
     def shared_rules(self) -> list[Rule]:
-        """The rules of this collective for ranks that share memory."""
         return [rule for rule in self.rules or () if rule.shared and rule.collective == self.collective]
 
     @property
@@ -81,7 +80,6 @@ class Call:
 
     @property
     def pieces(self) -> int:
-        """Segments in the whole buffer, rounded up."""
         return -(-self.count // self.segment)
 
     def hosts(self, transport: Transport) -> tuple[int, ...]:
@@ -136,7 +134,6 @@ class Call:
         return Partition.exactly(self.count, size, self.counts)
 
     def check_even(self, size: int) -> None:
-        """See that there are as many elements for each rank."""
         for name, given in (("weights", self.weights), ("counts", self.counts)):
             if given is not None:
                 raise ValueError(
@@ -152,7 +149,6 @@ class Call:
         return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
 
     def check_out(self, out: Array, rank: int, partition: Partition) -> None:
-        """See that ``out`` fits, and shares no memory with ``x``."""
         if library_of(out) != library_of(self.x):
             raise ValueError(f"out must be an array of {library_of(self.x)}, as x is, not of {library_of(out)}")
         if out.dtype != self.x.dtype:
@@ -177,7 +173,6 @@ def plain(value: Any) -> Any:
 
 
 def check_segment(given: object, itemsize: int) -> None:
-    """See that messages of so many bytes can be had."""
     if type(given) is not int or not itemsize <= given <= MESSAGE_BYTES:
         allowed = f"a whole number from {itemsize} (one element) to {MESSAGE_BYTES}"
         raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
@@ -199,7 +194,6 @@ def check_array(name: str, array: Array, *, written: bool) -> None:
 
 
 def check_op(op: str, dtype: np.dtype[Any], collective: str) -> None:
-    """See that the op is known and exists for this type."""
     lookup("op", op, dict.fromkeys(OPS))
     if not COLLECTIVES[collective].reduces and op != "sum":
         raise ValueError(f"op must be left out for {collective}, which combines nothing, not {op!r}")

@@ -92,5 +92,4 @@ def barrier(comm: Any) -> None:
 
 
 def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
-    """Run the plan of such calls."""
     return OneOffs.of(transport_of(comm))(collective, x, **options)

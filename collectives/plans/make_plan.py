@@ -149,5 +149,4 @@ def scales(call: Call, size: int) -> tuple[float, float]:
 
 
 def scaling(array: Array, factor: float) -> list[Callable[[], object]]:
-    """What multiplies an array by a factor, if that changes it."""
     return [copier(array, array, factor)] if factor != 1 else []

@@ -115,7 +115,6 @@ class OneOffs:
         return kept
 
     def free(self) -> None:
-        """Give all plans back."""
         for kept in self.kept.values():
             kept.free()
         self.kept.clear()

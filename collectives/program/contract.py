@@ -32,10 +32,7 @@ class Contract:
     addressed: bool = False
 
     def brings(self, rank: int, owner: int, size: int) -> int:
-        """What a rank holds at first of a chunk, as a set of contributions: its own (bit ``rank``), or nothing.
-
-        Where data is addressed, bit ``size + owner`` says for whom it is.
-        """
+        """What a rank holds of a chunk at first, as a ``Row`` of ``replay.py`` has it."""
         address = 1 << size + owner if self.addressed else 0
         return 1 << rank | address if self.begins(rank, owner) else 0
 

@@ -19,14 +19,7 @@ FIELDS = {"missing required": "must have", "contains unknown": "must not have"}
 
 
 def read_json(what: str, path: Path) -> Any:
-    """The content of a file.
-
-    Args:
-        what: it is, for the message.
-
-    Raises:
-        ValueError: it cannot be read, is no JSON, or nests lists and objects more deeply than Python can follow.
-    """
+    """The content of a file, which ``what`` names in errors; ValueError: it cannot be read, or is no JSON."""
     try:
         return json.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -40,11 +33,8 @@ def read_json(what: str, path: Path) -> Any:
 
 @contextmanager
 def reading(what: str, path: Path, writer: str) -> Iterator[Any]:
-    """The content of a file, for a block that checks it; ``writer`` is the command that writes such a file.
-
-    Raises:
-        ValueError: as ``read_json``; or the block raised one, which becomes one that names the file and its writer.
-    """
+    """The content of a file, for a block that checks it: a ValueError of the block becomes one that names the file and
+    the command that writes such a file; raises as ``read_json``, too."""
     content = read_json(what, path)
     try:
         yield content

@@ -26,8 +26,7 @@ from dear_mpi.collectives.program.hosts import Rates, rates_of
 
 TIE = 1e-10  # numbers are alike if they differ by less than this part of them: rounding makes less
 
-Side: TypeAlias = tuple[Hashable, ...]
-"""The "out" or the "in" side of a port, or one direction of a link."""
+Side: TypeAlias = tuple[Hashable, ...]  # the "out" or the "in" side of a port, or one direction of a link
 Way: TypeAlias = tuple[Side, ...]
 
 
@@ -39,9 +38,8 @@ class Network:
     are given, messages between hosts cost what ``between`` says; sums cost the same anywhere.
     """
 
+    # Whether messages between two ranks move one after the other; if not, each shares links as if it were alone.
     in_order: ClassVar[bool] = True
-    """Whether messages between two ranks move one after the other; if not, each shares links as if it were alone."""
-
     alpha: float = 0.0
     beta: float = 0.0
     gamma: float = 0.0
@@ -66,7 +64,7 @@ class Network:
         return self.between or self if distance else self
 
     def port(self, rank: int, peer: int) -> tuple[str, int]:
-        """The port on the rank's side that a message to or from this peer uses."""
+        """The rank's port for messages to and from this peer."""
         return ("host", self.hosts[rank]) if self.hosts and self.distance(rank, peer) else ("rank", rank)
 
     def way_out(self, rank: int, peer: int) -> Way:
@@ -74,7 +72,6 @@ class Network:
         return (("out", self.port(rank, peer)),)
 
     def way_in(self, rank: int, peer: int) -> Way:
-        """What a message from this peer goes through, on the rank's side."""
         return (("in", self.port(rank, peer)),)
 
 
@@ -101,11 +98,8 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 
 
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
-    """The part of each of its sides that each flow has.
-
-    The side with the least for each of its flows sets their rate. Then the side with the least left for each of its
-    other flows sets theirs, and so on. A flow weighs one over the number of its sides.
-    """
+    """The part of its sides that each flow has: the side with the least for each of its flows sets their rate, then the
+    side with the least left for each of its other flows sets theirs, and so on."""
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}

@@ -34,10 +34,8 @@ class Partition:
     def of(cls, count: int, size: int, weights: Sequence[float] | None = None) -> Partition:
         """Split ``count`` elements over ``size`` ranks, evenly or in proportion to a weight for each.
 
-        The elements that rounding leaves over go to the largest remainders, to lower ranks first.
-
-        Raises:
-            ValueError: there is not one weight for each rank, or they are not finite numbers >= 0 with a sum above 0.
+        The elements that rounding leaves over go to the largest remainders, to lower ranks first. ValueError: there is
+        not one weight for each rank, or they are not finite numbers >= 0 with a sum above 0.
 
         >>> Partition.of(10, 4).borders, Partition.of(10, 4, [1, 1, 2, 1]).borders
         ((0, 3, 6, 8, 10), (0, 2, 4, 8, 10))
@@ -60,10 +58,7 @@ class Partition:
 
     @classmethod
     def exactly(cls, count: int, size: int, counts: Sequence[int]) -> Partition:
-        """Give each of ``size`` ranks so many of ``count`` elements.
-
-        Raises:
-            ValueError: there is not one whole number >= 0 for each rank, or their sum is another one.
+        """Give each rank so many of ``count`` elements; ValueError: they are not ``size`` numbers >= 0 of this sum.
 
         >>> Partition.exactly(10, 4, [1, 0, 6, 3]).borders
         (0, 1, 1, 7, 10)
@@ -76,7 +71,6 @@ class Partition:
 
     @property
     def count(self) -> int:
-        """Elements of the whole buffer."""
         return self.borders[-1]
 
     @property

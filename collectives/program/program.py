@@ -67,7 +67,6 @@ class Program:
         return self.size * self.parts
 
     def owner(self, chunk: int) -> int:
-        """The rank to which a chunk belongs."""
         return chunk // self.parts
 
     def __str__(self) -> str:
@@ -114,18 +113,15 @@ def asks_for(algorithm: Algorithm, name: str) -> bool:
 
 def renamed(program: Program, shift: int) -> Program:
     """The same program with every rank r called r + shift: how a tree whose root is rank 0 gets another root."""
-
-    def name(rank: int) -> int:
-        return (rank + shift) % program.size
-
+    names = [(rank + shift) % program.size for rank in range(program.size)]
     steps = tuple(
         Step(
-            tuple(replace(send, peer=name(send.peer)) for send in step.sends),
-            tuple(replace(receive, peer=name(receive.peer)) for receive in step.receives),
+            tuple(replace(send, peer=names[send.peer]) for send in step.sends),
+            tuple(replace(receive, peer=names[receive.peer]) for receive in step.receives),
         )
         for step in program.steps
     )
-    return replace(program, rank=name(program.rank), steps=steps)
+    return replace(program, rank=names[program.rank], steps=steps)
 
 
 def ranges(chunks: Sequence[int]) -> list[range]:

@@ -1,10 +1,10 @@
 """Run an algorithm on symbols: what each rank holds of each chunk, step by step, without any data.
 
 What a rank holds of a chunk is the set of ranks whose contributions are in it, and for whom they are, where data is
-addressed. The replay takes one step of all ranks
-after the other. In a run some ranks are further than others; but as both ends of a message are in the same step, they
-do the same. Nor can they block each other, even if each send blocks until it is received: what the ranks in the
-earliest step wait for is among themselves, and under way. Time: O(total number of chunks sent).
+addressed. The replay takes one step of all ranks after the other. In a run some ranks are further than others; but as
+both ends of a message are in the same step, they do the same. Nor can they block each other, even if each send blocks
+until it is received: what the ranks in the earliest step wait for is among themselves, and under way. Time: O(total
+number of chunks sent).
 """
 
 from collections import defaultdict, deque
@@ -34,12 +34,7 @@ def run(programs: Sequence[Program]) -> list[Row]:
 
 
 def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
-    """What all ranks hold at first, then after each step: rows that the next step will change.
-
-    Raises:
-        ProgramError: a message has one end alone in its step, or ends that differ; or undefined data is sent; or
-            a contribution is combined twice.
-    """
+    """What all ranks hold at first, then after each step: rows that the next step will change; or a ProgramError."""
     contract, size = COLLECTIVES[programs[0].collective], len(programs)
     owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
     rows = [[contract.brings(rank, owner, size) for owner in owners] for rank in range(size)]
@@ -78,27 +73,19 @@ def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *,
         differs = f"expects {label(receive.chunks)} from rank {receive.peer}, which sends {label(send.chunks)}"
         raise ProgramError(f"rank {rank}, step {number}: {differs}", rank=rank)
     for chunk, arriving in zip(receive.chunks, data, strict=True):
-        problem = fault(row[chunk], arriving, receive)
-        if problem is not None:
+        held = row[chunk] if receive.combine else 0
+        if not arriving or held & arriving:
+            undefined = f"rank {receive.peer} sends it without holding any data of it"
+            problem = f"combines the contribution of {ranks_in(held & arriving)} twice" if arriving else undefined
             raise ProgramError(f"rank {rank}, step {number}, chunk {chunk}: {problem}", rank=rank, chunk=chunk)
-        row[chunk] = row[chunk] | arriving if receive.combine else arriving
+        row[chunk] = held | arriving
 
 
 def fit(sent: range, received: range, program: Program) -> bool:
-    """Whether chunks that are sent may be received as these: the same ones, or equally long ones where data is
-    addressed, for then all shards are."""
-    if not COLLECTIVES[program.collective].addressed:
+    """Whether chunks that are sent may be received as these."""
+    if not COLLECTIVES[program.collective].addressed:  # else all shards are equally long
         return sent == received
     return len(sent) == len(received) and (sent.start - received.start) % program.parts == 0
-
-
-def fault(held: int, arriving: int, receive: Receive) -> str | None:
-    """What is wrong with this receive, if anything."""
-    if not arriving:
-        return f"rank {receive.peer} sends it without holding any data of it"
-    if receive.combine and held & arriving:
-        return f"combines the contribution of {ranks_in(held & arriving)} twice"
-    return None
 
 
 def members(mask: int) -> list[int]:

@@ -20,8 +20,8 @@ from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.network import TIE, Network, Side, Way, connected, fair_rates
 from dear_mpi.collectives.program.program import Program
 
+# Seconds or bytes: a float or an int here, in ``dear_mpi/simulate/prices/columns.py`` one for each of many sizes.
 Number: TypeAlias = Any
-"""Seconds or bytes: a float or an int here, in ``dear_mpi/simulate/prices/columns.py`` one for each of many sizes."""
 
 
 @dataclass
@@ -97,11 +97,8 @@ class Simulation:
         return float(time_s)
 
     def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
-        """The one time of what happens at once at these places, from the times found for it.
-
-        Also called where the time is known: ``dear_mpi/simulate/prices/columns.py`` notes what came first there.
-        """
-        return max(times_s)
+        """The one time of what happens at once at these places, from the times found for it."""
+        return max(times_s)  # called where it is known, too: ``dear_mpi/simulate/prices/columns.py`` notes its places
 
     def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Due:
         event = Due(time_s, what, arguments)
@@ -145,7 +142,6 @@ class Simulation:
         self.leave(index)
 
     def flow(self, index: int, peer: int) -> Flow:
-        """The flow to a rank from its peer."""
         if (index, peer) not in self.flows:
             source, target = self.seen_by(peer, index)
             sides = (*self.network.way_out(source, target), *self.network.way_in(index, peer))

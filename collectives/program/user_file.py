@@ -1,19 +1,30 @@
-"""What users write in files of their own: ``path/to/mine.py:my_ring`` names something in one, which is run once."""
+"""What users write in files of their own: ``path/to/mine.py:my_ring`` names something in one, which is run once.
+
+Calls of it must come to an end. Python cannot end a thread, so a call that does not get on is left alone: it stays on
+its own, which ends with the process.
+"""
 
 import ast
 import importlib.util
 import sys
 import textwrap
+import threading
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 VALUES = ("route",)  # kinds that are neither functions nor classes
 MOST = 500  # characters of an error of a user
+LIMIT_S = 10.0  # from one place to the next: what users write for us takes milliseconds
+LOOK_S = 0.05  # from one look at a call to the next
 
 
 @dataclass(frozen=True)
@@ -37,11 +48,7 @@ def is_in_file(name: str) -> bool:
 
 
 def source_of(spec: str, kind: str, example: str) -> Source:
-    """What a user has named.
-
-    Raises:
-        ValueError: there is no such Python file, or no name was given.
-    """
+    """What a user has named; ValueError: there is no such Python file, or no name was given."""
     path, _, name = (spec, "", "") if spec.endswith(".py") else spec.rpartition(":")
     file = Path(path).resolve()
     if file.suffix != ".py" or not file.is_file():
@@ -74,11 +81,7 @@ def defined(source: Source) -> list[str]:
 
 @cache
 def load(source: Source) -> Any:
-    """The function, class or value, from a file that is run once.
-
-    Raises:
-        ValueError: the file cannot be imported, or has no such thing.
-    """
+    """The function, class or value; ValueError: the file cannot be imported, or has no such thing."""
     kind = source.kind
     spec = importlib.util.spec_from_file_location(f"{kind}_{source.path.stem}", source.path)
     assert spec is not None, "its name ends in .py"
@@ -94,11 +97,7 @@ def load(source: Source) -> Any:
 
 @contextmanager
 def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[None]:
-    """Run what a user wrote: whatever it raises becomes an error that begins with ``what``.
-
-    Raises:
-        ValueError: (or what ``error_type`` says) it raised something.
-    """
+    """Run what a user wrote: whatever it raises becomes an error of this type that begins with ``what``."""
     try:
         yield
     except KeyboardInterrupt:
@@ -106,3 +105,28 @@ def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[Non
     except BaseException as error:  # sys.exit() as well, which would end the command in silence
         said = textwrap.shorten(str(error), MOST, placeholder="...")  # in one line
         raise error_type(f"{what}: {type(error).__name__}: {said}") from error
+
+
+class Endless(Exception):
+    """A call has not come to an end in time."""
+
+
+def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -> T:
+    """What a call returns or raises, however long it takes, while ``place()``, where it is, changes; else Endless."""
+    future = Future[T]()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # sys.exit() as well
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="in time", daemon=True).start()
+    seen, since_s = place(), time.monotonic()
+    while wait([future], LOOK_S).not_done:
+        now = place()
+        if now != seen:
+            seen, since_s = now, time.monotonic()
+        elif time.monotonic() - since_s > LIMIT_S and not future.done():
+            raise Endless(f"has not come to an end after {LIMIT_S:g} seconds")
+    return future.result()

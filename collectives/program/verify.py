@@ -18,11 +18,7 @@ __all__ = ["check_shapes", "keeps_rank_order", "promised", "verify"]
 
 
 def verify(programs: Sequence[Program]) -> None:
-    """Check the programs of ranks 0 to size-1, which must be of one collective.
-
-    Raises:
-        ProgramError: naming the rank, the step, and the chunk or peer that break the collective.
-    """
+    """Check the programs of all ranks, in order, of one collective; a ProgramError names rank, step, chunk or peer."""
     check_shapes(programs)
     collective, size = programs[0].collective, len(programs)
     for rank, (row, expected) in enumerate(zip(run(programs), promised(collective, size), strict=True)):
@@ -35,20 +31,15 @@ def verify(programs: Sequence[Program]) -> None:
 
 
 def promised(collective: str, size: int) -> list[Row]:
-    """What each rank holds of a complete chunk of each owner: the contributions of all ranks that begin with data of
-    it; where data is addressed, what the owner has for this rank."""
+    """What each rank holds of a complete chunk of each owner: the contributions of all that begin with data of it."""
     contract, ranks = COLLECTIVES[collective], range(size)
-    if contract.addressed:
+    if contract.addressed:  # what the owner has for this rank
         return [[contract.brings(owner, rank, size) for owner in ranks] for rank in ranks]
     return [[sum(contract.brings(rank, owner, size) for rank in ranks) for owner in ranks]] * size
 
 
 def check_shapes(programs: Sequence[Program]) -> None:
-    """What must hold before programs can be replayed at all.
-
-    Raises:
-        ProgramError: naming the rank and the step.
-    """
+    """What must hold before programs can be replayed at all; or a ProgramError."""
     for rank, program in enumerate(programs):
         for problem in problems(program, rank, programs[0], len(programs)):
             raise ProgramError(problem, rank=rank)

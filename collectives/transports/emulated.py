@@ -56,7 +56,6 @@ class EmulatedTransport(Wrapper[Transport]):
         """None: the emulated network is between all ranks."""
 
     def port(self, peer: int) -> Port:
-        """Through which messages to and from another rank go."""
         return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
@@ -67,8 +66,6 @@ class EmulatedTransport(Wrapper[Transport]):
 
 
 class Queue:
-    """A rank's messages that wait for a port, each with its start; and until when the last that went has the port."""
-
     def __init__(self) -> None:
         self.waiting: deque[tuple[float, EmulatedSend]] = deque()
         self.over_s = 0.0
@@ -102,7 +99,6 @@ class Outbox:
             heapq.heappop(self.leaving)[-1].leave()
 
     def nap(self) -> None:
-        """Sleep until something may have changed."""
         next_s = self.leaving[0][0] - time.perf_counter() if self.leaving else NAP_S
         if next_s > 0:
             time.sleep(min(next_s, NAP_S))

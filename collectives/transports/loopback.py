@@ -101,7 +101,6 @@ class LoopbackTransport:
         return np.zeros(nbytes, np.uint8)
 
     def reach(self, array: Array) -> Sequence[Array] | None:
-        """Threads share all memory of their process."""
         arrays = self.gather_values(array)
         one_host = len(set(self.hosts)) == 1
         return arrays if one_host and all(library_of(other) == "numpy" for other in arrays) else None
@@ -130,7 +129,6 @@ class LoopbackTransport:
         return len(set(self.gather_values(number))) == 1
 
     def barrier(self, *, asleep: bool = False) -> None:
-        """Threads that wait always sleep."""
         with nullcontext() if asleep else self.waits.meeting("barrier"):
             try:
                 self.hub.barrier.wait()

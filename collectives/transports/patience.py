@@ -27,7 +27,6 @@ SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # of a nap; its share of the 
 
 
 def own_cores() -> set[int]:
-    """The cores that this process may run on."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
@@ -43,7 +42,6 @@ def cgroup_limit(process: Path = Path("/proc/self"), mounted: Path = Path("/sys/
 
 
 def quota(folder: Path) -> float:
-    """The cores that one cgroup allows."""
     try:
         runs, period = (folder / "cpu.max").read_text("utf-8").split()
         return int(runs) / int(period)

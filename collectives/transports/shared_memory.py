@@ -64,7 +64,6 @@ def file_in_memory(name: str, nbytes: int) -> tuple[int, Array]:
 
 
 def mapped(address: int | None) -> int:
-    """What ``mmap`` returned, if it is an address."""
     if address is None or address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), f"mmap: {os.strerror(ctypes.get_errno())}")
     return address
@@ -125,7 +124,6 @@ class SharedMemory:
         os.close(descriptor)
 
     def find(self, array: Array) -> Region | None:
-        """Where an array is, if it is in one of this process's blocks."""
         if library_of(array) != "numpy":
             return None
         address = array.ctypes.data

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dear_mpi.collectives.program import in_time as user
+from dear_mpi.collectives.program import user_file
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import NoLoss
@@ -167,10 +167,10 @@ def in_time(rules: Rules, call: Callable[[], T]) -> T:
     ScheduleError, which names the hook, if one takes too long or fails. What it may touch then is on a virtual fabric.
     """
     try:
-        return user.in_time(call, lambda: (rules.iteration, rules.point))
+        return user_file.in_time(call, lambda: (rules.iteration, rules.point))
     except (ScheduleError, KeyboardInterrupt):
         raise
-    except user.Endless as error:
+    except user_file.Endless as error:
         rules.refuse(str(error))
     except BaseException as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())

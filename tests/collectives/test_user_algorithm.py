@@ -281,7 +281,7 @@ def test_an_unusable_function_is_refused_on_all_ranks(tmp_path, what):
 
 @pytest.mark.parametrize("loop", ["while rank == 2: time.sleep(0.1)", "list(iter(lambda: time.sleep(0.1), 0))"])
 def test_a_function_that_never_ends_is_refused_on_all_ranks(loop, tmp_path, monkeypatch):
-    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     body = f"    {loop}\n    return Program('all_gather', rank, size, ())\n"
     (tmp_path / "mine.py").write_text(f"{IMPORTS}import time\ndef f(rank, size):\n{body}")
     where = "rank 2 of 3" if "rank" in loop else "rank 0 of 2"

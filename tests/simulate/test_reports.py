@@ -167,7 +167,7 @@ OLD = '{"older": "report"}'
 )
 def test_an_older_report_stays_where_something_is_wrong(flags, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LIMIT_S", 0.2)
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.2)
     (tmp_path / "rows.json").write_text(OLD)
     (tmp_path / "mine.py").write_text(ENDLESS)
     done = run("--json", "rows.json", *flags)
@@ -190,7 +190,7 @@ class Endless(Schedule):
 
 
 def test_a_schedule_that_never_ends_is_refused_by_its_hook(tmp_path, monkeypatch):
-    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     (tmp_path / "mine.py").write_text(ENDLESS)
     done = run("--schedules", f"{tmp_path / 'mine.py'}:Endless")
     assert_one_line(done, "has not come to an end after 0.3 seconds (in before_forward(3) of iteration 0)")

@@ -290,7 +290,7 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
             while True:
                 time.sleep(0.1)
 
-    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     scenario = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario
     with pytest.raises(ValueError, match=r"schedule 'mine' has not come to an end after 0.3 seconds"):
         scenario.check("mine", Endless, "25MB")

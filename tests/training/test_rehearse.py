@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.collectives.program.in_time import LIMIT_S
+from dear_mpi.collectives.program.user_file import LIMIT_S
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
@@ -218,14 +218,14 @@ def test_one_that_never_ends_is_refused(monkeypatch):
         def end_backward(self):
             threading.Event().wait()
 
-    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     for schedule, where in ((Endless, r"after_backward\(1\)"), (Asleep, r"end_backward\(\)")):
         with pytest.raises(ScheduleError, match=rf"'mine' has not come to an end after 0.3 seconds \(in {where}"):
             rehearsed("mine", schedule, BUCKETS, USES)
 
 
 SPINS = """
-from dear_mpi.collectives.program import in_time
+from dear_mpi.collectives.program import user_file
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.virtual_trainer import rehearse
@@ -236,7 +236,7 @@ class Spins(Wfbp):
         while True:
             pass
 
-in_time.LIMIT_S = 0.3
+user_file.LIMIT_S = 0.3
 buckets = Cut((Bucket(0, 0, 32, (0,), 128),))
 rehearse(Spins, Rules("mine", buckets, Spins), 1)
 """
@@ -261,8 +261,8 @@ def test_one_that_gets_on_from_hook_to_hook_is_not_refused(monkeypatch):
             if self.fabric.rules.iteration == 0:
                 looks.acquire()
 
-    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LOOK_S", 0.3)
-    monkeypatch.setattr("dear_mpi.collectives.program.in_time.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LOOK_S", 0.3)
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.time", SimpleNamespace(monotonic=monotonic))
     rehearsed("mine", Slow, BUCKETS, USES)
     assert next(times_s) > LIMIT_S
 

@@ -85,7 +85,7 @@ class Text(Wfbp):
     ],
 )
 def test_what_a_schedule_says_of_itself_is_looked_at(name, said, tmp_path, monkeypatch):
-    monkeypatch.setattr("dear_mpi.collectives.program.in_time.LIMIT_S", 0.3)
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     file = tmp_path / "mine.py"
     file.write_text(FORESEES)
     config = Config.of(settings(model="mlp", iterations=5, schedule=f"{file}:{name}"))

@@ -159,7 +159,6 @@ class MessagesRun(InstructionRun):
         return other
 
     def side_memory(self, slab: Slab) -> dict[int, Array]:
-        """The memory of each message that has a side buffer."""
         dtype, longest = self.buffer.dtype, dict[SideBuffer, int]()
         for number, side in self.listing.side_buffers.items():
             longest[side] = max(longest.get(side, 0), self.carried(number).size)
@@ -169,12 +168,10 @@ class MessagesRun(InstructionRun):
         return {n: arrays[side][: self.carried(n).size] for n, side in self.listing.side_buffers.items()}
 
     def carried(self, number: int) -> Array:
-        """What a message carries, in the buffer."""
         message = self.listing.messages[number]
         return self.buffer[message.start : message.stop]
 
     def bind_all(self) -> None:
-        """Make the requests, and bind the instructions to them."""
         init = {False: self.transport.send_init, True: self.transport.recv_init}
         requests = [
             init[message.incoming](self.beside.get(number, self.carried(number)), message.peer, self.tag)

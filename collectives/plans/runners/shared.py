@@ -60,7 +60,6 @@ class SharedRun(InstructionRun):
         yield BoundInstruction(waits, names, actions)
 
     def bind(self, move: Move, run: int) -> Action:
-        """A call that carries a move out."""
         target, sources = self.view(move.target, move, run), [self.view(of, move, run) for of in move.sources]
         if len(sources) == 1:
             return copier(target, sources[0])
@@ -68,7 +67,6 @@ class SharedRun(InstructionRun):
         return combiner(target, sources[:own], sources[own + 1 :], self.op)
 
     def view(self, operand: Operand, move: Move, run: int) -> Array:
-        """The elements of a move in a rank's memory."""
         kind, rank = operand
         elements = self.reached.share.in_mailbox(move.elements, run) if kind == "mailbox" else move.elements
         array = self.buffer if operand == ("buffer", self.rank) else self.reached.arrays[rank]
