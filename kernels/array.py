@@ -31,17 +31,13 @@ def library_of(array: Array) -> str:
 
 def array_module(array: Array) -> ModuleType:
     """The library (``numpy`` or ``cupy``) whose functions take this array; ValueError if it is of neither."""
-    library = library_of(array)
-    lookup("array library", library, KERNELS)
-    return sys.modules[library]  # which made the array
+    lookup("array library", library_of(array), KERNELS)
+    return sys.modules[library_of(array)]  # which made the array
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
-    """The module of kernels for these arrays: a GPU's if one of them is there; the others may be pinned host memory.
-
-    Raises:
-        ValueError: there are no kernels for arrays of this library.
-    """
+    """The module of kernels for these arrays: a GPU's if one of them is there, as the others may be pinned host memory;
+    ValueError: there are none for this library."""
     libraries = [library_of(array) for array in arrays]
     library = next((name for name in libraries if name != "numpy"), "numpy")
     return importlib.import_module(lookup("array library", library, KERNELS))
@@ -59,10 +55,10 @@ class Event(Protocol):
         """Mark what this thread has launched so far on its current stream."""
 
     def Wait(self) -> None:
-        """Block the host until the recorded work is over, with the interpreter lock released."""
+        """Block the host until that is over, with the interpreter lock released."""
 
     def Test(self) -> bool:
-        """Whether the recorded work is over."""
+        """Whether it is over."""
 
 
 def event_for(array: Array) -> Event | None:

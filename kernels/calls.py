@@ -41,10 +41,8 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], *, scale: float =
 
 
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Call:
-    """A call that does dst = src * scale; for two-byte types the product is formed in fp32.
-
-    One array may be in pinned host memory while the other one is on a device.
-    """
+    """A call that does dst = src * scale, formed as ``packer``'s; one may be in pinned host memory, the other one on a
+    device."""
     call: Call = kernels_for(dst, src).copier(dst, src, scale)
     return call
 

@@ -15,10 +15,8 @@ class Gpu:
 
 
 def use_gpu(local_rank: int) -> None:
-    """Let this process use one of its GPUs: ``local_rank`` modulo their number. Where there is none nothing happens.
-
-    It must be called before MPI starts, which binds to the GPU in use.
-    """
+    """Let this process use one of its GPUs, if any: ``local_rank`` modulo their number. To be called before MPI starts,
+    which binds to the GPU in use."""
     with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):  # CuPy's errors of CUDA are RuntimeErrors
         import cupy
 
@@ -26,11 +24,7 @@ def use_gpu(local_rank: int) -> None:
 
 
 def current_gpu() -> Gpu:
-    """The GPU that this thread uses.
-
-    Raises:
-        ValueError: there is none that CuPy could use; it says why, and what to do.
-    """
+    """The GPU that this thread uses. ValueError: there is none that CuPy could use; it says why, and what to do."""
     try:
         import cupy
 

@@ -121,15 +121,11 @@ class Inverses(Optimizer):
 
 
 def inverse(matrix: Array, damping: float) -> Array:
-    """Of a symmetric matrix without negative eigenvalues, with a damping on its diagonal. NaN where it has none, as of
-    elements that are not finite, or too large for the damping to count: training ends with an error then.
-
-    Cost: 2 size^3 flops.
-    """
+    """Of a symmetric matrix without negative eigenvalues, with a damping on its diagonal: 2 size^3 flops."""
     try:
         return np.asarray(np.linalg.inv(matrix + damping * np.eye(len(matrix))))
-    except np.linalg.LinAlgError:
-        return np.full_like(matrix, np.nan)
+    except np.linalg.LinAlgError:  # elements are not finite, or too large for the damping to count
+        return np.full_like(matrix, np.nan)  # with which training ends in an error
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,7 @@ T = TypeVar("T")
 
 
 def lookup(what: str, name: str, table: Mapping[str, T]) -> T:
-    """``table[name]``, or an error that says what is allowed and what was probably meant.
-
-    Raises:
-        ValueError: ``name`` is not in ``table``.
+    """``table[name]``, or a ValueError that says what is allowed and what was probably meant.
 
     >>> lookup("op", "smu", {"sum": 1, "max": 2})
     Traceback (most recent call last):

@@ -14,7 +14,6 @@ from dear_mpi.kernels.orthogonal import is_matrix, orthogonalised
 
 __all__ = ["KFAC", "OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
 
-
 LEAST = 2.0**-149  # of fp32, above zero
 
 
@@ -64,8 +63,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
-    Weight decay works as in ``SGD``, as an L2 penalty: g += weight_decay * w comes before the moments. It is not the
-    decoupled decay of ``AdamW``, and it acts on all parameters, biases and gains included.
+    Weight decay is ``SGD``'s, an L2 penalty that comes before the moments, and not the decoupled one of ``AdamW``.
     """
 
     lr: float = 3e-3
@@ -113,10 +111,8 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2, in the form PyTorch uses).
-
-    First w *= 1 - lr * weight_decay, for all parameters, biases and gains included; then Adam without decay.
-    """
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2, in the form PyTorch uses): first
+    w *= 1 - lr * weight_decay, for all parameters, biases and gains included; then Adam without decay."""
 
     weight_decay: float = 0.01
 

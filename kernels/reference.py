@@ -75,10 +75,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
 
 def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
-    """The calls for one block: combine two terms into the scratch, then others; the last call writes dst.
-
-    If the scratch has a wider type, terms are brought there: a ufunc that casts would allocate buffers in every call.
-    """
+    """The calls for one block: combine two terms into the scratch, then others; the last call writes dst."""
     total, other = scratch[:, : dst.size]
     if scratch.dtype == dst.dtype:
         first, second, *middle, last = terms
@@ -86,7 +83,7 @@ def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch
         yield from (partial(combine, total, term, out=total) for term in middle)
         yield partial(combine, total, last, out=dst)
         return
-    yield partial(np.copyto, total, terms[0])
+    yield partial(np.copyto, total, terms[0])  # to its wider type: a ufunc that casts allocates buffers in every call
     for term in terms[1:]:
         yield partial(np.copyto, other, term)
         yield partial(combine, total, other, out=total)

@@ -25,9 +25,9 @@ from dear_mpi.collectives import (
     make_plan,
     reduce_scatter,
 )
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import CollectiveError
-from dear_mpi.collectives.transports.ports import Link, port_of_host
+from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.transports.emulated import Link, port_of_host
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.kernels.array import array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES

@@ -7,7 +7,7 @@ import tokenize
 import pytest
 
 from dear_mpi.collectives import ALGORITHMS, programs
-from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.program.verify import keeps_rank_order
 from tests.rooms import LAYERS, ROOT
 

@@ -143,7 +143,7 @@ def test_order_of_training(module, name, allowed):
     [
         ("kernels.calls", "kernels.array.Array", True),
         ("kernels.calls", "collectives.program.errors", False),
-        ("collectives.program.verify", "collectives.program.replay", True),
+        ("collectives.program.verify", "collectives.program.program", True),
         ("collectives.program.verify", "collectives.algorithms.ring", False),
         ("collectives.algorithms.ring", "kernels.lookup", True),
         ("collectives.algorithms.ring", "collectives.program.program.Program", True),

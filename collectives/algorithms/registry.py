@@ -24,10 +24,9 @@ from dear_mpi.collectives.algorithms import (
     torus,
 )
 from dear_mpi.collectives.algorithms.mirror import MIRROR, family
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Rates
-from dear_mpi.collectives.program.program import Algorithm, Program, Step, asks_for, write_program
+from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, asks_for, write_program
 from dear_mpi.collectives.program.user_file import Source, in_time, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 

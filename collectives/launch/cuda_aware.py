@@ -49,11 +49,8 @@ OVERRIDES = {
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
-    """Try it in a child process (or in ``command``), on the GPU that this process uses. Never hangs, leaves no child.
-
-    What goes wrong is an answer, too: if this rank raised, the others would wait for ever.
-    """
-    try:
+    """Try it in a child process (or in ``command``), on the GPU of this process. Never hangs, leaves no child."""
+    try:  # what goes wrong is an answer, too: if this rank raised, the others would wait for ever
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
             command = (sys.executable, "-m", module, str(current_gpu().number), str(limit_s))
@@ -100,9 +97,7 @@ def decide(
 ) -> DeviceMemory:
     """Collective: whether device memory goes to MPI as it is; the same on all ranks, what it raises, too.
 
-    Args:
-        override: ``direct`` or ``staged`` as the user says, without a probe; with ``auto`` the lowest rank of each
-            host probes, and all hosts must succeed.
+    With ``auto`` the lowest rank of each host probes, and all hosts must succeed; else it is as the user says.
     """
     from mpi4py import MPI
 
@@ -115,10 +110,8 @@ def decide(
 
 
 def built_for(array: Array, comm: "MPI.Intracomm", *, taken: bool) -> bool:
-    """Whether the library's own collectives take this memory: if messages do (``taken``), and the library says so.
-
-    Messages need only a UCX that knows CUDA. Reductions crash if MPI itself was built without CUDA.
-    """
+    """Whether the library's own collectives take this memory: if messages do (``taken``), which need only a UCX that
+    knows CUDA, and the library says so: reductions crash if MPI itself was built without CUDA."""
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
 
 

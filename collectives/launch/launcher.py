@@ -103,10 +103,8 @@ def launcher_process(proc: Path = Path("/proc")) -> Path | None:
 
 
 def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
-    """End a launcher of this host that waits for ever, even after an abort, for its daemons beyond a dead link.
-
-    A child process asks it to end, and later kills it. Before each, a launcher that works has time to tidy up.
-    """
+    """End a launcher of this host that waits for ever, even after an abort, for its daemons beyond a dead link: a child
+    process asks it to end, and later kills it. Before each, a launcher that works has time to tidy up."""
     try:
         process = launcher_process()
         if process is None or status_of(process).name not in ENDED or os.fork():

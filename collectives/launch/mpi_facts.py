@@ -61,11 +61,7 @@ def started() -> "MPI.Intracomm":
 
 
 def mpi_facts() -> MpiFacts:
-    """Collective: starts MPI, unless it is started.
-
-    Raises:
-        ImportError, RuntimeError: there is no MPI library, or mpi4py cannot load it.
-    """
+    """Collective: starts MPI, unless it is started; ImportError or RuntimeError where mpi4py can load no library."""
     from mpi4py import MPI
 
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
@@ -90,10 +86,8 @@ def mpi_facts() -> MpiFacts:
 
 
 def without_pmix() -> str | None:
-    """The name of the MPI library that would be loaded, if it does not speak PMIx.
-
-    If Open MPI's mpirun started a process, such a library ends it instead of raising an error: so a child tries.
-    """
+    """The name of the MPI library that would be loaded, if it does not speak PMIx. A child tries: such a library ends a
+    process that Open MPI's mpirun has started."""
     return said_by_child(LOAD).strip() or None
 
 
@@ -131,9 +125,7 @@ def library_function(name: str) -> Callable[..., int] | None:
 
 def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> list[str]:
     """Paths of the shared libraries of that name in this process; ``libmpi`` is also called libmpi_gnu, libmpi_abi.
-
-    mpi4py loads its MPI so that other libraries do not see it; the map of the process's memory names it.
-    """
+    mpi4py hides its MPI from other libraries, but not from the map of the process's memory."""
     try:
         return sorted(set(re.findall(rf"/.*/{re.escape(name)}(?:[-_]\w+)?\.so\S*", maps.read_text())))
     except OSError:

@@ -15,7 +15,7 @@ from dear_mpi.collectives.lowering.messages import WHOLE, Grid, Portion, message
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.replay import after_steps, run
+from dear_mpi.collectives.program.verify import after_steps, run
 
 Place = int | tuple[SideBuffer, int]  # a cell of the buffer, or one of a side buffer
 

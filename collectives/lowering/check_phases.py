@@ -1,6 +1,6 @@
 """Prove what ranks do in each other's memory: run all of them, phase by phase, on symbols.
 
-As in ``program/replay.py``, a symbol is the set of ranks whose contributions are in an element. In a phase the ranks
+As in ``program/verify.py``, a symbol is the set of ranks whose contributions are in an element. In a phase the ranks
 run in any order: so no rank may touch what another one writes in that phase. Several runs follow each other, because
 between two barriers a rank may still be in one run while another is in the next, whose caller has written new data into
 its buffer.
@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.replay import ranks_in
-from dear_mpi.collectives.program.verify import promised
+from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.verify import promised, ranks_in
 
 RUNS = 4
 

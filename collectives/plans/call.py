@@ -11,8 +11,8 @@ import numpy as np
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, default_segment, pick, rules_of
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import KERNELS, Array, array_module, library_of
 from dear_mpi.kernels.dtypes import DTYPES, is_floating
@@ -83,7 +83,7 @@ class Call:
         return -(-self.count // self.segment)
 
     def hosts(self, transport: Transport) -> tuple[int, ...]:
-        """The hosts of the ranks, from the root on."""
+        """From the root on."""
         return (*transport.hosts[self.root :], *transport.hosts[: self.root])
 
     def check(self, transport: Transport) -> dict[str, object]:
@@ -136,9 +136,8 @@ class Call:
     def check_even(self, size: int) -> None:
         for name, given in (("weights", self.weights), ("counts", self.counts)):
             if given is not None:
-                raise ValueError(
-                    f"{name} must be left out for {self.collective}, whose chunks are equal, not {given!r}"
-                )
+                due = f"left out for {self.collective}, whose chunks are equal"
+                raise ValueError(f"{name} must be {due}, not {given!r}")
         if self.count % size:
             due = f"a multiple of {size} elements for {self.collective}, as many for each rank"
             raise ValueError(f"x must have {due}, not {self.count}")

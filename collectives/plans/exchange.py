@@ -34,7 +34,6 @@ def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incomin
 
 
 def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
-    """The same, with the transport for this thread alone."""
     tag = transport.next_tag()
     agree(transport, what, dict)
     sizes = transport.gather_values(([each.size for each in outgoing], [each.size for each in incoming]))

@@ -22,8 +22,6 @@ Action = Callable[[], object]
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be carried out."""
-
     call: Call  # checked on all ranks, its algorithm and segments chosen
     buffer: Array  # flat; the collective works on it in place
     transport: Transport
@@ -68,7 +66,6 @@ class InstructionRun:
         self.left: Iterator[Action] | None = None
 
     def start(self) -> None:
-        """Begin a run: do what depends on nothing, which is the first instruction."""
         self.position, self.waited, self.left = 0, 0, None
         if not self.instructions[0].waits:
             self.finish(self.instructions[0])
@@ -122,8 +119,7 @@ class InstructionRun:
 
     def finish(self, instruction: BoundInstruction) -> None:
         """The waits of an instruction are over: do the rest of it."""
-        self.position += 1
-        self.waited = 0
+        self.position, self.waited = self.position + 1, 0
         for action in instruction.actions:
             action()
 
@@ -133,11 +129,8 @@ class InstructionRun:
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
     def on(self, buffer: Array) -> "InstructionRun | None":
-        """The same on another buffer of this count and type, made without the other ranks; None if they are needed.
-
-        The two share side buffers, so a run of one must be over when a run of the other begins.
-        """
-        return None
+        """The same on another buffer of this count and type, made without the other ranks; None if they are needed."""
+        return None  # the two share side buffers: a run of one must be over when a run of the other begins
 
     def free(self) -> None:
         """Give the requests back; the run must not be under way."""

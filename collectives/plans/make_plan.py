@@ -85,7 +85,7 @@ def make_plan(
 def prepare(
     asked: Call, transport: Transport, slab: Slab | None, options: dict[str, bool], unknown: Sequence[str]
 ) -> Plan:
-    """Collective: the plan of a call; ``unknown`` are arguments that do not exist."""
+    """The plan of a call; ``unknown`` are arguments that do not exist."""
     tag = transport.next_tag()
 
     def facts() -> dict[str, object]:
@@ -118,8 +118,7 @@ def transport_of(comm: Any) -> Transport:
 
 @cache
 def mpi_transport() -> "type[MpiTransport]":
-    """The class, whose module imports, and so starts, MPI."""
-    from dear_mpi.collectives.transports.mpi import MpiTransport
+    from dear_mpi.collectives.transports.mpi import MpiTransport  # which starts MPI
 
     return MpiTransport
 

@@ -123,13 +123,13 @@ class OneOffs:
 
 @cache
 def file_of(algorithm: str) -> str:
-    """The file of an algorithm or of rules, if there is one."""
+    """The file of an algorithm or of rules; "" for a name of ours."""
     name, _, path = algorithm.partition(":")
     return path if name == "auto" else algorithm.rpartition(":")[0]
 
 
 class OneOff:
-    """The plan of one kind of call, made of its first one, and where it is bound to; ``key`` is the kind's here."""
+    """The plan of one kind of call, made of its first one, and where it is bound to; ``key`` is what tells the kind."""
 
     def __init__(self, key: Key, plan: Plan) -> None:
         call, transport = plan.call, plan.transport
@@ -143,7 +143,8 @@ class OneOff:
 
     def __call__(self, x: Array, out: Array | None) -> Array:
         target = x if out is None else out
-        flat, into = flat_view(x), flat_view(target)
+        flat = x if x.ndim == 1 else x.reshape(-1)
+        into = target if target.ndim == 1 else target.reshape(-1)
         plan = self.plans.get(0 if self.private else target.ctypes.data) or self.bind(target)
         assert plan is not None, "it could be bound before"
         buffer = plan.call.x
@@ -163,8 +164,12 @@ class OneOff:
     def bind(self, target: Array) -> Plan | None:
         """A plan in memory of its own or in the target's; None if the algorithm cannot be bound anew."""
         call, transport = self.plan.call, self.plan.transport
-        address = 0 if self.private else target.ctypes.data
-        buffer = borrowed(address, call.count, call.x.dtype) if address else np.empty(call.count, call.x.dtype)
+        address, dtype = 0 if self.private else target.ctypes.data, call.x.dtype
+        if self.private:
+            buffer: Array = np.empty(call.count, dtype)
+        else:  # an array in the target's memory, which it does not keep alive
+            memory: Any = (ctypes.c_char * (call.count * dtype.itemsize)).from_address(address)
+            buffer = np.frombuffer(memory, np.uint8).view(dtype)
         run = self.plan.run.on(buffer)
         if run is None:
             return None
@@ -177,14 +182,3 @@ class OneOff:
     def free(self) -> None:
         for plan in self.plans.values():
             plan.free()
-
-
-def flat_view(array: Array) -> Array:
-    return array if array.ndim == 1 else array.reshape(-1)
-
-
-def borrowed(address: int, count: int, dtype: np.dtype[Any]) -> Array:
-    """An array in memory that it does not keep alive."""
-    memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    octets: Array = np.frombuffer(memory, np.uint8)
-    return octets.view(dtype)

@@ -1,7 +1,6 @@
-"""A collective, prepared for one buffer and run many times.
+"""A collective, prepared for one buffer and run many times. All ranks start their plans in the same order.
 
-The constructor plans, the call moves data. Between ``start`` and the end of a run the arrays belong to the
-plan, which the transport keeps alive meanwhile. All ranks start their plans in the same order.
+Between ``start`` and the end of a run the arrays belong to the plan, which the transport keeps alive meanwhile.
 """
 
 from __future__ import annotations
@@ -108,9 +107,8 @@ class Plan(Carried):
         """Begin a run. It waits for no other rank, except in debug mode, and on a GPU for no kernel that wrote the
         arrays: the first messages leave in the first ``advance`` after those, or in ``wait``.
 
-        Raises:
-            CollectiveError: the last run is not over or was broken off, or the plan was freed; or another thread uses
-                the transport.
+        CollectiveError: the last run is not over or was broken off, the plan was freed, or another thread uses the
+        transport.
         """
         self.check_idle()
         for call in self.before:
@@ -132,8 +130,7 @@ class Plan(Carried):
     def wait(self) -> Array:
         """Block until the run is over, with the interpreter lock released; return the result.
 
-        Raises:
-            CollectiveError: the plan was never started, or a run was broken off.
+        CollectiveError: the plan was never started, or a run was broken off.
         """
         self.check_whole("wait")
         if not self.started:
@@ -175,11 +172,8 @@ class Plan(Carried):
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
 
     def free(self) -> None:
-        """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs.
-
-        A plan that was broken off keeps both, because messages may still be under way.
-        """
-        if self.broken is not None or self.freed:
+        """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs."""
+        if self.broken is not None or self.freed:  # broken off, it keeps both: messages may still be under way
             return
         if self.running:
             self.wait()

@@ -31,11 +31,8 @@ class Reach:
 
 
 def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
-    """Whether a buffer belongs into memory that the ranks share, because plans would then work in the buffer itself.
-
-    ``shared`` does, and ``auto`` where its table has a rule for it (without a collective: any such rule). All other
-    buffers belong into private memory, where MPI libraries are faster.
-    """
+    """Whether a buffer belongs into memory that the ranks share, because plans would then work in the buffer itself;
+    under ``auto``, if its table has such a rule (without a collective: any). Elsewhere MPI libraries are faster."""
     if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
         return False
     rules = rules_of(algorithm)
@@ -46,11 +43,8 @@ def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nby
 
 
 def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
-    """Collective: the memory of all ranks, if the call needs it or could use it; else None.
-
-    Raises:
-        ArgumentError: the call needs it, and it is out of reach; on all ranks alike.
-    """
+    """Collective: the memory of all ranks, if the call needs it or could use it; else None. ArgumentError: the call
+    needs it, and it is out of reach; on all ranks alike."""
     needed = runner_of(call.algorithm) == "shared"
     if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
         return None

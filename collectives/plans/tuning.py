@@ -102,10 +102,7 @@ def serves(name: str, collective: str) -> bool:
 
 
 def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rule:
-    """The rule for a case. If none has this number of ranks, the nearest number counts (the smaller of two).
-
-    Raises:
-        ValueError: no rule is about this collective, or none about so large a buffer.
+    """The rule for a case: of the nearest number of ranks (the smaller of two). ValueError: none fits.
 
     >>> pick(BUILT_IN, "all_reduce", 3, 1000).algorithm
     'recursive_doubling'
@@ -123,10 +120,8 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
 
 
 def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """The table that picks one algorithm for an all-reduce and for its two halves, so that both have the same bits.
-
-    It is the one for the all-reduce; where that serves no halves, the one for the reduce-scatter. Other rules stay.
-    """
+    """The table that picks one algorithm for an all-reduce and for its two halves, so that both have the same bits: the
+    one for the all-reduce or, where that serves no halves, for the reduce-scatter. Other rules stay."""
     halves, all_reduces = ("reduce_scatter", "all_gather"), [rule for rule in rules if rule.collective == "all_reduce"]
     by_messages = [rule for rule in rules if not rule.shared]
     chosen = [rule for rule in rules if rule.collective == "reduce_scatter"] if not all_reduces else []
@@ -140,8 +135,6 @@ def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
 
 
 class Table(Struct):
-    """What a file has, beside the machine."""
-
     rules: tuple[Rule, ...]
 
 

@@ -1,14 +1,15 @@
-"""A collective algorithm as data: what one rank sends and receives, step by step.
+"""A collective algorithm as data, what one rank sends and receives, step by step; and what each collective promises.
 
 An algorithm is a function of (rank, size) that returns a ``Program``. The code that reads programs (``verify``,
-``cost``, ``explain``, ``messages``) knows no algorithm by name, and an algorithm needs nothing but these four classes.
+``cost``, ``explain``, ``messages``) knows no algorithm by name, and an algorithm needs nothing but ``Send``,
+``Receive``, ``Step`` and ``Program``.
 
 Meaning. The buffer has ``size * parts`` chunks, of which rank r owns those from ``r * parts`` on. All sends of a step
 read what the buffer held when the step began; a receive either replaces chunks or combines what arrives with what is
 there. All contributions that a step combines into a chunk are combined at once, in rank order, the rank's own among
 them. Two-byte numbers are combined in fp32 and rounded once. Between one pair of ranks, messages are matched in
-program order. A message is received in the chunks that were sent; only where data is addressed (``contract.py``) may it
-be in others, as many and as long. Both ends of a message are in the same step, and all ranks have equally many steps
+program order. A message is received in the chunks that were sent; only where data is addressed (``Contract``) may it be
+in others, as many and as long. Both ends of a message are in the same step, and all ranks have equally many steps
 (some may be empty). A rank enters a step when its previous one is complete; nothing else synchronises.
 """
 
@@ -140,3 +141,59 @@ def ranges(chunks: Sequence[int]) -> list[range]:
 def label(chunks: range) -> str:
     """``chunk 3``, or ``chunks 2..5`` with both ends included."""
     return f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks.start}..{chunks.stop - 1}"
+
+
+Holder = Callable[[int, int], bool]
+
+
+def everyone(rank: int, owner: int) -> bool:
+    return True
+
+
+def the_owner(rank: int, owner: int) -> bool:
+    return rank == owner
+
+
+def root(rank: int, owner: int) -> bool:
+    return rank == 0  # ``renamed`` gives a program another root
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Which ranks hold data of a chunk when a collective begins, and when it ends, as functions of (rank, owner).
+
+    A rank that holds data of a chunk at first contributes to it; a rank that holds it at the end holds all
+    contributions. Data may also be addressed: what a rank holds of a chunk at first is for the chunk's owner alone.
+    There it ends in the chunk of the rank that it comes from. So it changes its place in the buffer, which all other
+    data keeps.
+    """
+
+    begins: Holder
+    ends: Holder
+    addressed: bool = False
+
+    def brings(self, rank: int, owner: int, size: int) -> int:
+        """What a rank holds of a chunk at first, as a ``Row`` of ``verify.py`` has it."""
+        address = 1 << size + owner if self.addressed else 0
+        return 1 << rank | address if self.begins(rank, owner) else 0
+
+    @property
+    def reduces(self) -> bool:
+        """Whether contributions are combined."""
+        return self.begins is everyone and not self.addressed
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank, the root, differs from the others."""
+        return root in (self.begins, self.ends)
+
+
+# What begins where, and ends where.
+COLLECTIVES = {
+    "reduce_scatter": Contract(everyone, the_owner),
+    "all_gather": Contract(the_owner, everyone),
+    "all_reduce": Contract(everyone, everyone),
+    "broadcast": Contract(root, everyone),
+    "reduce": Contract(everyone, root),
+    "all_to_all": Contract(everyone, everyone, addressed=True),
+}

@@ -1,8 +1,6 @@
-"""Make sure that all ranks are about to do the same, before anything is sent.
+"""Make sure that all ranks are about to do the same, before anything is sent: every rank raises the same error.
 
-MPI does not notice when two ranks disagree: a shorter message, another type or another order gives garbage or a
-hang. So the ranks compare a few facts once, when a plan is made, and a rank whose arguments are bad tells the
-others: every rank raises the same error.
+MPI does not notice when two ranks disagree: a shorter message, another type or another order gives garbage or a hang.
 """
 
 import itertools
@@ -70,11 +68,7 @@ def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T]) -> T:
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
-    """A call by which ranks compare their plan and the number of its run, to find out why a program hangs.
-
-    Raises:
-        MismatchError: (by the call) a rank is about to run another plan; on all ranks, with the plan of each.
-    """
+    """A call by which ranks compare their plan and the number of its run, to find out why a program hangs."""
     numbers = itertools.count(1)
     return partial(agree, transport, "debug", lambda: {"the plan that is run": f"{plan}, run {next(numbers)}"})
 

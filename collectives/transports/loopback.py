@@ -157,10 +157,8 @@ class LoopbackNotice:
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
     """Call ``function(transport)`` as each of ``size`` ranks, in threads; the results in rank order.
 
-    ``hosts`` are the numbers of the hosts that the ranks say they are on: one for all if it is not given.
-
-    Raises:
-        Exception: the first that any rank raised; the other ranks are released, so no rank hangs.
+    Raises the first error of any rank; the others are released, so no rank hangs. ``hosts`` are the numbers of the
+    hosts that the ranks say they are on: one for all if it is not given.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]

@@ -1,7 +1,6 @@
 """The transport over MPI: persistent point-to-point requests on a communicator of its own.
 
-Bytes are sent, never typed elements: MPI has no bf16, and the reduction is ours. Buffers are handed to MPI as
-they are; nothing is copied here.
+Bytes are sent, never typed elements: MPI has no bf16, and the reduction is ours.
 """
 
 from array import array
@@ -26,9 +25,8 @@ MAKING: dict[int, Lock] = {}  # by communicator: held while its transport is bei
 
 
 class MpiTransport:
-    """The ranks of an MPI communicator, on a duplicate of it, so that no message meets one of the user's.
-
-    Constructing is collective, over all ranks of ``comm``.
+    """The ranks of an MPI communicator, on a duplicate of it, so that no message meets one of the user's. Constructing
+    is collective.
 
     Args:
         device_memory: how a GPU's memory gets to MPI: ``direct``, ``staged`` through pinned host memory, or ``auto``,
@@ -80,9 +78,7 @@ class MpiTransport:
         if None in regions or len(set(self.hosts)) > 1:
             return None
         try:
-            views = [
-                array if rank == self.rank else self.blocks.view(region, array) for rank, region in enumerate(regions)
-            ]
+            views = [array if r == self.rank else self.blocks.view(region, array) for r, region in enumerate(regions)]
         except OSError:
             views = None
         return views if all(self.gather_values(views is not None)) else None

@@ -99,9 +99,9 @@ def crowd_of(transport: Transport, threads: int) -> "Crowd":
 
 
 def patient(transport: Transport, threads: int, runner: str) -> Transport:
-    """Collective: the transport; or, if so many threads on each rank are more than the cores, one whose ranks sleep
-    while they wait. Then rank 0 says so in one line. Under ``native`` the MPI library decides how to wait."""
-    if not transport.spins or transport.size == 1 or runner == "native":
+    """Collective: the transport; if so many threads on each rank are more than the cores, one whose ranks wait asleep,
+    as rank 0 then says."""
+    if not transport.spins or transport.size == 1 or runner == "native":  # whose waits are the MPI library's
         return transport
     crowd = crowd_of(transport, threads)
     if not crowd.crowded:
@@ -112,8 +112,6 @@ def patient(transport: Transport, threads: int, runner: str) -> Transport:
 
 
 class PatientTransport(Wrapper[Transport]):
-    """A transport whose ranks sleep while they wait for messages of plans."""
-
     spins = False
 
     def __init__(self, below: Transport, crowd: Crowd) -> None:
@@ -132,8 +130,7 @@ class PatientTransport(Wrapper[Transport]):
 
 
 class PatientRequest(Wrapper[Request]):
-    """A message. A wait for it sleeps between looks, for a share of the time that has passed: so it ends little later
-    than it could, with few looks."""
+    """A nap is a share of the time that has passed: so a wait ends little later than it could, with few looks."""
 
     def Wait(self) -> None:
         test = self.below.Test

@@ -1,7 +1,4 @@
-"""How bytes move between two ranks: the small protocol behind which MPI, threads and emulated links hide.
-
-What a rank waits for stands in its transport's ``Waits``, where a watchdog reads it (``watchdog.py``).
-"""
+"""How bytes move between two ranks: the small protocol behind which MPI, threads and emulated links hide."""
 
 import sys
 import threading
@@ -44,20 +41,15 @@ class Request(Protocol):
 
 
 class Awaited(Protocol):
-    """What can be waited for."""
-
     def progress(self) -> tuple[int, ...]:
-        """The number of its collective, and how far that has come; empty if it is the last one that was begun.
-
-        The same from look to look means that nothing moves.
-        """
+        """The number of its collective (nothing for the last one that was begun), and how far that has come."""
 
     def waits_for(self) -> str:
         """What it waits for, for a reader; "" while it does something itself."""
 
 
 class Waits:
-    """The present wait of a rank. Its thread writes, others only read, so there is no lock.
+    """The present wait of a rank, for its watchdog. Its thread writes, others only read, so there is no lock.
 
     ``number`` counts the collectives that were begun, which all ranks begin in the same order. ``notice`` is where the
     other ranks are told of it (``launch/neighbours.py``).
@@ -70,7 +62,6 @@ class Waits:
 
     @contextmanager
     def meeting(self, what: str) -> Iterator[None]:
-        """This thread waits for all ranks."""
         self.number += 1
         self.now = Meeting(what)
         try:
@@ -99,9 +90,8 @@ class Meeting:
 
 
 class OneThread:
-    """Lets one thread at a time use a transport. If a second one waited, threads would go on in another order on each
-    rank: it is refused.
-    """
+    """Lets one thread at a time use a transport. A second one is refused: by waiting, it would come at another time on
+    each rank."""
 
     def __init__(self) -> None:
         self.tokens = [None]  # taken and put back by one atomic call each, which takes a fifth of a lock's time
@@ -123,10 +113,9 @@ class OneThread:
 
 
 class Transport(Protocol):
-    """A group of ranks, seen from one of them.
+    """A group of ranks, seen from one of them; calls come from one thread at a time.
 
-    Between two ranks, messages of one tag arrive in the order in which they were started. Calls come from one
-    thread at a time.
+    Between two ranks, messages of one tag arrive in the order in which they were started.
     """
 
     rank: int
@@ -147,23 +136,19 @@ class Transport(Protocol):
     def native(self) -> Any | None:
         """The MPI communicator on which the library's own collectives work; None where there is none.
 
-        Plans send messages on it, too. Other code that sends on it must take a tag from ``next_tag``.
+        Plans send messages on it, too: whatever else sends on it takes a tag from ``next_tag``.
         """
 
     def allocate(self, nbytes: int) -> Array:
         """Zero bytes that the other ranks of the host can reach, where that is possible at all."""
 
     def reach(self, array: Array) -> Sequence[Array] | None:
-        """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach.
-
-        This works if all ranks are on one host and each has its array in memory that ``allocate`` gave.
-        """
+        """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach:
+        it must be in memory that ``allocate`` gave, and all ranks on one host."""
 
     def takes(self, array: Array) -> bool:
-        """Whether messages can be sent from and received into memory like this array's; host memory always can be.
-
-        Collective when it is first asked about a device's memory, and the same on all ranks.
-        """
+        """Whether memory like this array's can be sent from and received into, as a host's always can be; the same on
+        all ranks. Collective when it is first asked about a device's memory."""
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, whose memory must stay where it is until ``Free``."""
@@ -181,10 +166,8 @@ class Transport(Protocol):
         """Collective, and quick: whether all ranks have given the same number, below 2^63."""
 
     def barrier(self, *, asleep: bool = False) -> None:
-        """Collective: return when all ranks have come.
-
-        If ``asleep``, one of them does something long. The others wait without using their cores; that is no stall.
-        """
+        """Collective: return when all ranks have come; if ``asleep``, after something long, which is no stall, and for
+        which no core is used."""
 
     def abort(self, message: str) -> None:
         """End all ranks, because this one cannot go on."""

@@ -19,12 +19,8 @@ ABORT_S = 10.0  # for which an abort may take
 
 
 class Watchdog:
-    """A context manager; watches over one rank in a thread of its own.
-
-    Args:
-        after_s: how long a rank may wait for one thing.
-        abort: whether to end the job then, with an exit code that is not 0.
-    """
+    """A context manager; watches over one rank, which may wait for so long for one thing. With ``abort`` it ends the
+    job then, with an exit code that is not 0."""
 
     def __init__(self, transport: Transport, after_s: float, *, abort: bool = False) -> None:
         self.transport, self.waits, self.after_s, self.abort = transport, transport.waits, after_s, abort

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
-from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option

@@ -15,8 +15,8 @@ from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import default_segment, rules_of
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.dtypes import DTYPES

@@ -17,8 +17,8 @@ import numpy as np
 from ml_dtypes import finfo
 
 from dear_mpi.bench.case import Case
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels import reference
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype

@@ -9,7 +9,7 @@ from typer import Option
 from dear_mpi.cli.files import check_files, try_files
 from dear_mpi.cli.flags import typed
 from dear_mpi.cli.run import check_alone, complaining
-from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
 from dear_mpi.see.route import explain_route
 from dear_mpi.simulate.machine import read_rates

@@ -16,9 +16,8 @@ from dear_mpi.collectives.launch.sentinel import sentinel
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.emulated import EmulatedTransport
+from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.collectives.transports.ports import Link
 from dear_mpi.collectives.transports.transport import StagedTransport, Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup

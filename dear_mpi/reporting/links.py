@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dear_mpi.collectives.program.hosts import Blocks
-from dear_mpi.collectives.transports.ports import Link
+from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.reporting.units import parse_link, whole_number
 
 BLOCKS = ("hosts", "per_host")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.collectives.transports.ports import Link
+from dear_mpi.collectives.transports.emulated import Link
 
 MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}

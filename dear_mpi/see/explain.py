@@ -11,12 +11,11 @@ from rich.console import Console
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, lacks_rates, runner_of
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import Program, asks_for
+from dear_mpi.collectives.program.program import COLLECTIVES, Program, asks_for
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup

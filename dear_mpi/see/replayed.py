@@ -10,8 +10,7 @@ from functools import cached_property
 from dear_mpi.collectives import verify
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program, Receive
-from dear_mpi.collectives.program.replay import Row, members, replay, run
-from dear_mpi.collectives.program.verify import check_shapes, promised
+from dear_mpi.collectives.program.verify import Row, check_shapes, members, promised, replay, run
 from dear_mpi.reporting.units import format_numbers
 
 

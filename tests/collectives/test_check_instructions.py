@@ -7,7 +7,7 @@ from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.check_instructions import check_instructions
 from dear_mpi.collectives.lowering.instructions import BEGIN, Writer
 from dear_mpi.collectives.lowering.messages import messages
-from dear_mpi.collectives.program.contract import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES
 
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if runner_of(name) == "messages"]
 

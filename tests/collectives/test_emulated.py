@@ -7,10 +7,9 @@ import pytest
 
 from dear_mpi.collectives import ALGORITHMS, CollectiveError
 from dear_mpi.collectives.program.hosts import Blocks, Rates
-from dear_mpi.collectives.transports import emulated, ports
-from dear_mpi.collectives.transports.emulated import EmulatedTransport
+from dear_mpi.collectives.transports import emulated
+from dear_mpi.collectives.transports.emulated import BURST_S, IN, OUT, EmulatedTransport, Link, Port
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.collectives.transports.ports import BURST_S, IN, OUT, Link, Port
 from tests import collective_checks as checks
 
 FAST = Link(bandwidth=1e12, latency_s=1e-6)
@@ -23,7 +22,6 @@ def clock(monkeypatch):
     now = SimpleNamespace(s=100.0)
     fake = SimpleNamespace(perf_counter=lambda: now.s, sleep=lambda seconds: setattr(now, "s", now.s + seconds))
     monkeypatch.setattr(emulated, "time", fake)
-    monkeypatch.setattr(ports, "time", fake)
     return now
 
 

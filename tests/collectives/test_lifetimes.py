@@ -7,9 +7,8 @@ import pytest
 
 from dear_mpi.collectives import TransportError, all_reduce
 from dear_mpi.collectives.plans.one_off import OneOffs
-from dear_mpi.collectives.transports.emulated import EmulatedTransport
+from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.collectives.transports.ports import Link
 from tests import collective_checks, lifetime_checks
 
 SIZES = [1, 2, 3]

@@ -8,8 +8,8 @@ from mpi4py import MPI
 from dear_mpi.collectives import ALGORITHMS, all_reduce, make_plan, transport_of
 from dear_mpi.collectives.plans.runners import native
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.emulated import OUT
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.collectives.transports.ports import OUT
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import run_world
 from tests import collective_checks as checks

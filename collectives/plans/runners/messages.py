@@ -67,15 +67,7 @@ def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
 def proven(
     source: Source, name: str, collective: str, hosts: tuple[int, ...], *, rates: Rates | None, pieces: int
 ) -> Sequence[Program]:
-    """The programs of a user's algorithm for all ranks, verified. Tests prove our algorithms.
-
-    Args:
-        source: the file as it is now, whose name says little.
-
-    Raises:
-        ProgramError: it is wrong.
-        ValueError: it cannot be loaded, or does not serve the collective.
-    """
+    """The programs of a user's algorithm, as its file is now, for all ranks, verified; or a ProgramError."""
     # Verify what the user wrote first: an error in its mirror image names steps that are not in the user's file.
     for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
         if proved == collective or proved in load_algorithm(name):
@@ -92,7 +84,7 @@ def say_that_rates_lack(algorithm: str) -> None:
 
 
 def prepare(task: Task) -> InstructionRun:
-    """A run of this rank's program, with the ranks renamed for the root of the call."""
+    """A run of this rank's program, whose rank 0 is the root of the call."""
     call, transport = task.call, task.transport
     vrank, hosts = (transport.rank - call.root) % transport.size, call.hosts(transport)
     if transport.rank == 0 and lacks_rates(call.algorithm, hosts, transport.rates):
@@ -119,16 +111,11 @@ def prepare(task: Task) -> InstructionRun:
 
 
 class MessagesRun(InstructionRun):
-    """A program on a flat buffer, in place.
+    """A program on a flat buffer, in place, whose memory must stay where it is until ``free``.
 
-    Args:
-        buffer: one-dimensional and contiguous; its memory must stay where it is until ``free``.
-        chunks, segment, portion: as for ``messages``; window, staged: as for ``write_instructions``.
-        slab: where side buffers are taken from, unless they are staged.
-
-    Beside the buffer it holds at most ``window`` segments for each peer that sends data to combine, or data for chunks
-    that leave in the same step (staged: for each peer and direction); more only where a step sends and receives the
-    same chunks in other portions, which none of our algorithms does.
+    Arguments are as for ``messages`` and ``write_instructions``. Beside the buffer it holds at most ``window`` segments
+    for each peer that sends data to combine, or data for chunks that leave in the same step (staged: for each peer and
+    direction); more only where a step sends and receives the same chunks in other portions, as no algorithm of ours.
     """
 
     def __init__(

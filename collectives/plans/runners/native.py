@@ -10,9 +10,9 @@ from typing import Any
 from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, Task
-from dear_mpi.collectives.program.contract import COLLECTIVES
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, synchronize
 from dear_mpi.kernels.dtypes import DTYPES
@@ -85,8 +85,7 @@ def mpi_call(
 ) -> tuple[str, tuple[Any, ...]]:
     """The blocking call of mpi4py for a collective, and the arguments that its kin have, too; in place without ``out``.
 
-    MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal, unless asked for the calls ``by_counts``,
-    MPI_Reduce_scatter and MPI_Allgatherv.
+    Where all shards are equal, the calls are ``by_counts`` (MPI_Reduce_scatter, MPI_Allgatherv) only if asked for.
     """
     from mpi4py import MPI  # it is started: there is a communicator
 

@@ -19,7 +19,7 @@ from dear_mpi.collectives.program.cost import Cost, cost
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.transports.ports import Link
+from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.costs import Price
