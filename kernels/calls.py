@@ -41,8 +41,7 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], *, scale: float =
 
 
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Call:
-    """A call that does dst = src * scale, formed as ``packer``'s; one may be in pinned host memory, the other one on a
-    device."""
+    """A call that does dst = src * scale, as in ``packer``; one may be in pinned host memory where the other is not."""
     call: Call = kernels_for(dst, src).copier(dst, src, scale)
     return call
 

@@ -37,10 +37,8 @@ def source(name: str) -> str:
 
 @cache
 def kernel(name: str, expression: str) -> Any:
-    """A kernel by its file and its template, such as ``accumulate<float, Sum>``.
-
-    It is compiled when it is first used, once per device; CuPy keeps the result on disk.
-    """
+    """A kernel by its file and its template, such as ``accumulate<float, Sum>``; compiled when it is first used, once
+    per device. CuPy keeps the result on disk."""
     module = cupy.RawModule(code=source(name), options=OPTIONS, name_expressions=[expression])
     return module.get_function(expression)
 

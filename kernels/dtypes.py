@@ -31,14 +31,9 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def compute_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which values of these types are scaled: fp32, or fp64 where one of them is fp64.
-
-    >>> compute_dtype(DTYPES["fp16"], DTYPES["bf16"]).name
-    'float32'
-    """
+    """The type in which values of these types are scaled: fp32, or fp64 where one of them is fp64."""
     return DTYPES["fp64"] if DTYPES["fp64"] in dtypes else DTYPES["fp32"]
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a floating type on the command line."""
     return next(name for name, each in DTYPES.items() if each == dtype)

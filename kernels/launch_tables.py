@@ -42,11 +42,7 @@ def address(array: Array) -> int:
 
 
 def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
-    """The blocks for tensors of these counts: structs of type ``BLOCK``; an empty tensor has none.
-
-    >>> block_table([9, 0, 3], part=8).tolist()
-    [(0, 0, 8), (8, 0, 1), (0, 2, 3)]
-    """
+    """The blocks for tensors of these counts: structs of type ``BLOCK``; an empty tensor has none."""
     numbers = np.repeat(np.arange(len(counts)), [grid_of(count, part) for count in counts])
     table = np.empty(len(numbers), BLOCK)
     first = np.searchsorted(numbers, numbers)  # block of the same tensor
@@ -57,9 +53,5 @@ def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
 
 
 def grid_of(count: int, part: int = PART) -> int:
-    """The number of blocks for ``count`` elements; the last one may have fewer than ``part``.
-
-    >>> [grid_of(count) for count in (0, 1, PART, PART + 1)]
-    [0, 1, 1, 2]
-    """
+    """The number of blocks for ``count`` elements; the last one may have fewer than ``part``."""
     return -(-count // part)

@@ -18,18 +18,15 @@ CALL_COST = 4000  # of an update of a tensor without elements, in elements; seen
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are the constants.
-
-    Attributes:
-        scope: what the formula is given: with ``element`` any part of the line, with ``tensor`` one tensor at a time,
-            in its shape, outputs first (``Parameter.outputs``). Buckets and shards then end where tensors end.
-        gradients_alone: whether all that travels are gradients. Other sums that layers send beside them have no part in
-            a norm, and no code can lose anything of them.
-    """
+    """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are the constants."""
 
     lr: float
 
+    # What the formula is given: with ``element`` any part of the line, with ``tensor`` one tensor at a time, in its
+    # shape, outputs first (``Parameter.outputs``). Buckets and shards then end where tensors end.
     scope: ClassVar[str] = "element"
+    # Whether all that travels are gradients. Other sums that layers send have no part in a norm, and no code may lose
+    # anything of them.
     gradients_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

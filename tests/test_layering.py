@@ -152,7 +152,7 @@ def test_order_of_training(module, name, allowed):
         ("collectives.algorithms.registry", "collectives.programs", False),  # through the facade
         ("collectives.algorithms.registry", "collectives", False),
         ("collectives.algorithms.ring", "training.trainer.Trainer", False),
-        ("collectives.lowering.check_instructions", "collectives.algorithms.ring", False),
+        ("collectives.lowering.check", "collectives.algorithms.ring", False),
         ("collectives.launch.launcher", "collectives.program.errors.ArgumentError", True),
         ("collectives.launch.launcher", "collectives.program.errors_of_others", False),
         ("collectives.launch.launcher", "collectives.program", False),

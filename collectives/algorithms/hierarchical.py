@@ -34,7 +34,8 @@ def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
     columns = range(max(map(len, members)))
     between = merged((column_ring(rank, column, members) for column in columns), len(members) - 1)
     home = next(ranks for ranks in members if rank in ranks)
-    held = [brought(index, len(home), members) for index in range(len(home))]
+    # A rank has brought the chunks of all hosts in the columns that it serves.
+    held = [[chunk for ranks in members for chunk in ranks[index :: len(home)]] for index in range(len(home))]
     inside = merged([around(rank, home, held)], len(columns) - 1)
     return Program("all_gather", rank, size, (*between, *inside))
 
@@ -43,8 +44,3 @@ def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> lis
     """The ring of a column, if this rank serves it: one rank of each host, each with its chunk of the column."""
     servers = [ranks[column % len(ranks)] for ranks in members]
     return around(rank, servers, [ranks[column : column + 1] for ranks in members]) if rank in servers else []
-
-
-def brought(index: int, count: int, members: Sequence[Sequence[int]]) -> list[int]:
-    """The chunks of all hosts in the columns that rank ``index`` of a host with ``count`` ranks serves."""
-    return [chunk for ranks in members for chunk in ranks[index::count]]

@@ -25,11 +25,8 @@ MIRROR = {"all_gather": "reduce_scatter", "broadcast": "reduce"}
 
 
 def family(forth: Algorithm, collective: str | None = None) -> dict[str, Algorithm]:
-    """The three collectives that come from an ``all_gather`` or a ``broadcast``, by name.
-
-    Args:
-        forth: writes the programs of one of these two.
-        collective: which one; the function's own name, if it is not given.
+    """The three collectives that come from what writes an ``all_gather`` or a ``broadcast``, by name; its own name says
+    which one, if it is not given.
 
     >>> from dear_mpi.collectives.algorithms.pairwise import all_gather
     >>> print(family(all_gather)["reduce_scatter"](0, 2))

@@ -28,7 +28,6 @@ def all_reduce(rank: int, size: int) -> Program:
 
 
 def exchange(rank: int, fold: Fold, bit: int) -> Step:
-    """Send the whole buffer to the partner, and combine with the partner's."""
     vrank = fold.vrank(rank)
     if vrank is None:
         return Step()

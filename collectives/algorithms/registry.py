@@ -63,20 +63,12 @@ RUNNER = {"shared": "shared", "native": "native"}
 
 
 def runner_of(name: str) -> str:
-    """How an algorithm is carried out: by ``messages``, in ``shared`` memory, or by the ``native`` library.
-
-    >>> runner_of("ring"), runner_of("path/to/mine.py:my_ring")
-    ('messages', 'messages')
-    """
+    """How an algorithm is carried out: by ``messages``, in ``shared`` memory, or by the ``native`` library."""
     return RUNNER.get(name, "messages")
 
 
 def find_algorithm(name: str, collective: str) -> Algorithm:
-    """The function of (rank, size) that writes the programs of this collective.
-
-    Raises:
-        ValueError: there is no such algorithm or collective, or the algorithm does not serve the collective.
-    """
+    """What writes the programs of this collective; ValueError: one of the two is unknown, or it is not served."""
     lookup("collective", collective, COLLECTIVES)
     served = served_by(name)
     if collective not in served:
@@ -101,11 +93,8 @@ def programs(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> list[Program]:
-    """The programs of all ranks; ``hosts``, ``rates`` and ``pieces`` as ``Algorithm`` says.
-
-    Raises:
-        ValueError: an unknown name, or a size below 1.
-    """
+    """The programs of all ranks; ``hosts``, ``rates``, ``pieces`` as ``Algorithm`` says. ValueError: as
+    ``find_algorithm``, or a size below 1."""
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
@@ -126,12 +115,8 @@ def algorithm_source(spec: str) -> Source:
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
     """The collectives that a user's function serves: the one of its programs, and what follows by mirroring.
 
-    They raise a ProgramError where the function fails, or writes another program than was asked for: its mirror image
-    would pass for the collective that was asked for.
-
-    Raises:
-        ValueError: there is no such file or function, or it cannot be imported.
-        ProgramError: the function fails for two ranks, or does not return a ``Program``.
+    It is tried for two ranks here. Then, and whenever it is called, a ProgramError says that it fails, or returns
+    another program than was asked for: its mirror image would pass for that one. ValueError: it cannot be loaded.
     """
     algorithm, collective = load(algorithm_source(spec)), ""
 

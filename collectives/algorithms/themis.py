@@ -49,13 +49,6 @@ class Pair(NamedTuple):
 
 
 def all_gather(rank: int, size: int, hosts: Sequence[int], rates: Rates | None = None, pieces: int = 1) -> Program:
-    """Rank r starts with its chunks; every rank ends with all chunks.
-
-    Args:
-        hosts: the number of the host of each rank.
-        rates: of a rank inside its host and between hosts.
-        pieces: segments in the whole buffer.
-    """
     members = by_host(hosts)
     usual, other = split(members, rates, pieces)
     if not other:
@@ -65,24 +58,17 @@ def all_gather(rank: int, size: int, hosts: Sequence[int], rates: Rates | None =
     column = columns[home.index(rank)]
     length, parts = max(len(home), len(column)) - 1, usual + other
     ring = partial(rings, rank, parts=parts, length=length)
-    first = [ring(column, alone(column), range(usual)), ring(home, alone(home), range(usual, parts))]
+    own_column, own_home = ([[rank] for rank in group] for group in (column, home))  # each has its own shard at first
+    first = [ring(column, own_column, range(usual)), ring(home, own_home, range(usual, parts))]
     then = [ring(home, columns, range(usual)), ring(column, members, range(usual, parts))]
     return Program("all_gather", rank, size, (*merged(first, length), *merged(then, length)), parts)
-
-
-def alone(group: Sequence[int]) -> list[list[int]]:
-    """What each member of a ring has at first: its own shard."""
-    return [[rank] for rank in group]
 
 
 def rings(
     rank: int, group: Sequence[int], owners: Sequence[Sequence[int]], run: range, *, parts: int, length: int
 ) -> list[Step]:
-    """A ring of a group, as often as it fits into ``length`` steps, each time with a share of a run of parts.
-
-    Args:
-        owners: whose shards each member has at first.
-    """
+    """A ring of a group, as often as it fits into ``length`` steps, each time with a share of a run of parts of those
+    shards that each member has at first."""
     times = length // (len(group) - 1)
     steps = []
     for share in (run[len(run) * i // times : len(run) * (i + 1) // times] for i in range(times)):
@@ -131,11 +117,8 @@ def greedy(usual: Pair, other: Pair, parts: int) -> int:
 
 
 def two_phases_s(usual: Pair, other: Pair, share: float, idle: Pair) -> float:
-    """Seconds of both phases for one byte of the buffer, of which this share takes the usual order.
-
-    Args:
-        idle: the part of a phase in which the rings of a dimension have no step left.
-    """
+    """Seconds of both phases for a byte of the buffer, of which this share takes the usual order; ``idle`` is that part
+    of a phase in which the rings of a dimension have no step left."""
 
     def phase_s(inside: float, between: float) -> float:
         return max(inside + between * idle.inside, between + inside * idle.between)

@@ -45,11 +45,7 @@ SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # kept: the
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
-    """What started this process, as far as its variables tell.
-
-    >>> launch_of({"PMI_SIZE": "4", "PMI_RANK": "2", "MPI_LOCALRANKID": "0"})
-    Launch(launcher='Hydra (MPICH, Intel MPI)', size=4, rank=2, local_rank=0)
-    """
+    """What started this process, as far as its variables tell."""
     for name, *variables in LAUNCHERS:
         if all(variable in environment for variable in variables):
             return Launch(name, *(int(environment[variable]) for variable in variables))
@@ -57,11 +53,7 @@ def launch_of(environment: Mapping[str, str]) -> Launch:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Our environment for a child that is no rank of this job; settings of MPI and of UCX stay.
-
-    >>> sorted(child_environment({"PMIX_RANK": "1", "UCX_TLS": "all", "OMPI_MCA_pml": "ucx"}))
-    ['OMPI_MCA_pml', 'PYTHONPATH', 'PYTHONSAFEPATH', 'UCX_TLS']
-    """
+    """Our environment for a child that is no rank of this job; settings of MPI and of UCX stay."""
     kept = [name for name in environment if name.startswith(SETTINGS) or not name.startswith(PREFIXES)]
     # The child finds the modules that this process finds, in the same folders, and searches no folder before them.
     modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}

@@ -17,11 +17,11 @@ starting it has a smaller key, hence is finished; so both have started it, and i
 synchronous. The window is no part of this argument: it only adds waits for earlier messages of a rank's own lanes.
 
 [Note: The window]
-At most ``window`` messages to, and as many from, a peer are posted at a time: message m starts when message
-m - window is done. Posting all segments of a chunk at once makes MPI search long queues for every message (seen:
-64 MiB in 16 KiB segments, 80 times slower), and each posted receive that combines needs a side buffer.
-``window_of`` in ``plans/tuning.py`` says how large the window is: larger between hosts, where the wire must not wait
-for the thread that posts messages.
+At most ``window`` messages to, and as many from, a peer are posted at a time: message m starts when message m - window
+is done. Posting all segments of a chunk at once makes MPI search long queues for every message (seen: 64 MiB in 16 KiB
+segments, 80 times slower), and each posted receive that combines needs a side buffer. ``window_of`` in
+``plans/tuning.py`` says how large the window is: larger between hosts, where the wire must not wait for the thread that
+posts messages.
 """
 
 from collections import defaultdict
@@ -81,12 +81,8 @@ class InstructionList:
 
 
 def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:
-    """Order the messages of one rank, which are sorted as ``messages()`` has them.
-
-    Args:
-        window: how many of a lane are posted at a time.
-        staged: every message has a side buffer, because the transport cannot reach the buffer itself.
-    """
+    """Order the messages of one rank, sorted as ``messages()`` has them. If ``staged``, each has a side buffer, because
+    the transport cannot reach the buffer itself."""
     writer = Writer(messages, window, staged=staged)
     return InstructionList(messages, list(writer.instructions()), writer.side_buffers)
 
@@ -158,9 +154,8 @@ class Writer:
             self.merge_time[number] = max(arrived, self.latest(readers))
             # A side buffer is used again when its message is merged; a message that is merged late has its own.
             late = self.merge_time[number] > message.key
-            self.side_buffers[number] = (
-                (message.peer, True, self.window + number) if late else self.side_buffer(message)
-            )
+            own = message.peer, True, self.window + number
+            self.side_buffers[number] = own if late else self.side_buffer(message)
             self.start_time[number] = BEGIN
         else:
             self.start_time[number] = self.latest(readers | writers)

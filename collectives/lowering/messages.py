@@ -47,12 +47,9 @@ WHOLE = Portion(0, 1, 1)
 
 @dataclass(frozen=True)
 class Message:
-    """Elements ``start`` to ``stop`` of the buffer, on their way from or to one peer.
+    """Elements ``start`` to ``stop`` of the buffer, on their way from or to one peer."""
 
-    ``key`` is (step, number of the message between these two ranks in the step): both ends agree on it.
-    """
-
-    key: tuple[int, int]
+    key: tuple[int, int]  # (step, number of the message between these two ranks in it): both ends agree on it
     peer: int
     start: int
     stop: int
@@ -89,8 +86,6 @@ def messages(program: Program, chunks: Sequence[int], segment: int, portion: Por
 
 
 class Grid:
-    """The borders of all cells of a buffer."""
-
     def __init__(self, chunks: Sequence[int], segment: int) -> None:
         self.segment = segment
         self.borders: list[int] = []

@@ -13,7 +13,7 @@ small and stays in cache; a number crosses memory once when it is read and once 
 phases use in turn: one barrier after a block was posted it is read, one more later it may be overwritten.
 Contributions are combined in rank order, so the bits are the same as with ``algorithms/ordered.py``. Nothing is sent.
 
-``check_phases.py`` proves that no rank touches what another one writes in the same phase.
+``check.py`` proves that no rank touches what another one writes in the same phase.
 """
 
 from bisect import bisect_right
@@ -37,19 +37,12 @@ class Move:
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's share of the work.
-
-    Args:
-        partition: the shards.
-        rank: the rank that does this share.
-        block: elements that stay in a cache with what is combined with them.
-        at_once: whether all contributions to an element must be combined in one go, because results are rounded.
-    """
+    """One rank's share of the work."""
 
     partition: Partition
     rank: int
-    block: int
-    at_once: bool = False
+    block: int  # elements that stay in a cache with what is combined with them
+    at_once: bool = False  # whether all contributions are combined in one go, because results are rounded
 
     @property
     def ranks(self) -> range:

@@ -53,9 +53,7 @@ class Call:
 
     def chosen(self, transport: Transport, *, sharing: bool) -> "Call":
         """This call with ``auto`` and None replaced by the algorithm and the segments of the tuning table; or raise.
-
-        Ranks that work in each other's memory (``sharing``) prefer the rules for them.
-        """
+        Ranks that work in each other's memory (``sharing``) prefer the rules for them."""
         algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
             nbytes = self.count * self.x.dtype.itemsize

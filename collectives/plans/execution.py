@@ -71,7 +71,6 @@ class InstructionRun:
             self.finish(self.instructions[0])
 
     def advance(self) -> bool:
-        """Do what can be done without blocking; return whether the run is over."""
         try:
             while self.position < len(self.instructions):
                 instruction = self.instructions[self.position]
@@ -119,7 +118,8 @@ class InstructionRun:
 
     def finish(self, instruction: BoundInstruction) -> None:
         """The waits of an instruction are over: do the rest of it."""
-        self.position, self.waited = self.position + 1, 0
+        self.position += 1
+        self.waited = 0
         for action in instruction.actions:
             action()
 
@@ -129,8 +129,9 @@ class InstructionRun:
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
     def on(self, buffer: Array) -> "InstructionRun | None":
-        """The same on another buffer of this count and type, made without the other ranks; None if they are needed."""
-        return None  # the two share side buffers: a run of one must be over when a run of the other begins
+        """The same on another buffer of this count and type, made without the other ranks; None if they are needed. The
+        two share side buffers, so a run of one must be over when a run of the other begins."""
+        return None
 
     def free(self) -> None:
         """Give the requests back; the run must not be under way."""

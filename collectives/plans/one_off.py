@@ -164,10 +164,11 @@ class OneOff:
     def bind(self, target: Array) -> Plan | None:
         """A plan in memory of its own or in the target's; None if the algorithm cannot be bound anew."""
         call, transport = self.plan.call, self.plan.transport
-        address, dtype = 0 if self.private else target.ctypes.data, call.x.dtype
+        address, dtype = 0, call.x.dtype
         if self.private:
             buffer: Array = np.empty(call.count, dtype)
         else:  # an array in the target's memory, which it does not keep alive
+            address = target.ctypes.data
             memory: Any = (ctypes.c_char * (call.count * dtype.itemsize)).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)
         run = self.plan.run.on(buffer)

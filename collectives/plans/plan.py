@@ -107,8 +107,7 @@ class Plan(Carried):
         """Begin a run. It waits for no other rank, except in debug mode, and on a GPU for no kernel that wrote the
         arrays: the first messages leave in the first ``advance`` after those, or in ``wait``.
 
-        CollectiveError: the last run is not over or was broken off, the plan was freed, or another thread uses the
-        transport.
+        CollectiveError: the last run is not over or was broken off, the plan was freed, or another thread is inside.
         """
         self.check_idle()
         for call in self.before:
@@ -128,10 +127,8 @@ class Plan(Carried):
 
     @alone
     def wait(self) -> Array:
-        """Block until the run is over, with the interpreter lock released; return the result.
-
-        CollectiveError: the plan was never started, or a run was broken off.
-        """
+        """Block until the run is over, with the interpreter lock released; return the result. CollectiveError: the plan
+        was never started, or a run was broken off."""
         self.check_whole("wait")
         if not self.started:
             raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")

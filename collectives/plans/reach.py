@@ -32,7 +32,7 @@ class Reach:
 
 def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
     """Whether a buffer belongs into memory that the ranks share, because plans would then work in the buffer itself;
-    under ``auto``, if its table has such a rule (without a collective: any). Elsewhere MPI libraries are faster."""
+    under ``auto``, if its table has such a rule (without a collective: any). In private memory MPI is faster."""
     if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
         return False
     rules = rules_of(algorithm)

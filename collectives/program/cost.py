@@ -41,10 +41,8 @@ class Cost:
 def cost(
     programs: Sequence[Program], count: int, itemsize: int, network: Network, partition: Partition | None = None
 ) -> Cost:
-    """Price the programs of all ranks for a buffer of ``count`` elements, in equal shards unless told otherwise.
-
-    Raises:
-        ProgramError: the programs deadlock (``verify`` says where).
+    """Price the programs of all ranks for a buffer of ``count`` elements, in equal shards unless told otherwise; or a
+    ProgramError: they deadlock (``verify`` says where).
 
     >>> from dear_mpi.collectives.algorithms.registry import programs
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes

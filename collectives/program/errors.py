@@ -3,7 +3,6 @@
 from collections.abc import Collection
 
 __all__ = ["AgreedError", "ArgumentError", "CollectiveError", "MismatchError", "ProgramError", "TransportError"]
-__all__ += ["name_ranks"]
 
 
 class CollectiveError(RuntimeError):
@@ -23,11 +22,7 @@ class MismatchError(AgreedError, ValueError):
 
 
 class ProgramError(CollectiveError):
-    """An algorithm is wrong: the message names rank, step and chunk.
-
-    Attributes:
-        rank, chunk: the rank whose program is wrong, and the chunk; None if it is not one rank, or not one chunk.
-    """
+    """An algorithm is wrong, on this rank and chunk (None: on several); the message names rank, step and chunk."""
 
     def __init__(self, message: str, *, rank: int | None = None, chunk: int | None = None) -> None:
         super().__init__(message)

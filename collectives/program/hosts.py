@@ -13,11 +13,7 @@ class Rates(NamedTuple):
 
 
 def by_host(hosts: Sequence[int]) -> list[list[int]]:
-    """The ranks of each host, by the number of the host of each rank.
-
-    >>> by_host([7, 7, 0, 7])
-    [[0, 1, 3], [2]]
-    """
+    """The ranks of each host, by the number of the host of each rank."""
     return [[rank for rank, host in enumerate(hosts) if host == name] for name in dict.fromkeys(hosts)]
 
 

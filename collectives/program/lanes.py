@@ -9,14 +9,7 @@ R = TypeVar("R")
 
 
 class Lane(Generic[S, R]):
-    """Sends from one rank to another that have not met a receive yet, and receives that have not met a send.
-
-    >>> lane = Lane()
-    >>> lane.sends.extend("abc")
-    >>> lane.receives.extend("xy")
-    >>> list(lane.meetings()), list(lane.sends), list(lane.receives)
-    ([('a', 'x'), ('b', 'y')], ['c'], [])
-    """
+    """Sends from one rank to another that have not met a receive yet, and receives that have not met a send."""
 
     def __init__(self) -> None:
         self.sends: deque[S] = deque()

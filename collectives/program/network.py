@@ -32,20 +32,16 @@ Way: TypeAlias = tuple[Side, ...]
 
 @dataclass(frozen=True)
 class Network:
-    """What messages and sums cost: alpha in s per message, beta in s per byte, gamma in s per byte combined.
-
-    And o in s of the processor per message, at each of its ends. Where ``hosts`` (the number of the host of each rank)
-    are given, messages between hosts cost what ``between`` says; sums cost the same anywhere.
-    """
+    """What messages and sums cost. Sums cost the same anywhere."""
 
     # Whether messages between two ranks move one after the other; if not, each shares links as if it were alone.
     in_order: ClassVar[bool] = True
-    alpha: float = 0.0
-    beta: float = 0.0
-    gamma: float = 0.0
-    o: float = 0.0
-    hosts: tuple[int, ...] | None = None
-    between: Network | None = None
+    alpha: float = 0.0  # s per message
+    beta: float = 0.0  # s per byte
+    gamma: float = 0.0  # s per byte combined
+    o: float = 0.0  # s of the processor per message, at each of its ends
+    hosts: tuple[int, ...] | None = None  # the number of the host of each rank
+    between: Network | None = None  # what messages between hosts cost
 
     def distance(self, rank: int, peer: int) -> int:
         """What tells messages apart that do not cost the same: 0 inside a host, 1 between hosts."""

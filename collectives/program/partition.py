@@ -83,11 +83,7 @@ class Partition:
         return slice(self.borders[rank], self.borders[rank + 1])
 
     def chunks(self, parts: int = 1) -> tuple[int, ...]:
-        """The borders of all chunks where every shard is cut into ``parts`` even ones.
-
-        >>> Partition((0, 5, 8)).chunks(2)
-        (0, 3, 5, 7, 8)
-        """
+        """The borders of all chunks where every shard is cut into ``parts`` even ones."""
         shards = itertools.pairwise(self.borders)
         firsts = (start + chunk_bounds(stop - start, parts, part)[0] for start, stop in shards for part in range(parts))
         return (*firsts, self.count)

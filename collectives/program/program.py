@@ -126,11 +126,7 @@ def renamed(program: Program, shift: int) -> Program:
 
 
 def ranges(chunks: Sequence[int]) -> list[range]:
-    """Ascending chunks as the fewest ranges.
-
-    >>> ranges([0, 1, 4, 5, 6])
-    [range(0, 2), range(4, 7)]
-    """
+    """Ascending chunks as the fewest ranges: 0, 1, 4, 5, 6 as 0..1 and 4..6."""
     found: list[range] = []
     for chunk in chunks:
         first = found.pop().start if found and found[-1].stop == chunk else chunk

@@ -26,8 +26,6 @@ Number: TypeAlias = Any
 
 @dataclass
 class Progress:
-    """Where one rank is."""
-
     program: Program
     number: int = -1
     entered_s: Number = 0.0  # when its current step began

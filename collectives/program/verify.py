@@ -75,11 +75,8 @@ def problems(program: Program, rank: int, first: Program, size: int) -> Iterator
             if isinstance(transfer, Receive) and transfer.combine and not COLLECTIVES[program.collective].reduces:
                 yield f"{where}: {program.collective} combines nothing: leave combine out"
             chunks = transfer.chunks
-            if (
-                not isinstance(chunks, range)
-                or chunks.step != 1
-                or not 0 <= chunks.start < chunks.stop <= program.chunks
-            ):
+            gapless = isinstance(chunks, range) and chunks.step == 1
+            if not gapless or not 0 <= chunks.start < chunks.stop <= program.chunks:
                 allowed = f"a range of chunks in 0..{program.chunks - 1}, such as range(0, 1)"
                 yield f"{where}: chunks must be {allowed}, not {chunks}"
         yield from races(step, where)
@@ -99,10 +96,8 @@ def races(step: Step, where: str) -> Iterator[str]:
 
 
 def keeps_rank_order(programs: Sequence[Program]) -> bool:
-    """Whether all contributions are combined in the order of the ranks, as an op that does not commute would need.
-
-    Such an algorithm also rounds in the same way wherever the borders between chunks are.
-    """
+    """Whether all contributions are combined in the order of the ranks, as an op that does not commute would need; then
+    rounding, too, is the same wherever the borders between chunks are."""
     return all(
         in_order(rows, program.rank, chunk, program.steps[number])
         for number, rows in zip(range(len(programs[0].steps)), after_steps(programs), strict=False)
@@ -188,11 +183,7 @@ def fit(sent: range, received: range, program: Program) -> bool:
 
 
 def members(mask: int) -> list[int]:
-    """The ranks whose bits are set.
-
-    >>> members(0b1101)
-    [0, 2, 3]
-    """
+    """The ranks whose bits are set."""
     return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
 
 
@@ -201,10 +192,6 @@ def ranks_in(mask: int) -> str:
 
 
 def contributions(mask: int, size: int) -> str:
-    """The ranks whose contributions are in, and for whom these are.
-
-    >>> contributions(0b0_0110, 3), contributions(0b100_001, 3)
-    ('ranks 1, 2', 'rank 0 for rank 2')
-    """
+    """The ranks whose contributions are in, and for whom these are."""
     address, ranks = divmod(mask, 1 << size)
     return f"{ranks_in(ranks)}{f' for {ranks_in(address)}' if address else ''}"

@@ -74,11 +74,7 @@ def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
 
 
 def by_rank(values: list[Any]) -> str:
-    """Each value that is not None with the ranks that have it; just the value where all ranks do.
-
-    >>> by_rank([10, 10, 12])
-    '10 on ranks 0, 1; 12 on rank 2'
-    """
+    """Each value that is not None with the ranks that have it; just the value where all ranks do."""
     groups: dict[Any, list[int]] = {}
     for rank, value in enumerate(values):
         if value is not None:

@@ -43,15 +43,11 @@ OUT, IN = 0, 1  # the sides of a port
 
 @dataclass(frozen=True)
 class Link:
-    """Bandwidth in bytes/s in each direction, and latency in s.
+    """The link of each rank; with ``between`` and ``blocks`` (which ranks are on one host) the one inside hosts."""
 
-    With ``between`` and ``blocks`` it is the link inside a host: the ranks of a host share a port of the link
-    ``between`` to those of other hosts.
-    """
-
-    bandwidth: float
+    bandwidth: float  # bytes/s in each direction
     latency_s: float = 0.0
-    between: Link | None = None
+    between: Link | None = None  # of which the ranks of a host share a port to all others
     blocks: Blocks | None = None
 
     def __str__(self) -> str:
@@ -76,7 +72,7 @@ class Link:
 
 
 class Port:
-    """A full-duplex port. When its sides are free again, others may share: then ``lock`` is held meanwhile."""
+    """A full-duplex port. When each of its sides is free again, ``free_s``, may be shared under a ``lock``."""
 
     def __init__(self, link: Link, free_s: Array | None = None, lock: AbstractContextManager[object] | None = None):
         self.link, self.lock = link, lock or nullcontext()
@@ -176,10 +172,6 @@ class Outbox:
         self.leaving: list[tuple[float, int, EmulatedSend]] = []  # by the time of arrival
         self.numbers = itertools.count()  # of equal times, the earlier message goes first
 
-    def depart(self, send: EmulatedSend) -> None:
-        self.queues[send.port].waiting.append((time.perf_counter(), send))
-        self.release()
-
     def release(self) -> None:
         """Give ports to messages whose turn has come, and really send what would have arrived by now."""
         now_s = time.perf_counter()
@@ -212,7 +204,8 @@ class EmulatedSend(EmulatedRequest):
 
     def Start(self) -> None:
         self.active = True
-        self.outbox.depart(self)
+        self.outbox.queues[self.port].waiting.append((time.perf_counter(), self))
+        self.outbox.release()
 
     def leave(self) -> None:
         self.active = False

@@ -28,9 +28,8 @@ class MpiTransport:
     """The ranks of an MPI communicator, on a duplicate of it, so that no message meets one of the user's. Constructing
     is collective.
 
-    Args:
-        device_memory: how a GPU's memory gets to MPI: ``direct``, ``staged`` through pinned host memory, or ``auto``,
-            which is found out when the first such buffer is seen (``launch/cuda_aware.py``); then ``name`` says it.
+    ``device_memory`` is how a GPU's memory gets to MPI: ``direct``, ``staged`` through pinned host memory, or ``auto``,
+    which is found out when the first such buffer is seen (``launch/cuda_aware.py``); then ``name`` says it.
     """
 
     spins, abort = True, staticmethod(abort_job)

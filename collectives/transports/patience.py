@@ -80,10 +80,6 @@ class Crowd:
         return self.threads > self.cores
 
     def __str__(self) -> str:
-        """
-        >>> str(Crowd(threads=4, cores=2)), str(Crowd(threads=4, cores=8))
-        ('waiting ranks sleep (4 threads, 2 cores)', 'waiting ranks spin (4 threads, 8 cores)')
-        """
         how = "sleep" if self.crowded else "spin"
         return f"waiting ranks {how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
 

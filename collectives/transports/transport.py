@@ -42,7 +42,7 @@ class Request(Protocol):
 
 class Awaited(Protocol):
     def progress(self) -> tuple[int, ...]:
-        """The number of its collective (nothing for the last one that was begun), and how far that has come."""
+        """The number of its collective, and how far that has come; empty if it is the last one that was begun."""
 
     def waits_for(self) -> str:
         """What it waits for, for a reader; "" while it does something itself."""
@@ -90,8 +90,8 @@ class Meeting:
 
 
 class OneThread:
-    """Lets one thread at a time use a transport. A second one is refused: by waiting, it would come at another time on
-    each rank."""
+    """Lets one thread at a time use a transport, and refuses a second one: if it waited, threads would go on in another
+    order on each rank."""
 
     def __init__(self) -> None:
         self.tokens = [None]  # taken and put back by one atomic call each, which takes a fifth of a lock's time
@@ -166,8 +166,8 @@ class Transport(Protocol):
         """Collective, and quick: whether all ranks have given the same number, below 2^63."""
 
     def barrier(self, *, asleep: bool = False) -> None:
-        """Collective: return when all ranks have come; if ``asleep``, after something long, which is no stall, and for
-        which no core is used."""
+        """Collective: return when all ranks have come. If ``asleep``, one of them does something long: the others wait
+        without using their cores, and that is no stall."""
 
     def abort(self, message: str) -> None:
         """End all ranks, because this one cannot go on."""

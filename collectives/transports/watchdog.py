@@ -11,15 +11,13 @@ import threading
 from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
 from dear_mpi.collectives.transports.transport import Transport
 
-__all__ = ["Watchdog"]
-
 LOOKS = 8  # in the time after which it speaks
 GRACE_S = 2.0  # between a report and the end of the job: other ranks that wait report, too
 ABORT_S = 10.0  # for which an abort may take
 
 
 class Watchdog:
-    """A context manager; watches over one rank, which may wait for so long for one thing. With ``abort`` it ends the
+    """A context manager; watches over one rank, which may wait ``after_s`` for one thing. With ``abort`` it ends the
     job then, with an exit code that is not 0."""
 
     def __init__(self, transport: Transport, after_s: float, *, abort: bool = False) -> None:

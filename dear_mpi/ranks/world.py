@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.mpi_facts import started
-from dear_mpi.collectives.launch.neighbours import abort_job
-from dear_mpi.collectives.launch.sentinel import sentinel
+from dear_mpi.collectives.launch.neighbours import abort_job, sentinel
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree

@@ -6,8 +6,7 @@ from itertools import product
 
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
-from dear_mpi.collectives.lowering.check_instructions import check_instructions
-from dear_mpi.collectives.lowering.check_phases import check_phases
+from dear_mpi.collectives.lowering.check import check_instructions, check_phases
 from dear_mpi.collectives.lowering.instructions import WINDOW
 from dear_mpi.collectives.lowering.messages import Portion
 from dear_mpi.collectives.lowering.phases import Share, phases

@@ -4,10 +4,8 @@
 // accumulate_all  of any number, strictly from left to right, each read once; their addresses, in order, are in memory
 //
 // Bytes moved per element: the itemsize for each source, and for dst.
-// Launch: blocks of 256 threads; block b handles elements [b * part, (b + 1) * part), cut off at `count`. Each thread
-//     has up to 32 bytes of two sources under way, so a `part` of a multiple of 2048 elements (fp32) suits it.
-// Alignment: 16 bytes per access where all arrays allow (`part` is a multiple of 8, of 16 for one-byte types, for
-//     this to hold in every block), else element by element. All but dst may be pinned host memory.
+// Launch: blocks of 256 threads, each with up to 32 bytes of two sources under way, over parts (part_of).
+// Alignment: 16 bytes per access where all arrays allow, else element by element. All but dst may be pinned host memory.
 // Same bits as NumPy: fp16 and bf16 combine in fp32 and round once, integers wrap, min and max pass a NaN on. Two
 // things are not promised, as NumPy itself leaves them to the processor: which NaN, and which of two zeros.
 

@@ -1,10 +1,8 @@
 // Update flat arrays of values with their gradients in one pass: the end of every training iteration.
 //
 // Bytes moved per element, fp32: SGD 12 (read value and gradient, write value), with momentum 20, Adam 28.
-// Launch: blocks of 256 threads; block b handles elements [b * part, (b + 1) * part), cut off at `count`. Each thread
-//     has up to 32 bytes of every array under way, so a `part` of a multiple of 2048 elements (fp32) suits it.
-// Alignment: accesses of up to 16 bytes where values, gradients and state allow (`part` is a multiple of 4, for this
-//     to hold in every block), else element by element.
+// Launch: blocks of 256 threads, each with up to 32 bytes of every array under way, over parts (part_of).
+// Alignment: accesses of up to 16 bytes where values, gradients and state allow, else element by element.
 // Same bits as kernels/reference.py with the formulas of kernels/optimizers.py, operation by operation; an optimiser's
 // numbers are rounded to the type of the computation, fp32, or fp64 for fp64 values.
 

@@ -4,7 +4,7 @@ import pytest
 
 from dear_mpi.collectives import ALGORITHMS, Partition, ProgramError, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.lowering.check_instructions import check_instructions
+from dear_mpi.collectives.lowering.check import check_instructions
 from dear_mpi.collectives.lowering.instructions import BEGIN, Writer
 from dear_mpi.collectives.lowering.messages import messages
 from dear_mpi.collectives.program.program import COLLECTIVES

@@ -3,7 +3,7 @@
 import pytest
 
 from dear_mpi.collectives import Partition, ProgramError
-from dear_mpi.collectives.lowering import check_phases
+from dear_mpi.collectives.lowering import check
 from dear_mpi.collectives.lowering.phases import BUFFERS, Share, phases
 
 SHAPES = [(0, None), (1, None), (7, None), (16, None), (61, None), (13, [3, 1, 2, 0, 4, 0.5, 2, 1])]
@@ -31,7 +31,7 @@ def test_proved_for_all_shapes(collective, mailboxes, at_once):
                     block=[1 + count % 4, 64][size % 2],
                     at_once=at_once,
                 )
-                check_phases.check_phases(collective, share, found)
+                check.check_phases(collective, share, found)
 
 
 @pytest.mark.parametrize("collective", BUFFERS)
@@ -89,7 +89,7 @@ FAULTS = [
 def test_faults_are_found(plant, collective, mailboxes, message):
     share, found = written(collective, 30 if plant is no_barrier_late else 9, 3, mailboxes=mailboxes)
     with pytest.raises(ProgramError, match=message):
-        check_phases.check_phases(collective, share, [plant(of_rank) for of_rank in found])
+        check.check_phases(collective, share, [plant(of_rank) for of_rank in found])
 
 
 @pytest.mark.parametrize(("count", "block"), [(9, 9), (30, 3)])
@@ -97,18 +97,18 @@ def test_faults_are_found(plant, collective, mailboxes, message):
 def test_one_set_of_mailboxes_would_not_do(monkeypatch, collective, count, block):
     """A fast rank would overwrite its mailbox while a slow one still reads it, in this run or in the last one."""
     share, found = written(collective, count, 3, mailboxes=True, block=block)
-    two_sets = check_phases.State.cell
+    two_sets = check.SymbolicMemory.cell
 
     def one_set(state, memory, element):
         memory, at = two_sets(state, memory, element)
         return memory, at if memory[0] == "buffer" else at % share.mailbox_room
 
-    monkeypatch.setattr(check_phases.State, "cell", one_set)
+    monkeypatch.setattr(check.SymbolicMemory, "cell", one_set)
     with pytest.raises(ProgramError, match=r"which rank \d may be using"):
-        check_phases.check_phases(collective, share, found)
+        check.check_phases(collective, share, found)
 
 
 def test_ranks_must_have_as_many_phases():
     share, found = written("all_gather", 9, 3, mailboxes=True)
     with pytest.raises(ProgramError, match="rank 1 has fewer phases than others: 1"):
-        check_phases.check_phases("all_gather", share, [found[0], found[1][:1], found[2]])
+        check.check_phases("all_gather", share, [found[0], found[1][:1], found[2]])

@@ -115,7 +115,7 @@ class MessagesRun(InstructionRun):
 
     Arguments are as for ``messages`` and ``write_instructions``. Beside the buffer it holds at most ``window`` segments
     for each peer that sends data to combine, or data for chunks that leave in the same step (staged: for each peer and
-    direction); more only where a step sends and receives the same chunks in other portions, as no algorithm of ours.
+    direction); more only where a step sends and receives the same chunks in other portions, which none of ours does.
     """
 
     def __init__(

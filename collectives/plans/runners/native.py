@@ -85,7 +85,7 @@ def mpi_call(
 ) -> tuple[str, tuple[Any, ...]]:
     """The blocking call of mpi4py for a collective, and the arguments that its kin have, too; in place without ``out``.
 
-    Where all shards are equal, the calls are ``by_counts`` (MPI_Reduce_scatter, MPI_Allgatherv) only if asked for.
+    MPI_Reduce_scatter and MPI_Allgatherv where shards differ, or where asked for (``by_counts``).
     """
     from mpi4py import MPI  # it is started: there is a communicator
 
