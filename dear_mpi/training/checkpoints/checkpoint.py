@@ -20,7 +20,7 @@ from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
-from dear_mpi.reporting.terminal import console
+from dear_mpi.reporting.terminal import note
 from dear_mpi.training.checkpoints.state import VALUE, About, TrainingState, frozen_sha256, stored
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.shards import state_line, whole_state
@@ -90,7 +90,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     group.restored(about.iterations, about.updates, about.loss_scale)
     if lost := dropped(group, about):
         said = f"the route {group.route.name!r} does not keep what {what} has of {', '.join(lost)}: it is lost"
-        console(group.world, stderr=True).print(f"note: the run goes on, but {said}", markup=False, soft_wrap=True)
+        note(group.world, f"the run goes on, but {said}")
     return about.notes
 
 

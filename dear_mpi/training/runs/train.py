@@ -8,7 +8,7 @@ from typing import Any
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
-from dear_mpi.reporting.terminal import console
+from dear_mpi.reporting.terminal import note
 from dear_mpi.training.costs.plan_cost import communication
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.log.log import Times
@@ -118,7 +118,7 @@ def train(
         unfit, fitting = group.fabric.tally
         if unfit:
             what = f"gradients of {unfit} of {unfit + fitting} buckets did not fit into codes, and travelled whole"
-            console(world, stderr=True).print(f"note: {what}", markup=False, soft_wrap=True)
+            note(world, what)
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report
@@ -159,10 +159,8 @@ def gone_on(job: Job, path: Path) -> list[float]:
     done = job.group.trainers[job.config.schedule].done
     if not isinstance(notes["loss"], list) or len(notes["loss"]) != done:
         raise TrainingError(f"the checkpoint must have the losses of its {done} iterations, not {notes['loss']!r:.99}")
-    said = changes(notes.get("settings"), now["settings"])
-    if said:
-        told = console(job.world, stderr=True)
-        told.print(f"note: the run goes on, but {said}", markup=False, soft_wrap=True)
+    if said := changes(notes.get("settings"), now["settings"]):
+        note(job.world, f"the run goes on, but {said}")
     return notes["loss"]
 
 

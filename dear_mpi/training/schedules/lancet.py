@@ -20,22 +20,21 @@ their exchanges; here they are not.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.fsdp import Fsdp
-from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.schedules.schedule import Options, Schedule
 
 # Of each use: itself if its weights are not delayed, else the use before whose pass they are written; -1 for the end.
 Plan: TypeAlias = tuple[int, ...]
 
 
-def base(text: str) -> str:
-    """The name of a schedule whose weights may be late."""
+def base(what: str, text: str) -> str:
     if text not in BASES:
-        raise ValueError(f"must be {' or '.join(BASES)}, not {text!r}")
+        raise ValueError(f"{what} must be {' or '.join(BASES)}, not {text!r}")
     return text
 
 
@@ -81,7 +80,7 @@ class LateWeights(Schedule):
 class Lancet(LateWeights, Dear):
     """DeAR; in its backward pass, layers write their weights' gradients while others exchange."""
 
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"base": base}
+    options: ClassVar[Options] = {"base": base}
 
     @classmethod
     def specialised(cls, **options: Any) -> type[Schedule]:

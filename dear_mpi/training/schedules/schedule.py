@@ -12,15 +12,17 @@ ranks must start the same collectives in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
-from dear_mpi.reporting.units import whole_number
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.route import Route
+
+CollectiveSeconds: TypeAlias = Mapping[str, float]  # of each collective that a schedule starts, for all buckets
+Options: TypeAlias = Mapping[str, Callable[[str, str], Any]]  # what makes a value of a text, whose error begins so
 
 
 class Schedule:
@@ -31,8 +33,7 @@ class Schedule:
         extras: what else it starts: ``negotiation`` or ``second all_gather``.
         fusion: where its source cuts buckets, see ``borders`` in ``fusion/policies.py``: what ``--fusion own`` means.
         foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
-        options: what may be chosen about it, as ``bytescheduler:credit=8``: what makes a value of a text, or raises
-            ValueError, by name. The values are attributes of these names.
+        options: what may be chosen about it, as ``bytescheduler:credit=8``, by the name of the attribute.
         order: in which the collectives of an iteration are carried out, from the first of its backward pass to the
             last before the next backward pass; None for the order in which they are started.
     """
@@ -41,7 +42,7 @@ class Schedule:
     extras: ClassVar[tuple[str, ...]] = ()
     fusion: ClassVar[str] = USUAL
     foresees: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    options: ClassVar[Options] = {}
     order: Sequenced | None = None
 
     @classmethod
@@ -55,7 +56,7 @@ class Schedule:
         return None
 
     @staticmethod
-    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """The least time of an iteration, however these seconds are spread over layers and buckets.
 
         It holds where iterations are alike, the network carries one collective at a time, and each takes what it takes
@@ -64,12 +65,11 @@ class Schedule:
 
         Args:
             ff, bp: seconds of forward and backward compute.
-            network: seconds of each collective that the schedule starts, for all buckets.
         """
         raise NotImplementedError("a schedule must say its bound")
 
     @classmethod
-    def least(cls, ff: float, bp: float, network: Mapping[str, float], parts: int = 1) -> float:
+    def least(cls, ff: float, bp: float, network: CollectiveSeconds, parts: int = 1) -> float:
         """The bound for a batch that is split: only the first forward and the last backward pass hide communication.
 
         >>> class Mine(Schedule):
@@ -156,15 +156,7 @@ class Late(Schedule):
             self.finish(bucket)
 
 
-def whole(text: str) -> int:
-    """A whole number above zero."""
-    found = whole_number(text)
-    if not found:
-        raise ValueError(f"must be a whole number above zero, not {text!r}")
-    return found
-
-
-def yes_or_no(text: str) -> bool:
+def yes_or_no(what: str, text: str) -> bool:
     if text not in ("yes", "no"):
-        raise ValueError(f"must be yes or no, not {text!r}")
+        raise ValueError(f"{what} must be yes or no, not {text!r}")
     return text == "yes"

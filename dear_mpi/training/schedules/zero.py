@@ -16,13 +16,12 @@ parameters. Its fusion has these sizes for fp32 and at most 40 ranks.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.schedule import Halved, Schedule, yes_or_no
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Options, Schedule, yes_or_no
 
 
 class Zero(Halved):
@@ -33,7 +32,7 @@ class Zero(Halved):
     """
 
     fusion = "2000MB"
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"overlap_param_gather": yes_or_no}
+    options: ClassVar[Options] = {"overlap_param_gather": yes_or_no}
     overlap_param_gather = False
 
     @classmethod
@@ -43,7 +42,7 @@ class Zero(Halved):
         return super().specialised(**options)
 
     @classmethod
-    def bound(cls, ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(cls, ff: float, bp: float, network: CollectiveSeconds) -> float:
         """With gathers during the forward pass it is the bound of ``dear``, and for the same reason."""
         if cls.overlap_param_gather:
             return Dear.bound(ff, bp, network)
