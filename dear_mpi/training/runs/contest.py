@@ -6,6 +6,8 @@ between turns, which is not timed. A turn is as long for all, with whole rounds 
 
     period 1     one not counted | 39 counted                                  of 40, where the longest round is of 10
     period 10    10 not counted            | 10 counted | 10 counted | 10 counted
+
+Turns are short, so that whatever else the machine does hits all alike. What is not counted fills the pipeline.
 """
 
 from __future__ import annotations
