@@ -37,7 +37,7 @@ class PassTimes(NamedTuple):
 
 
 def is_by_time(policy: str) -> bool:
-    """Whether a policy has to know times: one of ``BY_TIME``, or a user's function, as ``mine.py:cut``."""
+    """Whether a policy has to know times."""
     return policy in BY_TIME or is_in_file(policy)
 
 
@@ -122,7 +122,6 @@ def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Gr
 
 
 def with_parameters(nbytes: Sequence[int]) -> list[int]:
-    """The layers that have parameters."""
     return [layer for layer, size in enumerate(nbytes) if size]
 
 

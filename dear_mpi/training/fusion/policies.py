@@ -19,7 +19,7 @@ DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
 
 
 def fused(policy: str, layout: Layout) -> Cut:
-    """The buckets of a policy; ValueError as ``borders``."""
+    """The buckets of a policy. Raises as ``borders``."""
     return cut(layout, borders(policy, layout))
 
 
@@ -29,7 +29,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
     Args:
         policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
             ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: PyTorch's;
-            ``at:N,N,...``: at these elements, as ``by_time`` in ``training/fusion/by_time.py`` says it.
+            ``at:N,N,...``: at these elements.
 
     Raises:
         ValueError: the policy cannot be read, or asks for more buckets than there are layers, or than a run can handle.
@@ -82,15 +82,11 @@ def elements(policy: str, argument: str, layout: Layout) -> list[int]:
 
 
 def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
-    """Group layers as a policy says.
+    """Group layers by the bytes of their parameters, in forward order. Raises as ``borders``.
 
     Args:
         policy: ``none`` (one layer per bucket), ``layers:K`` (the last bucket may have fewer), ``buckets:N``, or a
             size such as ``25MB``.
-        nbytes: bytes of parameters of each layer, in forward order.
-
-    Raises:
-        ValueError: the policy cannot be read, or asks for more buckets than there are layers.
 
     >>> fuse("layers:2", [8, 0, 8, 8])
     [[0, 2], [3]]

@@ -38,15 +38,12 @@ ALONE = Owners()  # of the only rank
 
 @dataclass
 class GradPlace:
-    """Where one use of a layer finds the value and writes the gradient of one parameter.
-
-    ``left`` is the array that its value was moved from, if any other code still holds it.
-    """
+    """Where one use of a layer finds the value and writes the gradient of one parameter."""
 
     parameter: Parameter
     value: Array
     grad: Array
-    left: Array | None = None
+    left: Array | None = None  # what its value was moved from, if any other code still holds that
 
 
 class Arena:

@@ -13,7 +13,6 @@ Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1 (optimiser state partitio
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -102,15 +101,3 @@ def take_state(arena: Kept, state: Iterable[Array]) -> None:
     for own, line in zip(arena.state, state, strict=True):
         if own is not line:
             arena.shards.from_line(line, own)
-
-
-@contextmanager
-def state_line(arena: Kept, number: int) -> Iterator[Array]:
-    """A state array for the whole line, to be filled within the block; this rank keeps its part of it."""
-    own = arena.state[number]
-    if arena.shards.ranks == 1:
-        yield own
-        return
-    line = array_module(own).zeros(arena.values.shape, own.dtype)
-    yield line
-    arena.shards.from_line(line, own)

@@ -75,11 +75,11 @@ class Profile:
     """What a run measured. All seconds are of one rank, and means over iterations, so that they add up.
 
     Attributes:
-        rank: the rank of these seconds: the one that was busy longest, for which the others wait.
+        rank: the one that was busy longest, for which the others wait.
         batch: examples of an iteration, of the whole job; None where there are no data.
         accumulate: in how many parts the batch passed; seconds are the sum over parts.
         dtype, wire: the types of the parameters, and of gradients on their way.
-        schedule: of the run; under another one than ``sequential`` communication went on beside compute.
+        schedule: under another one than ``sequential`` communication went on beside compute.
         iterations: how many were measured, without the first ones; half of them count (``profiler.py``).
         update_s_per_element: of the optimiser.
         rest_s: of an iteration, for what is neither a layer, nor an update, nor waiting: the loss, packing, Python.
@@ -105,7 +105,6 @@ class Profile:
 
     @property
     def passes_s(self) -> tuple[float, float]:
-        """The forward and the backward pass."""
         return sum(use.forward_s for use in self.uses), sum(use.backward_s for use in self.uses)
 
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
@@ -153,7 +152,7 @@ class Profile:
         return f"profile of {self.model} on {self.device}, {plural(self.ranks, 'rank')}{batch}, {self.schedule}"
 
     def write(self, path: Path) -> None:
-        """Write it to a file; ValueError if it cannot be written."""
+        """ValueError if it cannot be written."""
         with replacing("--profile", path) as file:
             file.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 

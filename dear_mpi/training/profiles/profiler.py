@@ -80,11 +80,7 @@ class Profiler:
         return self.update_s
 
     def profile(self, model: str, *, batch: int | None = None) -> Profile:
-        """Collective: the profile of the rank that is busy longest, the same on all ranks.
-
-        Args:
-            model: its name.
-            batch: the examples of an iteration, of the whole job.
+        """Collective: the profile of the rank that is busy longest, the same on all ranks; ``batch`` as it has it.
 
         Raises:
             ValueError: no iteration was noted.
@@ -135,7 +131,6 @@ class Profiler:
         )
 
     def use(self, number: int, seconds: Sequence[float]) -> Use:
-        """A use of a layer, with its tensors and its seconds, as ``Use`` has them."""
         layout, layer = self.group.layout, self.group.uses[number].layer
         outputs = [parameter.outputs for parameter in self.group.arena.parameters]
         tensors = tuple(Tensor(tensor, layout.shapes[tensor], outputs[tensor]) for tensor in layout.uses[number])

@@ -98,7 +98,6 @@ def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
 
 
 def verdict(samples: Sequence[float], baseline: Sequence[float], speedup: Median) -> str:
-    """What may be said of a speed-up."""
     if samples is baseline:
         return "baseline"
     if any(median(each).is_noisy for each in (samples, baseline)):

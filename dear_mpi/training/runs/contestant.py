@@ -53,7 +53,7 @@ class Contestant:
         fusion: a policy, or ``own``.
 
     Attributes:
-        policy: where its buckets are cut; where a policy by time or trials decides that, what it decided.
+        policy: where its buckets are cut; of a policy by time or trials, what it decided.
         network: seconds of each collective that it starts, for all of its buckets.
         chosen: the algorithm of each of its buckets.
         traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
@@ -93,7 +93,7 @@ class Contestant:
             self.job.cut(self.policy)
 
     def iterate(self, count: int, *, counted: bool = False) -> list[tuple[float, Times]]:
-        """So many iterations: the loss and the times of each."""
+        """The loss and the times of each."""
         trainer, fabric = self.job.group.trainers[self.name], self.job.group.fabric
         found = []
         for _ in range(count):
@@ -109,7 +109,7 @@ class Contestant:
         return self.job.group.trainers[self.name].done
 
     def start(self, done: int) -> None:
-        """Iterate until so many iterations are done, none of which counts, and test."""
+        """Iterate, without counting, until so many iterations are done; then test."""
         self.iterate(done - self.done)
         self.first = done
         self.test()

@@ -23,7 +23,7 @@ from dear_mpi.training.schedules import Schedule
 
 @dataclass(frozen=True)
 class Timing:
-    """The figures of one schedule. All but the lists are of the iteration of median length, so that they add up."""
+    """All but the lists are of the iteration of median length, so that they add up."""
 
     iteration_s: list[float]
     forward_s: float
@@ -35,7 +35,7 @@ class Timing:
 
     @property
     def rest_s(self) -> float:
-        """Of the iteration of median length: what is neither a layer nor waiting, as updates, the loss and packing."""
+        """What is neither a layer nor waiting, as updates, the loss and packing."""
         known_s = self.forward_s + self.backward_s + self.exposed_comm_s
         return max(0.0, float(np.median(self.steady_s)) - known_s)  # not -1e-17
 

@@ -57,11 +57,9 @@ def train(
     """Train, test, and report. Collective.
 
     Args:
-        config: what the user chose.
-        world: the ranks.
         progress: called after each iteration with its number, from 1, and the loss.
         saving: where checkpoints are, if there are any.
-        profile: where rank 0 writes what the layers take, if it is to (``profiles/profile.py``).
+        profile: where rank 0 writes what the layers take (``profiles/profile.py``).
         timeline: what rank 0 does with the timeline of the last iterations.
 
     Returns:
@@ -117,8 +115,8 @@ def train(
         }
         unfit, fitting = group.fabric.tally
         if unfit:
-            what = f"gradients of {unfit} of {unfit + fitting} buckets did not fit into codes, and travelled whole"
-            note(world, what)
+            few = f"{unfit} of {unfit + fitting} buckets"
+            note(world, f"gradients of {few} did not fit into codes, and travelled whole")
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report
