@@ -99,10 +99,8 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
-    """Collective: seconds of a plan, by the cost model on an emulated link, unless they are to be ``timed``.
-
-    What the plan works on may be zeros afterwards.
-    """
+    """Collective: seconds of a plan, by the cost model on an emulated link, unless they are to be ``timed``. What the
+    plan works on may be zeros afterwards."""
     if fabric.world.link is not None and not timed:
         return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
@@ -123,11 +121,7 @@ def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float
 
 
 class WirePrices:
-    """Prices of buckets on the network of a job, from two sizes of each collective, which are asked for once.
-
-    Args:
-        timed: time collectives on an emulated link, too.
-    """
+    """Prices of buckets on the network of a job, from two sizes of each collective, which are asked for once."""
 
     def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
         self.fabric, self.timed = fabric, timed
@@ -135,9 +129,7 @@ class WirePrices:
 
     def of(self, names: Iterable[str]) -> Price:
         """Collective: prices of what carries these collectives and extras out; there must be plans. Alike on all ranks.
-
-        To be called while nothing is under way, because it overwrites gradients.
-        """
+        To be called while nothing is under way, because it overwrites gradients."""
         for leg in (leg for name in names for leg in self.fabric.route.collectives(name)):
             if leg not in self.costs:
                 self.costs[leg] = self.cost(leg)

@@ -56,7 +56,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
 
 
 def ddp_borders(layout: Layout) -> list[int]:
-    """As PyTorch's DistributedDataParallel does: from the end of the line, a bucket is closed when it is large enough.
+    """From the end of the line, a bucket is closed when it is large enough.
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
     """

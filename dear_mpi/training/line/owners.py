@@ -110,9 +110,6 @@ class Sharing:
     """How owners share out the buckets of a cut, and what their updates take.
 
     Other buckets, such as portions of one, or those of a cut that is only thought of, are shared out each alone.
-
-    Attributes:
-        partitions: of the buckets of the cut.
     """
 
     def __init__(self, owners: Owners, layout: Layout, buckets: Cut) -> None:
@@ -138,10 +135,8 @@ class Sharing:
 
     @property
     def work(self) -> Callable[[Bucket], tuple[float, Array]] | None:
-        """From a bucket to what its update takes, and those of its shards, in mean elements of the line.
-
-        None where all shards are equal.
-        """
+        """From a bucket to what its update takes, and those of its shards, in mean elements of the line; None where all
+        shards are equal."""
         return None if self.owners.even else self.works
 
     def works(self, bucket: Bucket) -> tuple[float, Array]:

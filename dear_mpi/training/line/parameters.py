@@ -18,11 +18,7 @@ READ = 1 << 18  # elements that are compared at a time
 
 
 def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
-    """The type of the line's values: the widest of the trained parameters'.
-
-    Raises:
-        ValueError: no parameter is trained, or all of them are empty.
-    """
+    """The type of the line's values: the widest of the trained parameters'; ValueError if there is no element."""
     parameters = [parameter for layer in layers for parameter in trained(layer)]
     if not any(parameter.value.size for parameter in parameters):
         raise ValueError("a model must have a parameter that is trained, with an element")
@@ -35,11 +31,7 @@ def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
 
 
 def trained(layer: Layer) -> list[Parameter]:
-    """The parameters of a layer that are not frozen.
-
-    Raises:
-        ValueError: a parameter is there twice, or its value is no array.
-    """
+    """The parameters of a layer that are not frozen; ValueError if one is there twice, or its value is no array."""
     found = [parameter for parameter in layer.parameters if parameter.trained]
     for parameter in found:
         if not hasattr(parameter.value, "strides") or not hasattr(parameter.value, "flags"):
@@ -59,11 +51,8 @@ def of_tensors(uses: Sequence[Layer], layout: Layout) -> list[Parameter]:
 
 
 def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
-    """The layout of layers in the order in which they run; parameters that share their memory are tied.
-
-    Raises:
-        ValueError: parameters share a part of their memory.
-    """
+    """The layout of layers in the order in which they run; parameters that share their memory are tied. ValueError if
+    they share a part of it."""
     check_overlaps(uses)
     keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
     return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=line_dtype(uses).itemsize, whole=whole)

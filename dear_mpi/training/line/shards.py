@@ -24,10 +24,7 @@ from dear_mpi.training.line.bucket import Bucket
 
 
 class Shards:
-    """The shards of a rank, one of so many.
-
-    Args:
-        partitions: of all buckets of a line, in its order.
+    """The shards of a rank, one of so many, by the partitions of all buckets of a line, in its order.
 
     Attributes:
         state: where the state for each bucket's lies.

@@ -55,19 +55,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Use:
-    """A use of a layer, and the seconds that it takes in an iteration.
-
-    Attributes:
-        weights_s: of ``backward_s``, for the second half of the backward pass, where the schedule let it be delayed.
-        exchange_s: of what it exchanges before both passes.
-    """
+    """A use of a layer, and the seconds that it takes in an iteration."""
 
     name: str
     tensors: tuple[Tensor, ...]
     forward_s: Seconds
     backward_s: Seconds
-    weights_s: Seconds = 0.0
-    exchange_s: Seconds = 0.0
+    weights_s: Seconds = 0.0  # of backward_s, for its second half, where the schedule let that be delayed
+    exchange_s: Seconds = 0.0  # of what it exchanges before both passes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +103,9 @@ class Profile:
         return sum(use.forward_s for use in self.uses), sum(use.backward_s for use in self.uses)
 
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
-        """The same layers on a machine whose passes take so long.
+        """The same layers on a machine whose passes take so long; ValueError if one takes no time, and is to take some.
 
         A backward pass that is not given is scaled as the forward pass is; so are updates and the rest.
-
-        Raises:
-            ValueError: a pass takes no time, and is to take some.
         """
         old, new = self.passes_s, both_passes(forward_s, backward_s, self.passes_s)
         if any(to and not of for of, to in zip(old, new, strict=True)):

@@ -81,10 +81,7 @@ class Profiler:
 
     def profile(self, model: str, *, batch: int | None = None) -> Profile:
         """Collective: the profile of the rank that is busy longest, the same on all ranks; ``batch`` as it has it.
-
-        Raises:
-            ValueError: no iteration was noted.
-        """
+        ValueError if no iteration was noted."""
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() after it")
         group, uses = self.group, len(self.group.uses)
@@ -110,9 +107,8 @@ class Profiler:
         )
 
     def costs(self, *, timed: bool = False) -> Costs:
-        """Collective: layers, updates and the rest from the profile; and what collectives cost alone.
-
-        To be called while nothing is under way, because it overwrites gradients.
+        """Collective: layers, updates and the rest from the profile; and what collectives cost alone. To be called
+        while nothing is under way, because it overwrites gradients.
 
         Args:
             timed: time collectives on an emulated link, too: with what hosts add to it.

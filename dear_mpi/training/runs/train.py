@@ -124,10 +124,7 @@ def train(
 
 def said_of(job: Job) -> dict[str, Any]:
     """What a checkpoint says of its run: which examples each iteration has, and the ``settings`` that must stay the
-    same, too, so that a resumed run comes to the bits of one without a break.
-
-    So must the number of ranks, but the checkpoint does not know it.
-    """
+    same, too, as must the number of ranks, so that a resumed run comes to the bits of one without a break."""
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
     settings |= {name: getattr(config, name) for name, said in options_of(Config).items() if said.decides}
@@ -137,16 +134,12 @@ def said_of(job: Job) -> dict[str, Any]:
 
 
 def gone_on(job: Job, path: Path) -> list[float]:
-    """Collective: go on from a checkpoint; the losses before it. Rank 0 says what settings have changed.
-
-    Raises:
-        TrainingError: it is of a run that had other examples, or had them in another order, or of a script's session.
-    """
+    """Collective: go on from a checkpoint; the losses before it. Rank 0 says what settings have changed. TrainingError
+    if it is of a script's session, or of a run that had other examples, or had them in another order."""
     notes, now = job.resume(path), said_of(job)
     if not isinstance(notes, dict) or not {"loss", *ORDER} <= notes.keys():
-        raise TrainingError(
-            f"the checkpoint is of a script: it must say what a run has, its {', '.join(ORDER)} and loss"
-        )
+        what = f"it must say what a run has, its {', '.join(ORDER)} and loss"
+        raise TrainingError(f"the checkpoint is of a script: {what}")
     if notes.get("examples", now["examples"]) != now["examples"]:
         what = f"data {notes['data']!r} had the SHA-256 {notes['examples']}, and {now['data']!r} here has"
         advice = "give --data the file of before, or begin a new run with another --save"

@@ -30,20 +30,14 @@ from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with its loss and its data; synthetic models have no data.
+    """A model with its loss and its data; synthetic models have no data."""
 
-    Attributes:
-        model: what ranks compare: its name, or the checksum of a user's file.
-        compute_time: of a synthetic model.
-        slowness: how many times as long as others this rank computes.
-    """
-
-    model: str
+    model: str  # what ranks compare: its name, or the checksum of a user's file
     layers: list[Layer]
     loss: Loss
     dataset: Dataset | None
-    compute_time: ComputeTime | None = None
-    slowness: float = 1.0
+    compute_time: ComputeTime | None = None  # of a synthetic model
+    slowness: float = 1.0  # how many times as long as others this rank computes
 
     def take(self, share: float) -> None:
         """Let synthetic layers take the time of this share of a batch, times the ranks."""
@@ -52,11 +46,8 @@ class Workload:
 
 
 def make_workload(config: Config, world: World) -> Workload:
-    """One of our models or a user's on data, or a synthetic model.
-
-    Raises:
-        ValueError: a name is unknown, a file is no good, model and data do not fit, or there is no memory for them.
-    """
+    """One of our models or a user's on data, or a synthetic model; ValueError if a name is unknown, a file is no good,
+    model and data do not fit, or there is no memory for them."""
     kind, rng = kind_of(config.model), np.random.default_rng(config.seed)
     if kind == "synthetic":
         return synthetic_workload(config, world, rng)

@@ -40,11 +40,7 @@ BASELINE = "wfbp"  # what predicted speed-ups are over
 
 
 def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
-    """The schedules of some names, each looked up once.
-
-    Raises:
-        ValueError: a name is there twice, or has no schedule (see ``find_schedule``).
-    """
+    """The schedules of some names; ValueError if a name is there twice, or as ``find_schedule``."""
     check_distinct("schedules", names)
     return {name: find_schedule(name) for name in names}
 
@@ -76,11 +72,7 @@ def find_schedule(name: str) -> type[Schedule]:
 
 
 def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:
-    """The values of ``option=value`` texts; a value alone is of the first option.
-
-    Raises:
-        ValueError: the schedule has no such option, or not of this value.
-    """
+    """The values of ``option=value`` texts; a value alone is of the first option."""
     what, options = f"schedule {name!r}", schedule.options
     if not options:
         option = given[0].partition("=")[0]

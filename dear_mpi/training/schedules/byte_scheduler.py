@@ -24,17 +24,13 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Option
 
 
 class ByteScheduler(Late):
-    """All-reduces by priority, during the backward pass and the next forward pass.
-
-    Attributes:
-        credit: how many partitions are handed over ahead.
-    """
+    """All-reduces by priority, during the backward pass and the next forward pass."""
 
     collectives = ("all_reduce",)
     fusion = "cut:4MB"
     foresees = True
     options: ClassVar[Options] = {"credit": above_zero}
-    credit = 4
+    credit = 4  # partitions that are handed over ahead
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:

@@ -64,8 +64,7 @@ class Fsdp(Halved):
         for bucket in reversed(self.fabric.buckets.needed_by(use)):
             self.gather_again(bucket.index)
             self.gather_again(bucket.index - 1)
-            handle = self.gathering_again.pop(bucket, None)
-            if handle is not None:
+            if (handle := self.gathering_again.pop(bucket, None)) is not None:
                 self.fabric.wait(handle)
 
     def gather_again(self, index: int) -> None:

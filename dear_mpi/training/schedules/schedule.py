@@ -30,7 +30,7 @@ class Schedule:
 
     Attributes:
         collectives: those that it starts, so that their plans can be made before training.
-        extras: what else it starts: ``negotiation`` or ``second all_gather``.
+        extras: what else: ``negotiation`` or ``second all_gather``.
         fusion: where its source cuts buckets, see ``borders`` in ``fusion/policies.py``: what ``--fusion own`` means.
         foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
         options: what may be chosen about it, as ``bytescheduler:credit=8``, by the name of the attribute.
@@ -130,15 +130,11 @@ class Halved(Schedule):
 
 
 class Late(Schedule):
-    """Waits for what it has under way right before a layer that needs it, and updates its parameters then.
-
-    Attributes:
-        under_way: the collective of each bucket that is to be waited for.
-    """
+    """Waits for what it has under way right before a layer that needs it, and updates its parameters then."""
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.under_way: dict[Bucket, Handle] = {}
+        self.under_way: dict[Bucket, Handle] = {}  # the collectives that are to be waited for
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):
@@ -146,8 +142,7 @@ class Late(Schedule):
 
     def finish(self, bucket: Bucket) -> None:
         """Wait for a bucket's collective, if it is under way, and update its parameters."""
-        handle = self.under_way.pop(bucket, None)
-        if handle is not None:
+        if (handle := self.under_way.pop(bucket, None)) is not None:
             self.fabric.wait(handle)
             self.fabric.update(bucket)
 

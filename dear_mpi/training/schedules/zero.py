@@ -25,11 +25,7 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Opti
 
 
 class Zero(Halved):
-    """Reduce-scatter during the backward pass, all-gather after it.
-
-    Attributes:
-        overlap_param_gather: gather during the next forward pass, one bucket ahead, as Megatron-Core.
-    """
+    """Reduce-scatter during the backward pass, all-gather after it, or during the next forward pass."""
 
     fusion = "2000MB"
     options: ClassVar[Options] = {"overlap_param_gather": yes_or_no}

@@ -56,11 +56,7 @@ class TunedFusion:
 
 
 class ByTrials(TunedFusion):
-    """Tries sizes that cut the line differently on iterations of the run, and ends with the best one.
-
-    Raises:
-        ValueError: the policy cannot be read, its sizes all cut this model alike, or (on rank 0) a package is missing.
-    """
+    """Tries sizes that cut the line differently on iterations of the run, and ends with the best one."""
 
     over = False
 
@@ -136,13 +132,11 @@ TUNINGS: Mapping[str, type[ByTrials] | type[ByPrediction]] = {"bo": ByTrials, "a
 
 
 def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> TunedFusion | None:
-    """What a fusion asks for, or None if it is not one that is tuned; not collective.
+    """What a fusion asks for, or None if it is not one that is tuned; ValueError if it cannot be read, or does not suit
+    the model. Not collective.
 
     Args:
         before: iterations from a cut on until schedules have decided their order; 0 if none foresees one.
-
-    Raises:
-        ValueError: it cannot be read, or does not suit the model.
     """
     kind = TUNINGS.get(policy.partition(":")[0])
     return None if kind is None else kind(group, policy, before=before)
@@ -170,7 +164,7 @@ def asked(policy: str) -> tuple[str, int, int]:
 
 
 def check_package() -> None:
-    """See that the Bayesian method can work; ValueError if its package is not installed."""
+    """A ValueError if the package of the Bayesian method is not installed."""
     try:
         import bayes_opt  # noqa: F401
     except ImportError:
