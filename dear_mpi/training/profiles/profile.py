@@ -111,20 +111,13 @@ class Profile:
         if any(to and not of for of, to in zip(old, new, strict=True)):
             raise ValueError(f"profile of {self.model!r} has a pass that takes no time, which cannot be scaled")
         ahead, back = (to / of if of else 1.0 for of, to in zip(old, new, strict=True))
-        return replace(
-            self,
-            update_s_per_element=ahead * self.update_s_per_element,
-            rest_s=ahead * self.rest_s,
-            uses=tuple(
-                replace(
-                    use,
-                    forward_s=ahead * use.forward_s,
-                    backward_s=back * use.backward_s,
-                    weights_s=back * use.weights_s,
-                )
-                for use in self.uses
-            ),
-        )
+        update_s, rest_s = ahead * self.update_s_per_element, ahead * self.rest_s
+
+        def scaled_use(use: Use) -> Use:
+            back_s, weights_s = back * use.backward_s, back * use.weights_s
+            return replace(use, forward_s=ahead * use.forward_s, backward_s=back_s, weights_s=weights_s)
+
+        return replace(self, update_s_per_element=update_s, rest_s=rest_s, uses=tuple(map(scaled_use, self.uses)))
 
     def costs(self, parts: int | None = None) -> Costs:
         """Layers, updates and the rest; a batch is split into so many parts, or as it was."""
