@@ -26,9 +26,7 @@ from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.shards import take_state, whole_state
 
 
-def snapshot(
-    group: WorkerGroup, parameters: Sequence[Parameter], notes: Any = None, *, keep: bool = True
-) -> TrainingState:
+def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> TrainingState:
     """Collective: the state of training, after a flush; without arrays if not to ``keep``. ArgumentError if JSON cannot
     hold the notes."""
     agree(group.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})

@@ -143,3 +143,13 @@ def waits_s(record: Record, seconds: Seconds) -> dict[str, Any]:
         if event.kind == "wait":
             found[event.awaited] = found[event.awaited] + seconds(event.begin, event.end)
     return found
+
+
+def middle(rows: Array, ends: int, *, by: int) -> Array:
+    """The mean of rows without so many at either end, in the order of a column.
+
+    >>> middle(np.array([[3.0], [9.0], [1.0], [2.0]]), 1, by=0).tolist()
+    [2.5]
+    """
+    mean: Array = np.mean(rows[rows[:, by].argsort(kind="stable")][ends : len(rows) - ends], axis=0)
+    return mean

@@ -25,7 +25,7 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.log import EXCHANGE, sums_s, uses_s
+from dear_mpi.training.log.log import EXCHANGE, middle, sums_s, uses_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 __all__ = ["Profiler"]
@@ -85,7 +85,7 @@ class Profiler:
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() after it")
         group, uses = self.group, len(self.group.uses)
-        own: list[float] = middle_half(np.array(self.samples)).mean(axis=0).tolist()
+        own: list[float] = middle(np.array(self.samples), len(self.samples) // 4, by=-1).tolist()
         ranks: list[list[float]] = group.world.transport.gather_values(own)
         lengths = [seconds[-1] for seconds in ranks]
         rank = lengths.index(max(lengths))
@@ -131,14 +131,3 @@ class Profiler:
         outputs = [parameter.outputs for parameter in self.group.arena.parameters]
         tensors = tuple(Tensor(tensor, layout.shapes[tensor], outputs[tensor]) for tensor in layout.uses[number])
         return Use(layer_name(layer, number), tensors, *seconds)
-
-
-def middle_half(samples: Array) -> Array:
-    """The rows without a quarter of them at either end, in the order of their last column.
-
-    >>> middle_half(np.array([[3.0], [9.0], [1.0], [2.0]])).tolist()
-    [[2.0], [3.0]]
-    """
-    ordered, quarter = samples[samples[:, -1].argsort(kind="stable")], len(samples) // 4
-    half: Array = ordered[quarter : len(samples) - quarter]
-    return half
