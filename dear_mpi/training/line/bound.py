@@ -30,7 +30,6 @@ class BoundBucket:
     Attributes:
         buffer, values: its gradients as they travel, and its parameters: views into the arena.
         own_updates, updates: how often this rank's shard, and all of its parameters, have been updated.
-        fits, found: what legs have found, see ``BucketMemory``.
         tally: how often codes did not fit, and how often they did.
     """
 

@@ -54,9 +54,8 @@ class Contestant:
 
     Attributes:
         policy: where its buckets are cut; of a policy by time or trials, what it decided.
-        network: seconds of each collective that it starts, for all of its buckets.
+        network, traffic: see ``communication`` and ``traffic`` in ``costs/plan_cost.py``.
         chosen: the algorithm of each of its buckets.
-        traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
         figures: of all turns, when they are over.
         accuracy: on test data, each time that it was asked for.
         early: turns at the beginning that do not count, before one round of the route is like the next.

@@ -51,10 +51,8 @@ def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
 
 
 def find_schedule(name: str) -> type[Schedule]:
-    """The schedule of a name in ``SCHEDULES`` or ``ROUNDS``, perhaps with options, or a class of a user's file.
-
-    Raises:
-        ValueError: there is none of this name, it has no such option, or it is no class derived from ``Schedule``.
+    """The schedule of a name: one of ours, perhaps with options, or a class of a user's file. ValueError if there is
+    none of this name, it has no such option, or it is no class derived from ``Schedule``.
 
     >>> find_schedule("wfbp").fusion, vars(find_schedule("bytescheduler:credit=8"))["credit"]
     ('25MB', 8)

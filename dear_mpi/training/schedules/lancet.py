@@ -39,16 +39,11 @@ def base(what: str, text: str) -> str:
 
 
 class LateWeights(Schedule):
-    """Delays weights' gradients, whatever else a schedule does: to be named before it, as in ``Lancet``.
-
-    Attributes:
-        distances: by how many uses all weights may be late, in the plans that are tried.
-        plan: what was decided; until then all that can wait do so, until the next layer's exchange is under way.
-    """
+    """Delays weights' gradients, whatever else a schedule does: to be named before it, as in ``Lancet``."""
 
     foresees = True
-    distances: ClassVar[Sequence[int]] = (0, 1)
-    plan: Plan | None = None
+    distances: ClassVar[Sequence[int]] = (0, 1)  # by how many uses all weights may be late, in the plans that are tried
+    plan: Plan | None = None  # until it is decided, all that can wait do so, until the next layer's exchange has begun
 
     def orders(self, nominal: Nominal) -> Sequence[Plan]:
         uses = range(len(nominal.backward_s))

@@ -39,9 +39,8 @@ class Zero(Halved):
 
     @classmethod
     def bound(cls, ff: float, bp: float, network: CollectiveSeconds) -> float:
-        """With gathers during the forward pass it is the bound of ``dear``, and for the same reason."""
         if cls.overlap_param_gather:
-            return Dear.bound(ff, bp, network)
+            return Dear.bound(ff, bp, network)  # for the same reason
         return ff + max(bp, network["reduce_scatter"]) + network["all_gather"]
 
     def __init__(self, fabric: Fabric) -> None:
@@ -68,7 +67,7 @@ class Zero(Halved):
             self.gathering.append((bucket, self.fabric.start("all_gather", bucket)))
 
     def finish(self) -> None:
-        """Wait for the first all-gather under way, start another one, and update."""
+        """Wait for the first all-gather, start another one, and update."""
         bucket, handle = self.gathering.popleft()
         self.fabric.wait(handle)
         self.gather()
