@@ -5,7 +5,7 @@ forward order, where layers without parameters belong to no group. ``tensors`` a
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from dear_mpi.reporting.units import parse_bytes, whole_number
 from dear_mpi.training.fusion.by_time import BY_TIME, Groups, filled, with_parameters
@@ -139,12 +139,9 @@ def equal_buckets(count: int, layers: list[int], nbytes: Sequence[int]) -> Group
     if count > len(layers):
         raise ValueError(f"fusion buckets:{count} asks for more buckets than the {len(layers)} layers with parameters")
     ends = list(accumulate(nbytes[layer] for layer in layers))
-    groups: Groups = []
-    begin = 0
+    cuts = [0]
     for number in range(1, count + 1):
         goal = ends[-1] * number / count
         last = len(layers) - (count - number)  # each bucket that is to come needs a layer
-        end = min(range(begin + 1, last + 1), key=lambda end: abs(ends[end - 1] - goal))
-        groups.append(layers[begin:end])
-        begin = end
-    return groups
+        cuts.append(min(range(cuts[-1] + 1, last + 1), key=lambda end: abs(ends[end - 1] - goal)))
+    return [layers[begin:end] for begin, end in pairwise(cuts)]

@@ -162,20 +162,20 @@ class Contestant:
         """Seconds of each collective that goes onto the wire, in all."""
         route, found = self.job.group.route, defaultdict[str, float](float)
         for name, seconds in self.network.items():
-            found[said(route, route.collectives(name))] += seconds
+            found[labels(route, route.collectives(name))] += seconds
         return found
 
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
         route, own = self.job.group.route, defaultdict[str, float](float)
         for name, seconds in self.waited_s.items():
-            own[said(route, route.jobs[name][0]) if name in WAYS else name] += seconds / len(self.losses)
+            own[labels(route, route.jobs[name][0]) if name in WAYS else name] += seconds / len(self.losses)
         ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
 
 
-def said(route: Route, legs: Sequence[Leg]) -> str:
+def labels(route: Route, legs: Sequence[Leg]) -> str:
     """The collectives among some legs, as they are on the wire; of legs without any, those that come before them."""
     found = [leg for leg in legs if isinstance(leg, Collective)] or route.collectives("all_reduce")
     return " + ".join(leg.label for leg in found)
