@@ -129,7 +129,7 @@ def test_imports_of_training_point_down(module):
         ("fabric.live", "schedules.dear", False),
         ("fabric.live", "recording.recorded", False),
         ("runs.job", "session.Session", True),
-        ("tuning.by_trials", "session.Session", False),
+        ("tuning.tuned_fusion", "session.Session", False),
         ("__init__", "session.Session", True),
         ("session", "__init__", False),
     ],

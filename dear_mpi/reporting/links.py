@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from dear_mpi.collectives.program.hosts import Blocks
 from dear_mpi.collectives.transports.emulated import Link
-from dear_mpi.reporting.units import parse_link, whole_number
+from dear_mpi.reporting.units import above_zero, named_values, parse_link
 
 BLOCKS = ("hosts", "per_host")
 
@@ -42,29 +42,19 @@ def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[
     Raises:
         ValueError: it is anything else.
     """
-    found, hosts = list[Level](), dict[str, str]()
+    found, hosts, given = list[Level](), dict[str, str](), f"{what} {text!r}"
     for part in text.split("/"):
-        fields = part.split(",")
-        pairs = [field.split("=", 1) for field in fields if "=" in field]
-        link = parse_link(",".join(field for field in fields if "=" not in field), f"{what} {text!r}: the")
-        given = [*hosts, *(name for name, _ in pairs)]
-        for name in given:
-            if given.count(name) > 1:
-                raise ValueError(f"{what} {text!r} has {name}= twice")
-        named = {name: value for name, value in pairs if name not in BLOCKS}
+        of_hosts = [f"{name}={value}" for name, value in hosts.items()]
+        plain, named = named_values(given, [*of_hosts, *part.split(",")])
+        link = parse_link(",".join(plain), f"{given}: the")
+        hosts = {name: named.pop(name) for name in BLOCKS if name in named}
         if unknown := named.keys() - {*names}:
             allowed = ", ".join(f"{name}=" for name in (*names, *BLOCKS))
-            raise ValueError(f"{what} {text!r}: {', '.join(sorted(unknown))} is unknown. Allowed: {allowed}")
-        hosts |= {name: value for name, value in pairs if name in BLOCKS}
+            raise ValueError(f"{given}: {', '.join(sorted(unknown))} is unknown. Allowed: {allowed}")
         found.append(Level(link, named))
     if (len(found), len(hosts)) not in ((1, 0), (2, 1)):
-        raise ValueError(f"{what} {text!r} must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BETWEEN,per_host=N")
-    return found, parse_blocks(f"{what} {text!r}", *hosts.popitem()) if hosts else None
-
-
-def parse_blocks(what: str, name: str, number: str) -> Blocks:
-    """Hosts, or a ValueError."""
-    count = whole_number(number)
-    if not count:
-        raise ValueError(f"{what}: {name} must be a whole number above zero, not {number!r}")
-    return Blocks(name, count)
+        raise ValueError(f"{given} must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BETWEEN,per_host=N")
+    if not hosts:
+        return found, None
+    name, number = hosts.popitem()
+    return found, Blocks(name, above_zero(f"{given}: {name}", number))

@@ -36,6 +36,11 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
     )
 
 
+def note(world: World, text: str) -> None:
+    """Rank 0 says something beside what was asked for."""
+    console(world, stderr=True).print(f"note: {text}", markup=False, soft_wrap=True)
+
+
 def columns_of(stream: TextIO) -> int | None:
     """How wide the terminal is on which this standard stream is seen; None if it ends elsewhere or that is unknown.
 

@@ -62,6 +62,32 @@ def whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
+def above_zero(what: str, text: str) -> int:
+    """The same, or a ValueError if it is none, or is zero."""
+    found = whole_number(text)
+    if not found:
+        raise ValueError(f"{what} must be a whole number above zero, not {text!r}")
+    return found
+
+
+def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """The texts that name nothing, and the values of those like ``name=value``; a ValueError if a name is there twice.
+
+    >>> named_values("wire", ["4", "error=no"])
+    (['4'], {'error': 'no'})
+    """
+    plain, named = list[str](), dict[str, str]()
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            plain.append(text)
+        elif name in named:
+            raise ValueError(f"{what} has {name} twice")
+        else:
+            named[name] = value
+    return plain, named
+
+
 def parse_rate(text: str) -> float:
     """Floating-point operations in a second, of a text such as 10TFLOPS."""
     flops = parse("rate", text, FLOPS, "10TFLOPS")

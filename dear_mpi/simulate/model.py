@@ -20,8 +20,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.costs import Costs, Noise
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout, Shape
-from dear_mpi.training.line.owners import Owners, Ownership
-from dear_mpi.training.line.sharing import Sharing
+from dear_mpi.training.line.owners import Owners, Ownership, Sharing
 from dear_mpi.training.profiles.profile import Profile
 
 EVEN = Ownership()

@@ -26,8 +26,7 @@ from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.log.log import pass_s
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.tuning import tuning_of
-from dear_mpi.training.tuning.tuned_fusion import TunedFusion
+from dear_mpi.training.tuning.tuned_fusion import TunedFusion, tuning_of
 from dear_mpi.training.virtual_trainer import best_order, in_time, rehearse
 
 TIMED = 2  # iterations, after the first one

@@ -97,7 +97,7 @@ ERRORS = {
         "1gbit,hosts=2": "link '1gbit,hosts=2' must be one link, or INSIDE",
         "1gbit/1gbit/1gbit,hosts=2": "link '1gbit/1gbit/1gbit,hosts=2' must be one link",
         "1gbit/1gbit,hosts=2,per_host=1": "link '1gbit/1gbit,hosts=2,per_host=1' must be one link",
-        "1gbit,hosts=2/1gbit,hosts=2": "link '1gbit,hosts=2/1gbit,hosts=2' has hosts= twice",
+        "1gbit,hosts=2/1gbit,hosts=2": "link '1gbit,hosts=2/1gbit,hosts=2' has hosts twice",
         "1gbit/1gbit,hosts=0": "link '1gbit/1gbit,hosts=0': hosts must be a whole number above zero, not '0'",
         "1gbit/1gbit,hosts=-2": "link '1gbit/1gbit,hosts=-2': hosts must be a whole number above zero, not '-2'",
         "1gbit/1gbit,o=1us,hosts=2": "link '1gbit/1gbit,o=1us,hosts=2': o is unknown. Allowed: hosts=, per_host=",

@@ -37,8 +37,8 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--network", "10gbit,1us,gamma=1e300s"], f"gamma {MOST} 1e+300"),
         (["--network", "1gbit,1us/1e-9kbit,1us,hosts=2"], "the bandwidth must be at least 0.008kbit"),
         (["--network", "star,1e-9kbit,1us"], "network 'star,1e-9kbit,1us': the bandwidth must be at least 0.008kbit"),
-        (["--network", "10gbit,1us,o=1us,o=5us"], "network '10gbit,1us,o=1us,o=5us' has o= twice"),
-        (["--network", "1gbit,hosts=2/1gbit,hosts=4"], "network '1gbit,hosts=2/1gbit,hosts=4' has hosts= twice"),
+        (["--network", "10gbit,1us,o=1us,o=5us"], "network '10gbit,1us,o=1us,o=5us' has o twice"),
+        (["--network", "1gbit,hosts=2/1gbit,hosts=4"], "network '1gbit,hosts=2/1gbit,hosts=4' has hosts twice"),
         (["--network", f"1gbit/1gbit,hosts={DIGITS}"], f"hosts must be a whole number above zero, not '{DIGITS}'"),
         (["--network", f"torus:{DIGITS},1gbit"], f"topology 'torus:{DIGITS}' cannot be read"),
         (

@@ -9,10 +9,10 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.tables import show_comparison
 from dear_mpi.training.log.log import Times
-from dear_mpi.training.runs.compare import compare, reached
+from dear_mpi.training.runs.compare import outcome, reached
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest
-from dear_mpi.training.runs.course import Course
+from dear_mpi.training.runs.contestant import Course
 from dear_mpi.training.runs.report import timing
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import Wfbp
@@ -26,7 +26,7 @@ from tests.training_checks import settings
 def compared(schedules, wires=(), *, ranks=2, fusions=(), **choices):
     config = Config.of(settings(**choices))
     how = {"wires": wires, "fusions": fusions}
-    return run_world(lambda world: compare(config, world, schedules, **how), threads=ranks)
+    return run_world(lambda world: outcome(Contest(config, world, schedules, **how)), threads=ranks)
 
 
 def alone(ranks=2, **choices):
@@ -71,7 +71,7 @@ def test_the_table_says_how_many_iterations_whole_rounds_have(capsys):
 
     def body(world, *schedules):
         config = Config.of(settings(iterations=7))
-        rows = compare(config, world, schedules)
+        rows = outcome(Contest(config, world, schedules))
         show_comparison(world, rows)
         return [(row["iterations"], row["asked_iterations"]) for row in rows]
 
@@ -136,7 +136,7 @@ def test_a_model_without_data_reaches_nothing(capsys, tmp_path):
     model |= {"forward_time": 0.0}
     config = Config.of(settings(**model))
     wires = ["fp32", "blocks:1%"]
-    world, rows = run_world(lambda world: (world, compare(config, world, ["dear"], wires=wires)), threads=1)
+    world, rows = run_world(lambda world: (world, outcome(Contest(config, world, ["dear"], wires=wires))), threads=1)
     assert {(row["accuracy"], row["accuracy_at_time"], row["time_to_accuracy_s"]) for row in rows} == {3 * (None,)}
     show_comparison(world, rows)
     assert "bound" in capsys.readouterr().out

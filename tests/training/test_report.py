@@ -13,8 +13,9 @@ from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.tables import best_table, notes, show_comparison
 from dear_mpi.training.log.log import Times
-from dear_mpi.training.runs.compare import compare, compared
+from dear_mpi.training.runs.compare import compared, outcome
 from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.contest import Contest
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import timing
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
@@ -78,7 +79,7 @@ def test_few_iterations_tell_nothing_apart():
 def test_noise_is_not_shown_as_a_figure(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     config = Config.of(settings(iterations=3))
-    world, rows = run_world(lambda world: (world, compare(config, world, ["wfbp", "dear"])), threads=2)
+    world, rows = run_world(lambda world: (world, outcome(Contest(config, world, ["wfbp", "dear"]))), threads=2)
     rows[1] |= {"verdict": "too noisy", "speedup": 0.764, "ci_low": 0.1, "ci_high": 1.721}
     show_comparison(world, rows)
     shown = " ".join(capsys.readouterr().out.split())
@@ -128,7 +129,7 @@ def test_the_best_fusions_are_compared_as_any_others(capsys):
 
 def test_the_ideal_gain_is_that_of_the_bounds():
     model = {"model": "synthetic:resnet50", "forward_time": 0.0, "iterations": 1, "data": None, "batch": None}
-    rows = run_world(lambda world: compare(Config.of(settings(**model)), world, ["dear", "wfbp"]), threads=1)
+    rows = run_world(lambda world: outcome(Contest(Config.of(settings(**model)), world, ["dear", "wfbp"])), threads=1)
     assert rows[0]["ideal_speedup"] == 1.0
     assert rows[1]["ideal_speedup"] > 0
 

@@ -17,23 +17,18 @@ import numpy as np
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
-from dear_mpi.kernels.array import Array, to_host
+from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
-from dear_mpi.reporting.terminal import console
+from dear_mpi.reporting.terminal import note
 from dear_mpi.training.checkpoints.state import VALUE, About, TrainingState, frozen_sha256, stored
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.line.shards import state_line, whole_state
+from dear_mpi.training.line.shards import take_state, whole_state
 
 
-def snapshot(
-    group: WorkerGroup, parameters: Sequence[Parameter], notes: Any = None, *, keep: bool = True
-) -> TrainingState:
-    """Collective: the state of training, after a flush; without arrays if not to ``keep``.
-
-    Raises:
-        ArgumentError: the notes are something that JSON cannot hold.
-    """
+def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> TrainingState:
+    """Collective: the state of training, after a flush; without arrays if not to ``keep``. ArgumentError if JSON cannot
+    hold the notes."""
     agree(group.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
     arena = group.arena
     arena.read()
@@ -80,25 +75,27 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     about = msgspec.json.decode(said_by_rank_0(transport, what, checked), type=About)  # each rank its own
     state = TrainingState(about, arrays)
     fill(group, VALUE, arena.values, state)
-    for number in range(len(arena.state)):
-        with state_line(arena, number) as line:
-            fill_own(group, f"state.{number}", line, state, share=1 / about.ranks)
+    take_state(arena, filled_states(group, state))
     for name, line in arena.lines.items():
         line[...] = 0
         if f"line.{name}" in (*about.own, *about.equal):
             fill_own(group, f"line.{name}", line, state, share=1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
-    if lost := dropped(group, about):
-        said = f"the route {group.route.name!r} does not keep what {what} has of {', '.join(lost)}: it is lost"
-        console(group.world, stderr=True).print(f"note: the run goes on, but {said}", markup=False, soft_wrap=True)
+    here = {*own_names(group), *equal_names(group)}
+    lines = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in here]
+    if lost := ", ".join(f"line {name.removeprefix('line.')!r}" for name in lines):
+        said = f"the route {group.route.name!r} does not keep what {what} has of {lost}: it is lost"
+        note(group.world, f"the run goes on, but {said}")
     return about.notes
 
 
-def dropped(group: WorkerGroup, about: About) -> list[str]:
-    """The lines of a state that have no place here, as messages call them."""
-    kept = {*own_names(group), *equal_names(group)}
-    lines = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in kept]
-    return [f"line {name.removeprefix('line.')!r}" for name in lines]
+def filled_states(group: WorkerGroup, state: TrainingState) -> Iterator[Array]:
+    """Collective: what the optimiser keeps for the whole line, array by array."""
+    arena = group.arena
+    for number, own in enumerate(arena.state):
+        line = own if arena.shards.ranks == 1 else array_module(own).zeros(arena.values.shape, own.dtype)
+        fill_own(group, f"state.{number}", line, state, share=1 / state.about.ranks)
+        yield line
 
 
 def own_names(group: WorkerGroup) -> list[str]:
@@ -116,9 +113,10 @@ def lines_of(group: WorkerGroup) -> Iterator[tuple[str, Array]]:
     """Collective: what is kept of the arena, each array as long as the line."""
     arena, transport, own = group.arena, group.world.transport, own_names(group)
     yield VALUE, arena.values
+    kinds = group.route.lines
     named = {f"state.{number}": line for number, line in enumerate(whole_state(arena, transport))}
-    kept = {name: line for name, line in arena.lines.items() if group.route.lines[name] in ("own", "equal")}
-    for name, line in (named | {f"line.{name}": line for name, line in kept.items()}).items():
+    named |= {f"line.{name}": line for name, line in arena.lines.items() if kinds[name] in ("own", "equal")}
+    for name, line in named.items():
         if name not in own:
             yield name, line
             continue
@@ -156,7 +154,7 @@ def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *
 
 
 def write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write a snapshot; the file that was there becomes FILE.old. Raises ValueError if it cannot be written."""
+    """Write arrays; the file that was there becomes FILE.old. Raises ValueError if it cannot be written."""
     with replacing("checkpoint", path) as partial:
         tidy(path)
         with partial.open("wb") as file:
@@ -167,7 +165,7 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """A snapshot from a file, or from FILE.old where a run was ended before the new one was there; else ValueError."""
+    """Arrays from a file, or from FILE.old where a run was ended before the new one was there; else ValueError."""
     found = path if path.exists() else older(path)
     if not found.exists():
         raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")

@@ -1,14 +1,7 @@
-"""What a job's plans cost: as the cost model says it on an emulated link, else as it is measured. And what they send.
+"""What a job's plans cost: on an emulated link as the cost model says, else as it is measured. And what they send."""
 
-Seconds of all buckets of an iteration are what ``Schedule.bound`` asks for. Where bp = 2 ff and rs = ag = ar / 2, the
-bounds of DeAR and WFBP are equal while ar <= 2 ff, and at most 1.25 apart, where ar = 4 ff. If bp = 2 ff in total, but
-not layer by layer, a fair WFBP can miss its bound by more than DeAR does, and lose by up to 4/3.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TypeAlias
 
 import numpy as np
 
@@ -16,9 +9,7 @@ from dear_mpi.collectives import make_plan, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.cost import Cost, cost
-from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.costs.wire_cost import WireCost
@@ -26,30 +17,27 @@ from dear_mpi.training.fabric.costs import Price
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.routes.collective import Collective
 
-Where: TypeAlias = tuple[tuple[int, ...], Rates | None]  # the hosts of the ranks, and how fast they send
-
 RUNS, RUNS_OF_ALL = 5, 3  # of a plan, and of those of all buckets, of which the best counts
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
 
 
 def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
     """Collective: seconds of each of these collectives in an iteration, on average, for all buckets one after the
-    other, with no compute beside.
+    other, with no compute beside: what ``Schedule.bound`` asks for.
 
     In the cost model of an emulated link steps do not overlap: that is right for the ring, and pessimistic if many
     ranks send to one. Call this while nothing is under way, because it leaves nothing but zeros in gradients.
     """
 
-    def seconds(collective: str) -> float:
+    link, hosts = fabric.world.link, fabric.world.transport.hosts
+    found = dict.fromkeys(collectives, 0.0)
+    for collective in found:
         fabric.prepare([collective])
-        total_s = 0.0
         for leg in fabric.route.collectives(collective):
-            share, link, hosts = share_of(fabric, leg), fabric.world.link, fabric.world.transport.hosts
+            share = share_of(fabric, leg)
             plans = [fabric.plan(leg, bucket) for bucket in fabric.buckets] if share else []
-            total_s += share * (measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans))
-        return total_s
-
-    return {collective: seconds(collective) for collective in collectives}
+            found[collective] += share * (measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans))
+    return found
 
 
 def share_of(fabric: LiveFabric, leg: Collective) -> float:
@@ -87,7 +75,7 @@ def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, floa
 
 
 def modelled_s(link: Link, hosts: Sequence[int], plans: Iterable[Plan]) -> float:
-    """What these plans take on an emulated link, one after the other, for ranks on these hosts."""
+    """One after the other, for ranks on these hosts."""
     return sum(each.time_s for each in plan_costs(plans, network_of(link, hosts)))
 
 
@@ -99,26 +87,20 @@ def network_of(link: Link, hosts: Sequence[int]) -> Network:
 
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
     """The cost of each plan on all ranks, in pieces as it cuts them; what is alike is asked for once."""
-
-    @cache
-    def found(
-        algorithm: str, collective: str, where: Where, pieces: int, *, itemsize: int, partition: Partition
-    ) -> Cost:
-        hosts, rates = where
-        written = programs(algorithm, collective, len(hosts), hosts=hosts, rates=rates, pieces=pieces)
-        return cost(written, partition.count, itemsize, network, partition)
-
+    found: dict[Hashable, Cost] = {}
     for plan in plans:
-        call, where = plan.call, (tuple(plan.transport.hosts), plan.transport.rates)
-        pieces, partition = -(-call.x.nbytes // plan.segment_bytes), call.partition(plan.transport.size)
-        yield found(plan.algorithm, call.collective, where, pieces, itemsize=call.x.itemsize, partition=partition)
+        call, hosts, rates = plan.call, tuple(plan.transport.hosts), plan.transport.rates
+        pieces, partition = -(-call.x.nbytes // plan.segment_bytes), call.partition(len(hosts))
+        key = (plan.algorithm, call.collective, hosts, rates, pieces, call.x.itemsize, partition)
+        if key not in found:
+            written = programs(plan.algorithm, call.collective, len(hosts), hosts=hosts, rates=rates, pieces=pieces)
+            found[key] = cost(written, partition.count, call.x.itemsize, network, partition)
+        yield found[key]
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
-    """Collective: seconds of a plan, by the cost model on an emulated link, unless they are to be ``timed``.
-
-    What the plan works on may be zeros afterwards.
-    """
+    """Collective: seconds of a plan, by the cost model on an emulated link, unless they are to be ``timed``. What the
+    plan works on may be zeros afterwards."""
     if fabric.world.link is not None and not timed:
         return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
@@ -139,12 +121,7 @@ def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float
 
 
 class WirePrices:
-    """Prices of buckets on the network of a job, from two sizes of each collective, which are asked for once.
-
-    Args:
-        fabric: which says what a schedule's collective is carried out by, and in which type it travels.
-        timed: time collectives on an emulated link, too.
-    """
+    """Prices of buckets on the network of a job, from two sizes of each collective, which are asked for once."""
 
     def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
         self.fabric, self.timed = fabric, timed
@@ -152,17 +129,14 @@ class WirePrices:
 
     def of(self, names: Iterable[str]) -> Price:
         """Collective: prices of what carries these collectives and extras out; there must be plans. Alike on all ranks.
-
-        To be called while nothing is under way, because it overwrites gradients.
-        """
-        fabric = self.fabric
-        for leg in dict.fromkeys(leg for name in names for leg in fabric.route.collectives(name)):
+        To be called while nothing is under way, because it overwrites gradients."""
+        for leg in (leg for name in names for leg in self.fabric.route.collectives(name)):
             if leg not in self.costs:
                 self.costs[leg] = self.cost(leg)
-        return lambda leg, bucket: self.costs[leg](fabric.arena.nbytes_of(leg.line, bucket))
+        return lambda leg, bucket: self.costs[leg](self.fabric.arena.nbytes_of(leg.line, bucket))
 
     def cost(self, leg: Collective) -> WireCost:
-        """Collective: what one collective costs."""
+        """Collective: the line through two sizes."""
         wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
         if leg.few:
             return WireCost(self.seconds(leg, grid), 0.0)

@@ -34,7 +34,7 @@ class WireCost:
 
 
 def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
-    """What all these collectives cost together on a route, of a bucket: the line through a small one and a large one.
+    """What all these collectives cost together on a route, of a bucket.
 
     Args:
         prices: gives the price of the collectives of these buckets.

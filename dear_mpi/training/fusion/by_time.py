@@ -37,7 +37,7 @@ class PassTimes(NamedTuple):
 
 
 def is_by_time(policy: str) -> bool:
-    """Whether a policy has to know times: one of ``BY_TIME``, or a user's function, as ``mine.py:cut``."""
+    """Whether a policy has to know times."""
     return policy in BY_TIME or is_in_file(policy)
 
 
@@ -49,17 +49,13 @@ def check_file(policy: str) -> None:
 
 def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
     """What a policy by time makes of measured times: ``at:`` and elements of the line, as ``borders`` reads it. It is
-    a text, so that ranks can compare it, and a user can give it again.
-
-    Raises:
-        ValueError: a user's function fails, or returns no elements of the line.
-    """
+    a text, so that ranks can compare it, and a user can give it again. ValueError if a user's function fails, or
+    returns no elements of the line."""
     if is_in_file(policy):
         call = load(source_of(policy, "fusion", "cut"))
         with telling(f"fusion {policy!r} fails"):
             begins = [index(each) for each in list(call(layout, times, cost))]
-        wrong = [each for each in begins if not 0 <= each < max(1, layout.count)]
-        if wrong:
+        if wrong := [each for each in begins if not 0 <= each < max(1, layout.count)]:
             allowed = f"elements of the line, from 0 to {layout.count - 1}"
             raise ValueError(f"fusion {policy!r} must return a list of {allowed}, not {wrong[0]}")
         begins = sorted({0, *begins})
@@ -122,7 +118,6 @@ def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Gr
 
 
 def with_parameters(nbytes: Sequence[int]) -> list[int]:
-    """The layers that have parameters."""
     return [layer for layer, size in enumerate(nbytes) if size]
 
 

@@ -5,7 +5,7 @@ forward order, where layers without parameters belong to no group. ``tensors`` a
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from dear_mpi.reporting.units import parse_bytes, whole_number
 from dear_mpi.training.fusion.by_time import BY_TIME, Groups, filled, with_parameters
@@ -19,7 +19,7 @@ DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
 
 
 def fused(policy: str, layout: Layout) -> Cut:
-    """The buckets of a policy; ValueError as ``borders``."""
+    """The buckets of a policy. Raises as ``borders``."""
     return cut(layout, borders(policy, layout))
 
 
@@ -29,7 +29,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
     Args:
         policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
             ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: PyTorch's;
-            ``at:N,N,...``: at these elements, as ``by_time`` in ``training/fusion/by_time.py`` says it.
+            ``at:N,N,...``: at these elements.
 
     Raises:
         ValueError: the policy cannot be read, or asks for more buckets than there are layers, or than a run can handle.
@@ -56,7 +56,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
 
 
 def ddp_borders(layout: Layout) -> list[int]:
-    """As PyTorch's DistributedDataParallel does: from the end of the line, a bucket is closed when it is large enough.
+    """From the end of the line, a bucket is closed when it is large enough.
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
     """
@@ -82,15 +82,11 @@ def elements(policy: str, argument: str, layout: Layout) -> list[int]:
 
 
 def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
-    """Group layers as a policy says.
+    """Group layers by the bytes of their parameters, in forward order. Raises as ``borders``.
 
     Args:
         policy: ``none`` (one layer per bucket), ``layers:K`` (the last bucket may have fewer), ``buckets:N``, or a
             size such as ``25MB``.
-        nbytes: bytes of parameters of each layer, in forward order.
-
-    Raises:
-        ValueError: the policy cannot be read, or asks for more buckets than there are layers.
 
     >>> fuse("layers:2", [8, 0, 8, 8])
     [[0, 2], [3]]
@@ -143,12 +139,9 @@ def equal_buckets(count: int, layers: list[int], nbytes: Sequence[int]) -> Group
     if count > len(layers):
         raise ValueError(f"fusion buckets:{count} asks for more buckets than the {len(layers)} layers with parameters")
     ends = list(accumulate(nbytes[layer] for layer in layers))
-    groups: Groups = []
-    begin = 0
+    cuts = [0]
     for number in range(1, count + 1):
         goal = ends[-1] * number / count
         last = len(layers) - (count - number)  # each bucket that is to come needs a layer
-        end = min(range(begin + 1, last + 1), key=lambda end: abs(ends[end - 1] - goal))
-        groups.append(layers[begin:end])
-        begin = end
-    return groups
+        cuts.append(min(range(cuts[-1] + 1, last + 1), key=lambda end: abs(ends[end - 1] - goal)))
+    return [layers[begin:end] for begin, end in pairwise(cuts)]

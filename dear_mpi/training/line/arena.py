@@ -26,30 +26,24 @@ from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.learning_rate import Rate, checked
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.in_place import held, readers
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.line.owners import Owners
-from dear_mpi.training.line.parameters import line_dtype, of_tensors, trained
+from dear_mpi.training.line.owners import Owners, Sharing
+from dear_mpi.training.line.parameters import Call, held, line_dtype, of_tensors, readers, trained
 from dear_mpi.training.line.shards import Shards
-from dear_mpi.training.line.sharing import Sharing
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
 
-Call = Callable[[], object]
 ALONE = Owners()  # of the only rank
 
 
 @dataclass
 class GradPlace:
-    """Where one use of a layer finds the value and writes the gradient of one parameter.
-
-    ``left`` is the array that its value was moved from, if any other code still holds it.
-    """
+    """Where one use of a layer finds the value and writes the gradient of one parameter."""
 
     parameter: Parameter
     value: Array
     grad: Array
-    left: Array | None = None
+    left: Array | None = None  # what its value was moved from, if any other code still holds that
 
 
 class Arena:
@@ -57,11 +51,9 @@ class Arena:
 
     Args:
         uses: the layers, in the order in which they run.
-        layout: where their parameters lie.
         wire: the type in which gradients travel.
         learning_rate: from the number of an update, counted from 0; the optimiser's rate if it is not given.
-        route: what buckets go through: whether a rank updates its shards alone, and which lines it has for itself.
-        rank: this one.
+        route: says whether a rank updates its shards alone, and which lines it has for itself.
         owners: who updates which part of buckets, where a rank updates its shards alone.
         slab: what is communicated is taken from it.
         put: brings an array to where the slab is.
@@ -104,7 +96,7 @@ class Arena:
         self.begin_lines()
 
     def begin_lines(self) -> None:
-        """Let the lines that are values at first be that."""
+        """Some lines have the values at first."""
         for name, line in self.lines.items():
             if self.route.lines[name] == "values":
                 line[...] = self.values
@@ -170,7 +162,7 @@ class Arena:
 
     @property
     def names(self) -> list[str]:
-        """The name of each tensor of the line in its first use."""
+        """Of each tensor, in its first use."""
         return [parameter.name for parameter in self.parameters]
 
     def optimizer_at(self, update: int) -> Optimizer:
@@ -196,22 +188,21 @@ class Arena:
         return steps
 
     def unpacking(self, bucket: Bucket) -> list[Call]:
-        """The calls that bring updated values to the parameters that stay where they are."""
+        """The calls that bring updated values to the parameters that stay."""
         pieces = self.pieces(bucket)
         values = [self.values[here] for here, _, _ in pieces]
         return [unpacker(values, [own for _, own, _ in pieces])] if pieces else []
 
     def reading(self, span: Bucket | slice) -> list[Call]:
-        """The calls that bring the values of parameters that stay where they are to the line, if they were changed."""
+        """The calls that bring to the line what was changed in parameters that stay."""
         return [call for here, own, _ in self.pieces(span) for call in readers(self.values[here], own)]
 
     def read(self) -> None:
-        """Make these calls for the whole line."""
         for call in self.reading(slice(0, self.layout.count)):
             call()
 
     def pieces(self, span: Bucket | slice) -> list[tuple[slice, Array, Array]]:
-        """Of each parameter that stays where it is: its elements in a span of the line, its values and gradients."""
+        """Of each parameter that stays: its elements in a span of the line, its values and gradients."""
         found = []
         for tensor, owner in self.staying.items():
             offset = self.layout.offsets[tensor]

@@ -30,7 +30,6 @@ class BoundBucket:
     Attributes:
         buffer, values: its gradients as they travel, and its parameters: views into the arena.
         own_updates, updates: how often this rank's shard, and all of its parameters, have been updated.
-        fits, found: what legs have found, see ``BucketMemory``.
         tally: how often codes did not fit, and how often they did.
     """
 
@@ -48,7 +47,7 @@ class BoundBucket:
         self.word = np.dtype(f"u{self.values.itemsize}").type(WORDS[self.values.itemsize])
         self.words = self.values.view(self.word.dtype)
         self.firsts = array_module(finite).asarray(arena.shards.begins(bucket))  # where a mark may be
-        self.state = [array[arena.shards.state(bucket)] for array in arena.state]
+        self.state = [array[arena.shards.state[bucket]] for array in arena.state]
         lines = arena.wire[own], self.own, *self.state
         if arena.optimizer.scope == "element":
             self.updaters = [self.updater(*lines)]
@@ -65,7 +64,7 @@ class BoundBucket:
         return call if own is None else lambda optimizer, update, factor: call(own, update, factor)
 
     def line(self, name: str) -> Array:
-        """Its part of a line: ``gradients`` as they travel, ``values``, codes, or what each rank has for itself."""
+        """Its part of a line: ``gradients`` (as they travel), ``values``, codes, or a rank's own."""
         if name in self.side:
             return self.side[name]
         lines = {"gradients": self.arena.wire, "values": self.arena.values, **self.arena.lines}
@@ -77,7 +76,6 @@ class BoundBucket:
         return self.arena.ranks.partitions[self.bucket].shard(shard)
 
     def shard(self, name: str, shard: int) -> Array:
-        """A rank's shard of its part of a line."""
         return self.line(name)[self.place(shard)]
 
     def rows(self, codes: str) -> Array:
@@ -90,9 +88,9 @@ class BoundBucket:
 
     def tensors(self, name: str) -> list[Array]:
         """The tensors of its part of a line, in their shapes; buckets must have whole ones."""
-        lines = {"gradients": self.arena.wire, **self.arena.lines}
+        part = self.line(name)
         numbers = self.arena.layout.tensors(*self.bucket.interval)
-        return [self.arena.view(lines[name], tensor) for tensor in numbers]
+        return [self.arena.view(part, tensor, begin=self.begin) for tensor in numbers]
 
     def filled(self, shard: int) -> Array:
         """Which elements of a rank's shard are a tensor's, and no padding: an array of the host."""
@@ -100,7 +98,7 @@ class BoundBucket:
         found = np.zeros(stop - start, bool)
         for tensor in layout.tensors(start, stop):
             found[max(layout.offsets[tensor], start) - start : layout.ends[tensor] - start] = True
-        return found[self.arena.ranks.partitions[self.bucket].shard(shard)]
+        return found[self.place(shard)]
 
     def travels(self, line: str, slab: Slab) -> Array:
         """What a collective of a line sends; what has no part in the arena is taken from a slab."""
@@ -115,12 +113,10 @@ class BoundBucket:
         return self.side[line]
 
     def pack(self) -> None:
-        """Bring the gradients into the form in which they travel, unless layers have written them so."""
         for call in self.packing:
             call()
 
     def judge(self, *, fits: bool) -> None:
-        """Codes fit its gradients, or do not."""
         self.fits = fits
         self.tally[fits] += 1
 
@@ -165,7 +161,7 @@ class BoundBucket:
         return update
 
     def updated(self) -> None:
-        """All values are new: bring them to the parameters that stay where they are."""
+        """All values are new: bring them to the parameters that stay."""
         if self.arena.sharded:
             self.finite &= (self.words[self.firsts] != self.word).all()
         self.updates += 1

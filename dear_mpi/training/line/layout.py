@@ -56,9 +56,8 @@ class Layout:
         Args:
             uses: for each use the tensors that it touches: a key, equal for tensors that are one and the same, and a
                 shape.
-            itemsize: bytes of an element of the gradients that travel.
-            value_size: bytes of an element of a value, if it has others.
-            whole: whether buckets have whole tensors alone, each of which then begins on the grid.
+            value_size: bytes of an element of a value, if it has others than gradients.
+            whole: whether buckets have whole tensors alone.
 
         >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
         >>> layout.offsets, layout.uses, layout.grid, layout.count
@@ -117,7 +116,6 @@ class Layout:
 
     @property
     def owned_bytes(self) -> list[int]:
-        """The same in bytes that travel."""
         return [owned * self.itemsize for owned in self.owned]
 
     def point(self, element: int) -> int:

@@ -14,13 +14,16 @@ ranks update all, or owners update: both have the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
+
+import numpy as np
 
 from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizer import Optimizer
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.layout import Layout, Shape
 from dear_mpi.training.line.placement import placed
 from dear_mpi.training.line.weights import known
@@ -59,7 +62,6 @@ class Owners:
         return [weight / total for weight in given]
 
     def partitions(self, layout: Layout, buckets: Sequence[Bucket]) -> dict[Bucket, Partition]:
-        """The shards of each bucket."""
         if self.costs is None:
             return {bucket: self.by_weight(layout, bucket) for bucket in buckets}
         tensors = {bucket: layout.tensors(*bucket.interval) for bucket in buckets}
@@ -96,12 +98,53 @@ class Ownership:
         return self.optimizer is not None and self.optimizer.scope == "tensor"
 
     def owners(self, ranks: int, costs: Iterable[float]) -> Owners:
-        """The owners of tensors whose updates cost so much; a ValueError if weights are wrong."""
+        """Of tensors whose updates cost so much; a ValueError if weights are wrong."""
         return Owners(ranks, known(self.weights, ranks), tuple(costs) if self.whole else None)
 
     def costs(self, shapes: Iterable[Shape]) -> list[float]:
         """Of tensors of these shapes, as the optimiser is given them."""
         return [0.0 if self.optimizer is None else self.optimizer.cost(shape) for shape in shapes]
+
+
+class Sharing:
+    """How owners share out the buckets of a cut, and what their updates take.
+
+    Other buckets, such as portions of one, or those of a cut that is only thought of, are shared out each alone.
+    """
+
+    def __init__(self, owners: Owners, layout: Layout, buckets: Cut) -> None:
+        self.owners, self.layout = owners, layout
+        self.partitions = owners.partitions(layout, buckets)
+        self.others: dict[Bucket, Partition] = {}
+        self.found: dict[Bucket, tuple[float, Array]] = {}
+
+    def of(self, bucket: Bucket) -> Partition:
+        if bucket in self.partitions:
+            return self.partitions[bucket]
+        if bucket not in self.others:
+            self.others |= self.owners.partitions(self.layout, [bucket])
+        return self.others[bucket]
+
+    def counts(self, bucket: Bucket) -> tuple[int, ...] | None:
+        """Elements of each rank; None where all have as many."""
+        return None if self.owners.even else tuple(self.of(bucket).counts)
+
+    def longest(self, bucket: Bucket) -> int | None:
+        """Elements of the longest shard; None where all are equal."""
+        return None if self.owners.even else max(self.of(bucket).counts)
+
+    @property
+    def work(self) -> Callable[[Bucket], tuple[float, Array]] | None:
+        """From a bucket to what its update takes, and those of its shards, in mean elements of the line; None where all
+        shards are equal."""
+        return None if self.owners.even else self.works
+
+    def works(self, bucket: Bucket) -> tuple[float, Array]:
+        if bucket not in self.found:
+            borders = (bucket.start + border for border in self.of(bucket).borders)
+            each = np.array([self.owners.work(self.layout, *span) for span in pairwise(borders)], float)
+            self.found[bucket] = float(each.sum()), each
+        return self.found[bucket]
 
 
 def partition_of(layout: Layout, bucket: Bucket, tensors: Sequence[int], run: Sequence[int]) -> Partition:

@@ -1,23 +1,24 @@
-"""From the parameters of layers to their layout: which are trained, of which type, and which are one and the same."""
+"""The parameters of layers: which are trained, of which type, which are one and the same, and who else holds them."""
 
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.launch_tables import address
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.line.layout import Layout
 
+Call: TypeAlias = Callable[[], object]
+READ = 1 << 18  # elements that are compared at a time
+
 
 def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
-    """The type of the line's values: the widest of the trained parameters'.
-
-    Raises:
-        ValueError: no parameter is trained, or all of them are empty.
-    """
+    """The type of the line's values: the widest of the trained parameters'; ValueError if there is no element."""
     parameters = [parameter for layer in layers for parameter in trained(layer)]
     if not any(parameter.value.size for parameter in parameters):
         raise ValueError("a model must have a parameter that is trained, with an element")
@@ -30,11 +31,7 @@ def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
 
 
 def trained(layer: Layer) -> list[Parameter]:
-    """The parameters of a layer that are not frozen.
-
-    Raises:
-        ValueError: a parameter is there twice, or its value is no array.
-    """
+    """The parameters of a layer that are not frozen; ValueError if one is there twice, or its value is no array."""
     found = [parameter for parameter in layer.parameters if parameter.trained]
     for parameter in found:
         if not hasattr(parameter.value, "strides") or not hasattr(parameter.value, "flags"):
@@ -54,14 +51,8 @@ def of_tensors(uses: Sequence[Layer], layout: Layout) -> list[Parameter]:
 
 
 def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
-    """The layout of layers in the order in which they run; parameters that share their memory are tied.
-
-    Args:
-        wire, whole: see ``Layout.of``.
-
-    Raises:
-        ValueError: parameters share a part of their memory.
-    """
+    """The layout of layers in the order in which they run; parameters that share their memory are tied. ValueError if
+    they share a part of it."""
     check_overlaps(uses)
     keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
     return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=line_dtype(uses).itemsize, whole=whole)
@@ -74,11 +65,7 @@ def key_of(parameter: Parameter) -> tuple[Any, ...]:
 
 
 def check_overlaps(layers: Sequence[Layer]) -> None:
-    """See that parameters share all of their memory or none of it, and that the tied are trained, both or neither.
-
-    Raises:
-        ValueError: two share a part; the message names both.
-    """
+    """See that parameters share all of their memory or none of it, and that the tied are trained, both or neither."""
     spans = {
         (*key_of(each), each.trained): (each.value, f"{each.name} of layer {number} ({type(layer).__name__})")
         for number, layer in enumerate(layers)
@@ -102,3 +89,37 @@ def bounds(array: Array) -> tuple[int, int]:
     steps = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
     before, behind = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
     return start + before, start + behind + array.itemsize
+
+
+def held(array: Array) -> bool:
+    """Whether any code beside the caller still holds the memory of an array of the host."""
+    root = array if array.base is None else array.base
+    own = 4 if array.base is None else 3  # the names here and in the caller, and the argument
+    return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
+
+
+def readers(line: Array, own: Array) -> list[Call]:
+    """The calls that bring what an owner has changed in place to the line.
+
+    In a type narrower than the line's, an unchanged value is the line's value, rounded. The line then keeps its own
+    value, which is more exact.
+    """
+    if line.dtype == own.dtype:
+        return [copier(line, own)]
+    xp: Any = array_module(line)
+    rounded, wide = (xp.empty(min(line.size, READ), array.dtype) for array in (own, line))
+    bits = np.dtype(f"u{own.itemsize}")
+
+    def reader(start: int) -> Call:
+        theirs, mine = own[start : start + READ], line[start : start + READ]
+        down, up = copier(rounded[: theirs.size], mine), copier(wide[: theirs.size], theirs)
+
+        def read() -> None:
+            down()
+            up()
+            changed = rounded[: theirs.size].view(bits) != theirs.view(bits)
+            xp.copyto(mine, wide[: theirs.size], where=changed)
+
+        return read
+
+    return [reader(start) for start in range(0, line.size, READ)]

@@ -12,7 +12,6 @@ Source: the order is that of longest processing time, Graham, Bounds on multipro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from dear_mpi.training.line.bucket import Bucket
 
@@ -30,13 +29,14 @@ def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> 
         costs: of the tensors of each bucket.
         speeds: of each rank; their sum is 1.
     """
-    loads, found = [0.0] * len(speeds), dict[Bucket, list[int]]()
+    idle = (0.0,) * len(speeds)
+    loads, found = list(idle), dict[Bucket, list[int]]()
     for bucket in sorted(costs, key=lambda each: -sum(costs[each])):
         own = costs[bucket]
         whole = sum(own) / max(speeds)
-        alone, _ = least(partial(within, own, speeds, [0.0] * len(speeds), whole), whole)
+        alone, _ = least(runs(own, speeds, idle, whole), whole)
         most = alone + max(load / speed for load, speed in zip(loads, speeds, strict=True) if speed)
-        _, found[bucket] = least(partial(within, own, speeds, loads, alone), most)
+        _, found[bucket] = least(runs(own, speeds, loads, alone), most)
         begin = 0
         for rank, count in enumerate(found[bucket]):
             loads[rank] += sum(own[begin : begin + count])
@@ -44,25 +44,25 @@ def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> 
     return found
 
 
-def within(
-    costs: Sequence[float], speeds: Sequence[float], loads: Sequence[float], alone: float, level: float
-) -> list[int] | None:
-    """The runs of a bucket that takes up to ``alone``, and with all before it up to ``level``; None if it cannot."""
-    room = [min((1 + NEAR) * alone * speed, level * speed - load) for load, speed in zip(loads, speeds, strict=True)]
-    return runs(costs, room)
+def runs(
+    costs: Sequence[float], speeds: Sequence[float], loads: Sequence[float], alone: float
+) -> Callable[[float], list[int] | None]:
+    """From a level to how many tensors of a bucket each rank owns, where the first ranks take all they have room for.
 
+    The bucket takes up to ``alone``, and with all before it up to the level; None if some tensors are left.
+    """
 
-def runs(costs: Sequence[float], room: Sequence[float]) -> list[int] | None:
-    """How many tensors each rank owns, where the first ranks take all they have room for; None if some are left."""
-    found, done = [0] * len(room), 0
-    for rank, free in enumerate(room):
-        while done < len(costs) and costs[done] <= free:
-            free -= costs[done]
-            found[rank] += 1
-            done += 1
-        if done == len(costs):
-            return found
-    return None
+    def fits(level: float) -> list[int] | None:
+        found, done = [0] * len(speeds), 0
+        for rank, (load, speed) in enumerate(zip(loads, speeds, strict=True)):
+            room = min((1 + NEAR) * alone * speed, level * speed - load)
+            while done < len(costs) and costs[done] <= room:
+                room -= costs[done]
+                found[rank] += 1
+                done += 1
+        return found if done == len(costs) else None
+
+    return fits
 
 
 def least(fits: Callable[[float], list[int] | None], most: float) -> tuple[float, list[int]]:

@@ -13,7 +13,6 @@ Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1 (optimiser state partitio
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -25,17 +24,15 @@ from dear_mpi.training.line.bucket import Bucket
 
 
 class Shards:
-    """The shards of a rank, one of so many.
-
-    Args:
-        partitions: of all buckets of a line, in its order.
+    """The shards of a rank, one of so many, by the partitions of all buckets of a line, in its order.
 
     Attributes:
+        state: where the state for each bucket's lies.
         count: elements of them all.
 
     >>> buckets = Bucket(0, 0, 12, (0,), 48), Bucket(1, 12, 24, (0,), 48)
     >>> shards = Shards(1, 3, dict(zip(buckets, (Partition((0, 4, 8, 12)), Partition((0, 0, 10, 12))))))
-    >>> [(shards.of(bucket), shards.state(bucket)) for bucket in buckets]
+    >>> [(shards.of(bucket), shards.state[bucket]) for bucket in buckets]
     [(slice(4, 8, None), slice(0, 4, None)), (slice(12, 22, None), slice(4, 14, None))]
     """
 
@@ -43,12 +40,8 @@ class Shards:
         self.rank, self.ranks, self.partitions = rank, ranks, partitions
         shards = [partition.shard(rank) for partition in partitions.values()]
         ends = list(accumulate((shard.stop - shard.start for shard in shards), initial=0))
-        self.places = {bucket: slice(*place) for bucket, place in zip(partitions, pairwise(ends), strict=True)}
+        self.state = {bucket: slice(*place) for bucket, place in zip(partitions, pairwise(ends), strict=True)}
         self.count = ends[-1]
-
-    def at(self, rank: int) -> "Shards":
-        """Those of another rank."""
-        return Shards(rank, self.ranks, self.partitions)
 
     def of(self, bucket: Bucket) -> slice:
         """The elements of the line that this rank updates."""
@@ -60,19 +53,15 @@ class Shards:
         borders = self.partitions[bucket].borders
         return [start for start, stop in pairwise(borders) if start < stop]
 
-    def state(self, bucket: Bucket) -> slice:
-        """Where the state for them lies."""
-        return self.places[bucket]
-
     def to_line(self, own: Array, line: Array) -> None:
         """Bring this rank's state into that of the whole line."""
-        for bucket in self.partitions:
-            line[self.of(bucket)] = own[self.state(bucket)]
+        for bucket, place in self.state.items():
+            line[self.of(bucket)] = own[place]
 
     def from_line(self, line: Array, own: Array) -> None:
         """Take it out of that."""
-        for bucket in self.partitions:
-            own[self.state(bucket)] = line[self.of(bucket)]
+        for bucket, place in self.state.items():
+            own[place] = line[self.of(bucket)]
 
 
 class Kept(Protocol):
@@ -88,7 +77,8 @@ def whole_state(arena: Kept, transport: Transport) -> Iterator[Array]:
     if arena.shards.ranks == 1:
         yield from arena.state
         return
-    shards = [arena.shards.at(rank) for rank in range(arena.shards.ranks)]
+    ranks, partitions = arena.shards.ranks, arena.shards.partitions
+    shards = [Shards(rank, ranks, partitions) for rank in range(ranks)]
     counts = [each.count for each in shards]
     for own in arena.state:
         empty_like = array_module(own).empty_like
@@ -108,15 +98,3 @@ def take_state(arena: Kept, state: Iterable[Array]) -> None:
     for own, line in zip(arena.state, state, strict=True):
         if own is not line:
             arena.shards.from_line(line, own)
-
-
-@contextmanager
-def state_line(arena: Kept, number: int) -> Iterator[Array]:
-    """A state array for the whole line, to be filled within the block; this rank keeps its part of it."""
-    own = arena.state[number]
-    if arena.shards.ranks == 1:
-        yield own
-        return
-    line = array_module(own).zeros(arena.values.shape, own.dtype)
-    yield line
-    arena.shards.from_line(line, own)

@@ -24,8 +24,7 @@ STEPS = 100
 
 
 def parse_weights(text: str) -> Weights | str:
-    """A number for each rank, with commas between them, or ``measured``; else a ValueError.
-
+    """
     >>> parse_weights("3,1,1"), parse_weights("measured")
     ((3.0, 1.0, 1.0), 'measured')
     """
@@ -38,7 +37,7 @@ def parse_weights(text: str) -> Weights | str:
 
 
 def check_weights(given: object, ranks: int | None = None) -> None:
-    """See that weights can be used, on so many ranks; else a ValueError."""
+    """A ValueError if weights cannot be used, on so many ranks."""
     if given is None or given == MEASURED:
         return
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -53,10 +52,9 @@ def known(given: Sequence[float] | str | None, ranks: int) -> Weights | None:
 
 
 def measured(seconds: Sequence[float], examples: Sequence[int]) -> Weights | None:
-    """Weights of ranks that have taken so many seconds for so many examples each.
+    """Weights of ranks that have taken so many seconds for so many examples each; None where all are alike.
 
-    A rank without examples, or without time, is taken to be as fast as the fastest that is known. None where all are
-    alike.
+    A rank without examples, or without time, is taken to be as fast as the fastest that is known.
 
     >>> measured([1.0, 3.0, 1.5], [8, 8, 4])
     (1.0, 0.33, 0.33)

@@ -32,7 +32,7 @@ class Event:
     begin: Any  # marks
     end: Any
     what: Any = ""  # what is carried, or waited for, as ``str`` says it; of an update the bucket
-    awaited: str = ""  # the kind of event that a wait is for
+    awaited: str = ""  # the kind of event, of a wait
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class Log:
     """The events of one rank.
 
     Args:
-        kept: how many iterations are kept. The one before them is kept, too, since its collectives go on.
+        kept: how many iterations. The one before them is kept, too, since its collectives go on.
 
     Attributes:
         records: of the iterations, the last one at the end.
@@ -67,12 +67,10 @@ class Log:
         return self.records[-1]
 
     def begin(self, number: int, mark: Any) -> None:
-        """An iteration begins."""
         self.records.append(Record(number, mark))
         self.main = self.last.within
 
     def end(self, mark: Any) -> None:
-        """It is over."""
         self.last.end = mark
         self.main = self.last.after
 
@@ -81,7 +79,7 @@ class Log:
         self.main.append(Event(kind, number, begin, end, what))
 
     def waited(self, awaited: str, number: int, begin: Any, end: Any, what: object) -> None:
-        """The main thread has waited."""
+        """The main thread has waited for an event of this kind."""
         self.main.append(Event("wait", number, begin, end, what, awaited))
 
     def carried(self, kind: str, number: int, begin: Any, end: Any, what: object) -> Event:
@@ -145,3 +143,13 @@ def waits_s(record: Record, seconds: Seconds) -> dict[str, Any]:
         if event.kind == "wait":
             found[event.awaited] = found[event.awaited] + seconds(event.begin, event.end)
     return found
+
+
+def middle(rows: Array, ends: int, *, by: int) -> Array:
+    """The mean of rows without so many at either end, in the order of a column.
+
+    >>> middle(np.array([[3.0], [9.0], [1.0], [2.0]]), 1, by=0).tolist()
+    [2.5]
+    """
+    mean: Array = np.mean(rows[rows[:, by].argsort(kind="stable")][ends : len(rows) - ends], axis=0)
+    return mean

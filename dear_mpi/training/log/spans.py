@@ -63,16 +63,11 @@ class Rank:
 
 @dataclass(frozen=True)
 class Run:
-    """The last iterations of one schedule, on all ranks, or on some of very many.
+    """The last iterations of one schedule, on all ranks, or on some of very many."""
 
-    Attributes:
-        name: what tells it from the other runs of a timeline.
-        size: how many ranks there were.
-    """
-
-    name: str
+    name: str  # what tells it from the other runs of a timeline
     ranks: tuple[Rank, ...]
-    size: int
+    size: int  # how many ranks there were
 
     @cached_property
     def begin_s(self) -> float:
@@ -83,24 +78,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Runs, and what there is to say of all of them.
+    """Runs, and what there is to say of all of them."""
 
-    Attributes:
-        live: whether times were measured; otherwise they are predicted.
-        facts: names and values, such as the model and the network.
-    """
-
-    live: bool
+    live: bool  # whether times were measured; otherwise they are predicted
     runs: tuple[Run, ...]
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # names and values, such as the model and the network
 
 
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
-    """What one rank did in the last iterations. To be called while nothing is under way.
+    """What one rank did in so many of the last iterations. To be called while nothing is under way.
 
     Args:
         layers: the name of each use of a layer, in the order of the forward pass.
-        kept: how many iterations, of those that are in the log.
     """
     records = [record for record in log.records if record.end is not None][-kept:]
     iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
@@ -111,8 +100,6 @@ def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: i
 
 
 def spans_of(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Span]:
-    """Of an iteration, and of what came after it."""
-
     def span(lane: str, kind: str, name: str, event: Event) -> Span:
         return Span(lane, kind, shortened(name), clock(lane, event.begin), clock(lane, event.end))
 

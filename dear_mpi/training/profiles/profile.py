@@ -55,19 +55,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Use:
-    """A use of a layer, and the seconds that it takes in an iteration.
-
-    Attributes:
-        weights_s: of ``backward_s``, for the second half of the backward pass, where the schedule let it be delayed.
-        exchange_s: of what it exchanges before both passes.
-    """
+    """A use of a layer, and the seconds that it takes in an iteration."""
 
     name: str
     tensors: tuple[Tensor, ...]
     forward_s: Seconds
     backward_s: Seconds
-    weights_s: Seconds = 0.0
-    exchange_s: Seconds = 0.0
+    weights_s: Seconds = 0.0  # of backward_s, for its second half, where the schedule let that be delayed
+    exchange_s: Seconds = 0.0  # of what it exchanges before both passes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +70,11 @@ class Profile:
     """What a run measured. All seconds are of one rank, and means over iterations, so that they add up.
 
     Attributes:
-        rank: the rank of these seconds: the one that was busy longest, for which the others wait.
+        rank: the one that was busy longest, for which the others wait.
         batch: examples of an iteration, of the whole job; None where there are no data.
         accumulate: in how many parts the batch passed; seconds are the sum over parts.
         dtype, wire: the types of the parameters, and of gradients on their way.
-        schedule: of the run; under another one than ``sequential`` communication went on beside compute.
+        schedule: under another one than ``sequential`` communication went on beside compute.
         iterations: how many were measured, without the first ones; half of them count (``profiler.py``).
         update_s_per_element: of the optimiser.
         rest_s: of an iteration, for what is neither a layer, nor an update, nor waiting: the loss, packing, Python.
@@ -105,35 +100,24 @@ class Profile:
 
     @property
     def passes_s(self) -> tuple[float, float]:
-        """The forward and the backward pass."""
         return sum(use.forward_s for use in self.uses), sum(use.backward_s for use in self.uses)
 
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
-        """The same layers on a machine whose passes take so long.
+        """The same layers on a machine whose passes take so long; ValueError if one takes no time, and is to take some.
 
         A backward pass that is not given is scaled as the forward pass is; so are updates and the rest.
-
-        Raises:
-            ValueError: a pass takes no time, and is to take some.
         """
         old, new = self.passes_s, both_passes(forward_s, backward_s, self.passes_s)
         if any(to and not of for of, to in zip(old, new, strict=True)):
             raise ValueError(f"profile of {self.model!r} has a pass that takes no time, which cannot be scaled")
         ahead, back = (to / of if of else 1.0 for of, to in zip(old, new, strict=True))
-        return replace(
-            self,
-            update_s_per_element=ahead * self.update_s_per_element,
-            rest_s=ahead * self.rest_s,
-            uses=tuple(
-                replace(
-                    use,
-                    forward_s=ahead * use.forward_s,
-                    backward_s=back * use.backward_s,
-                    weights_s=back * use.weights_s,
-                )
-                for use in self.uses
-            ),
-        )
+        update_s, rest_s = ahead * self.update_s_per_element, ahead * self.rest_s
+
+        def scaled_use(use: Use) -> Use:
+            back_s, weights_s = back * use.backward_s, back * use.weights_s
+            return replace(use, forward_s=ahead * use.forward_s, backward_s=back_s, weights_s=weights_s)
+
+        return replace(self, update_s_per_element=update_s, rest_s=rest_s, uses=tuple(map(scaled_use, self.uses)))
 
     def costs(self, parts: int | None = None) -> Costs:
         """Layers, updates and the rest; a batch is split into so many parts, or as it was."""
@@ -153,7 +137,7 @@ class Profile:
         return f"profile of {self.model} on {self.device}, {plural(self.ranks, 'rank')}{batch}, {self.schedule}"
 
     def write(self, path: Path) -> None:
-        """Write it to a file; ValueError if it cannot be written."""
+        """ValueError if it cannot be written."""
         with replacing("--profile", path) as file:
             file.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 

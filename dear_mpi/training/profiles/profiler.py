@@ -25,7 +25,7 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.log import EXCHANGE, sums_s, uses_s
+from dear_mpi.training.log.log import EXCHANGE, middle, sums_s, uses_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 __all__ = ["Profiler"]
@@ -80,19 +80,12 @@ class Profiler:
         return self.update_s
 
     def profile(self, model: str, *, batch: int | None = None) -> Profile:
-        """Collective: the profile of the rank that is busy longest, the same on all ranks.
-
-        Args:
-            model: its name.
-            batch: the examples of an iteration, of the whole job.
-
-        Raises:
-            ValueError: no iteration was noted.
-        """
+        """Collective: the profile of the rank that is busy longest, the same on all ranks; ``batch`` as it has it.
+        ValueError if no iteration was noted."""
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() after it")
         group, uses = self.group, len(self.group.uses)
-        own: list[float] = middle_half(np.array(self.samples)).mean(axis=0).tolist()
+        own: list[float] = middle(np.array(self.samples), len(self.samples) // 4, by=-1).tolist()
         ranks: list[list[float]] = group.world.transport.gather_values(own)
         lengths = [seconds[-1] for seconds in ranks]
         rank = lengths.index(max(lengths))
@@ -114,9 +107,8 @@ class Profiler:
         )
 
     def costs(self, *, timed: bool = False) -> Costs:
-        """Collective: layers, updates and the rest from the profile; and what collectives cost alone.
-
-        To be called while nothing is under way, because it overwrites gradients.
+        """Collective: layers, updates and the rest from the profile; and what collectives cost alone. To be called
+        while nothing is under way, because it overwrites gradients.
 
         Args:
             timed: time collectives on an emulated link, too: with what hosts add to it.
@@ -135,19 +127,7 @@ class Profiler:
         )
 
     def use(self, number: int, seconds: Sequence[float]) -> Use:
-        """A use of a layer, with its tensors and its seconds, as ``Use`` has them."""
         layout, layer = self.group.layout, self.group.uses[number].layer
         outputs = [parameter.outputs for parameter in self.group.arena.parameters]
         tensors = tuple(Tensor(tensor, layout.shapes[tensor], outputs[tensor]) for tensor in layout.uses[number])
         return Use(layer_name(layer, number), tensors, *seconds)
-
-
-def middle_half(samples: Array) -> Array:
-    """The rows without a quarter of them at either end, in the order of their last column.
-
-    >>> middle_half(np.array([[3.0], [9.0], [1.0], [2.0]])).tolist()
-    [[2.0], [3.0]]
-    """
-    ordered, quarter = samples[samples[:, -1].argsort(kind="stable")], len(samples) // 4
-    half: Array = ordered[quarter : len(samples) - quarter]
-    return half

@@ -1,39 +1,16 @@
-"""Compare schedules, fusions and wires, which take turns: the command ``dear-mpi compare``.
-
-They alternate in short blocks, so that whatever else the machine does hits them alike. The first iteration of each
-block, or its first round, fills the pipeline and is not counted.
-"""
+"""Compare schedules, fusions and wires, which take turns: the command ``dear-mpi compare``."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
-from dear_mpi.training.chosen_route import Wire
 from dear_mpi.training.recording import Show, show_runs
-from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest, Progress, awake
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.report import describe
 
 NEAR = 0.01  # below the accuracy that is to be reached
-
-
-def compare(
-    config: Config,
-    world: World,
-    schedules: Sequence[str],
-    *,
-    fusions: Sequence[str] = (),
-    wires: Sequence[Wire] = (),
-    timeline: Show | None = None,
-) -> list[dict[str, Any]]:
-    """Time each schedule for ``config.iterations`` iterations with each fusion and wire: ``outcome`` of a ``Contest``.
-
-    Collective; arguments and errors are those of both.
-    """
-    return outcome(Contest(config, world, schedules, fusions=fusions, wires=wires), timeline=timeline)
 
 
 def outcome(
@@ -60,7 +37,7 @@ def outcome(
         ``NEAR`` less than the first one has at the end; None if that has never been.
 
     Raises:
-        AgreedError: something is not allowed, or the ranks were asked for different things.
+        AgreedError: what only a job finds out is not allowed.
     """
     with ExitStack() as stack:
         contestants = contest.contestants(stack)
@@ -121,7 +98,6 @@ def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
 
 
 def verdict(samples: Sequence[float], baseline: Sequence[float], speedup: Median) -> str:
-    """What may be said of a speed-up."""
     if samples is baseline:
         return "baseline"
     if any(median(each).is_noisy for each in (samples, baseline)):

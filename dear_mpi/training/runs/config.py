@@ -107,18 +107,15 @@ class Config(Training):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Config:
-        """The preset of the model, with what the user gave (None means: not given).
-
-        Raises:
-            ValueError: a name or the model is unknown, a number is out of range, or a setting does not apply.
-        """
+        """The preset of the model, with what the user gave (None means: not given); ValueError if a name or the model
+        is unknown, a number is out of range, or a setting does not apply."""
         given = {key: value for key, value in given.items() if value is not None}
         cls.check_names("setting", given)
-        kind = kind_of(given.get("model", cls.model))
-        preset = lookup("model", kind, PRESETS)
-        for name in OF_OTHERS.get(kind, ()):
+        model = given.get("model", cls.model)
+        preset = lookup("model", kind_of(model), PRESETS)
+        for name in OF_OTHERS[kind_of(model)]:
             if name in given:
-                raise ValueError(f"{name} does not apply to the model {given.get('model', cls.model)!r}")
+                raise ValueError(f"{name} does not apply to the model {model!r}")
         config = cls(**preset | given)
         config.check()
         return config
@@ -156,12 +153,10 @@ class Config(Training):
         return kind(**chosen)
 
     def new_rate(self) -> Rate | None:
-        """The learning rate as it changes, or None where it does not; its highest value is the optimiser's.
+        """The learning rate as it changes, up to the optimiser's, or None where it does not; ValueError if there is no
+        such decay, or the warm-up is not shorter than the run.
 
         A run that goes on from a checkpoint, and is asked for more iterations, goes on along a longer curve.
-
-        Raises:
-            ValueError: there is no such decay, or the warm-up is not shorter than the run.
         """
         kind = lookup("decay", self.decay, DECAYS)
         if self.decay == "none" and not self.warmup:

@@ -6,6 +6,8 @@ between turns, which is not timed. A turn is as long for all, with whole rounds 
 
     period 1     one not counted | 39 counted                                  of 40, where the longest round is of 10
     period 10    10 not counted            | 10 counted | 10 counted | 10 counted
+
+Turns are short, so that whatever else the machine does hits all alike. What is not counted fills the pipeline.
 """
 
 from __future__ import annotations
@@ -37,18 +39,12 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: a schedule with a fusion and a wire.
-
-    Attributes:
-        name: of the schedule.
-        config: what it trains by, if it has a job of its own.
-        route: what buckets go through.
-    """
+    """Who takes part: a schedule with a fusion and a wire."""
 
     fusion: str
     wire: Wire
-    name: str
-    config: Config
+    name: str  # of the schedule
+    config: Config  # what it trains by, if it has a job of its own
     route: Route
 
 
@@ -56,9 +52,7 @@ class Contest:
     """Constructing is collective, and so is ``contestants``.
 
     Args:
-        schedules: names.
-        fusions: policies; the policy of ``config`` if none are given.
-        wires: in what form gradients travel; as ``config`` says if none are given.
+        fusions, wires: those of ``config`` if none are given.
 
     Attributes:
         apart: whether each contestant has a job of its own.
@@ -97,16 +91,13 @@ class Contest:
         self.period = lcm(*(each.route.period for each in self.entries))
         self.apart = self.period > 1 or len({each.wire for each in self.entries}) > 1
         self.turns = turns(self.config.iterations, self.period)
+        last = self.period * len(self.turns) + sum(self.turns[:-1])  # when the last turn begins to count
         for each in self.entries:
-            self.check_begin(each)
+            if last < each.route.begin:
+                rounds = f"the rounds of schedule {each.name!r} begin after {each.route.begin} iterations"
+                what = f"iterations must be more than {self.config.iterations}: {rounds}"
+                raise ValueError(f"{what}, and none of them would count")
         return {"schedules": tuple(self.schedules), "fusions": tuple(self.fusions), "wires": tuple(self.wires)}
-
-    def check_begin(self, entry: Entry) -> None:
-        """See that some turn begins when one round of a route is like the next."""
-        begin, last = entry.route.begin, self.period * len(self.turns) + sum(self.turns[:-1])
-        if last < begin:
-            what = f"the rounds of schedule {entry.name!r} begin after {begin} iterations, and none of them would count"
-            raise ValueError(f"iterations must be more than {self.config.iterations}: {what}")
 
     @property
     def steps(self) -> int:
@@ -120,14 +111,11 @@ class Contest:
 
     def contestants(self, stack: ExitStack) -> list[Contestant]:
         """One for each entry, on jobs that end with the stack."""
-        first = self.entries[0]
-        if not self.apart:
-            job = stack.enter_context(Job(first.config, self.world, self.schedules))
-            return [Contestant(job, each.name, each.fusion) for each in self.entries]
         found, world = list[Contestant](), self.world
         for each in self.entries:
-            job = stack.enter_context(Job(each.config, world, [each.name]))
-            world = job.world  # the first job has found out, and said, how ranks wait
+            if self.apart or not found:
+                job = stack.enter_context(Job(each.config, world, [each.name] if self.apart else self.schedules))
+                world = job.world  # the first job has found out, and said, how ranks wait
             found.append(Contestant(job, each.name, each.fusion))
         return found
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import fmean
+
+import numpy as np
 
 from dear_mpi.training.costs.plan_cost import communication, traffic
 from dear_mpi.training.fabric import Fabric
@@ -14,24 +18,44 @@ from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import Leg
 from dear_mpi.training.routes.route import WAYS, Route
-from dear_mpi.training.runs.course import Course, seconds_of
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import predict
 
 
+@dataclass(frozen=True)
+class Course:
+    """Test accuracies between turns, and the seconds of the iterations before each of them.
+
+    >>> course = Course(seconds=(1.0, 2.0, 3.0), accuracy=(0.5, 0.8, 0.9))
+    >>> course.at(2.5), course.at(0.5), course.until(0.75), course.until(0.95)
+    (0.8, None, 2.0, None)
+    """
+
+    seconds: tuple[float, ...]
+    accuracy: tuple[float, ...]
+
+    def at(self, seconds: float) -> float | None:
+        """The last accuracy that was known by then; None before the first."""
+        known = [found for when, found in zip(self.seconds, self.accuracy, strict=True) if when <= seconds]
+        return known[-1] if known else None
+
+    def until(self, wanted: float) -> float | None:
+        """After how many seconds it was first as good as that; None if it never was."""
+        return next((when for when, found in zip(self.seconds, self.accuracy, strict=True) if found >= wanted), None)
+
+
 class Contestant:
     """Collective, as all of its methods are.
 
     Args:
-        fusion: a policy; ``own`` is the policy of the schedule's source.
+        fusion: a policy, or ``own``.
 
     Attributes:
-        policy: where its buckets are cut; where a policy by time or trials decides that, what it decided.
-        network: seconds of each collective that it starts, for all of its buckets.
+        policy: where its buckets are cut; of a policy by time or trials, what it decided.
+        network, traffic: see ``communication`` and ``traffic`` in ``costs/plan_cost.py``.
         chosen: the algorithm of each of its buckets.
-        traffic: messages and bytes that a rank sends in an iteration, if programs of messages say it.
         figures: of all turns, when they are over.
         accuracy: on test data, each time that it was asked for.
         early: turns at the beginning that do not count, before one round of the route is like the next.
@@ -45,7 +69,7 @@ class Contestant:
         self.blocks: list[list[Times]] = []
         self.accuracy: list[float] = []
         self.early, self.period = 0, job.group.route.period
-        self.waited_s: dict[str, float] = {}
+        self.waited_s: dict[str, float] = defaultdict(float)
         self.profiler = Profiler(job.group, name)
 
     def settle(self) -> None:
@@ -56,7 +80,7 @@ class Contestant:
         while self.name in decisions.waiting or not (decisions.tuning.over and decisions.weighing.over):
             self.iterate(1)
         self.job.flush()
-        self.policy = self.job.decisions.fusion
+        self.policy = decisions.fusion
         fabric, started = self.job.group.fabric, (*self.schedule.collectives, *self.schedule.extras)
         self.network: Mapping[str, float] = communication(fabric, started)
         self.chosen = fabric.chosen(self.schedule.collectives)
@@ -68,24 +92,23 @@ class Contestant:
             self.job.cut(self.policy)
 
     def iterate(self, count: int, *, counted: bool = False) -> list[tuple[float, Times]]:
-        """So many iterations: the loss and the times of each."""
+        """The loss and the times of each."""
         trainer, fabric = self.job.group.trainers[self.name], self.job.group.fabric
         found = []
         for _ in range(count):
             found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
             if counted:
                 for collective, seconds in waits_s(fabric.log.last, fabric.seconds).items():
-                    add(self.waited_s, collective, seconds)
+                    self.waited_s[collective] += seconds
                 self.profiler.note()
         return found
 
     @property
     def done(self) -> int:
-        """Iterations so far."""
         return self.job.group.trainers[self.name].done
 
     def start(self, done: int) -> None:
-        """Iterate until so many iterations are done, none of which counts, and test."""
+        """Iterate, without counting, until so many iterations are done; then test."""
         self.iterate(done - self.done)
         self.first = done
         self.test()
@@ -118,7 +141,6 @@ class Contestant:
         return Course(seconds, tuple(self.accuracy))
 
     def timing(self) -> Timing:
-        """The figures of all turns."""
         how = {"fill": self.period, "early": self.early, "period": self.period, "parts": self.job.options.accumulate}
         self.figures = timing(self.job.world.transport, self.schedule, self.blocks, self.network, **how)
         return self.figures
@@ -138,26 +160,42 @@ class Contestant:
 
     def network_s(self) -> dict[str, float]:
         """Seconds of each collective that goes onto the wire, in all."""
-        route, found = self.job.group.route, dict[str, float]()
+        route, found = self.job.group.route, defaultdict[str, float](float)
         for name, seconds in self.network.items():
-            add(found, said(route, route.collectives(name)), seconds)
+            found[labels(route, route.collectives(name))] += seconds
         return found
 
     def exposed_s(self) -> dict[str, float]:
         """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
-        route, own = self.job.group.route, dict[str, float]()
+        route, own = self.job.group.route, defaultdict[str, float](float)
         for name, seconds in self.waited_s.items():
-            add(own, said(route, route.jobs[name][0]) if name in WAYS else name, seconds / len(self.losses))
+            own[labels(route, route.jobs[name][0]) if name in WAYS else name] += seconds / len(self.losses)
         ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
 
 
-def add(totals: dict[str, float], name: str, seconds: float) -> None:
-    totals[name] = totals.get(name, 0.0) + seconds
-
-
-def said(route: Route, legs: Sequence[Leg]) -> str:
+def labels(route: Route, legs: Sequence[Leg]) -> str:
     """The collectives among some legs, as they are on the wire; of legs without any, those that come before them."""
     found = [leg for leg in legs if isinstance(leg, Collective)] or route.collectives("all_reduce")
     return " + ".join(leg.label for leg in found)
+
+
+def seconds_of(iteration_s: Sequence[float], lengths: Sequence[int], fill: int, first: int) -> tuple[float, ...]:
+    """The seconds of all iterations before the first turn, and after each.
+
+    In each turn all iterations take what the counted ones do on average, for those that fill the pipeline are shorter
+    at its beginning; those before the first turn take what its own do.
+
+    Args:
+        iteration_s: of all turns, one after the other.
+        lengths: iterations of each turn, of which ``fill`` are not counted.
+        first: iterations before the first turn.
+
+    >>> seconds_of([1.0, 2.0, 2.0, 1.0, 4.0, 4.0], [3, 3], fill=1, first=2)
+    (4.0, 10.0, 22.0)
+    """
+    ends = list(accumulate(lengths))
+    each_s = [float(np.mean(iteration_s[end - length + fill : end])) for end, length in zip(ends, lengths, strict=True)]
+    turns_s = [length * seconds for length, seconds in zip(lengths, each_s, strict=True)]
+    return tuple(accumulate([first * each_s[0], *turns_s]))

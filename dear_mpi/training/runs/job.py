@@ -22,9 +22,7 @@ from dear_mpi.training.session import Session
 
 
 class Job(Session):
-    """A model, its data, its buckets and a trainer for each schedule; the same on every rank.
-
-    Constructing is collective.
+    """Constructing is collective.
 
     Args:
         schedules: names; all trainers share the model and the buckets, and may take turns.
@@ -84,7 +82,6 @@ class Job(Session):
         return {"accuracy": self.accuracy(), **digest}
 
     def check_parameters(self) -> dict[str, Any]:
-        """See that the last update has left nothing that is infinite or not a number."""
         for parameter in self.parameters:
             if not bool(array_module(parameter.value).isfinite(parameter.value).all()):
                 what = "is infinite or not a number after the last update"

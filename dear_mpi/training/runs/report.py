@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array
 from dear_mpi.training.declared import options_of
-from dear_mpi.training.log.log import Times
+from dear_mpi.training.log.log import Times, middle
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import Schedule
@@ -23,7 +22,7 @@ from dear_mpi.training.schedules import Schedule
 
 @dataclass(frozen=True)
 class Timing:
-    """The figures of one schedule. All but the lists are of the iteration of median length, so that they add up."""
+    """All but the lists are of the iteration of median length, so that they add up."""
 
     iteration_s: list[float]
     forward_s: float
@@ -35,7 +34,7 @@ class Timing:
 
     @property
     def rest_s(self) -> float:
-        """Of the iteration of median length: what is neither a layer nor waiting, as updates, the loss and packing."""
+        """What is neither a layer nor waiting, as updates, the loss and packing."""
         known_s = self.forward_s + self.backward_s + self.exposed_comm_s
         return max(0.0, float(np.median(self.steady_s)) - known_s)  # not -1e-17
 
@@ -67,7 +66,8 @@ def timing(
         slowest.append(times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])])
     counted = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest[early:]])
     steady = counted if period == 1 else counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
-    _, forward_s, backward_s, exposed_s = middle(steady).tolist()
+    # of median length, or the mean of the two in the middle
+    _, forward_s, backward_s, exposed_s = middle(steady, (len(steady) - 1) // 2, by=0).tolist()
     return Timing(
         iteration_s=np.concatenate(slowest)[:, 0].tolist(),
         forward_s=forward_s,
@@ -77,13 +77,6 @@ def timing(
         counted_s=counted[:, 0].tolist(),
         steady_s=steady[:, 0].tolist(),
     )
-
-
-def middle(times: Array) -> Array:
-    """The iteration of median length; the mean of the two in the middle where their number is even."""
-    ordered, half = times[times[:, 0].argsort(kind="stable")], (len(times) - 1) // 2
-    mean: Array = np.mean(ordered[half : len(times) - half], axis=0)
-    return mean
 
 
 def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:

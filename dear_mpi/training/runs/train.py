@@ -8,7 +8,7 @@ from typing import Any
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
-from dear_mpi.reporting.terminal import console
+from dear_mpi.reporting.terminal import note
 from dear_mpi.training.costs.plan_cost import communication
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.log.log import Times
@@ -57,11 +57,9 @@ def train(
     """Train, test, and report. Collective.
 
     Args:
-        config: what the user chose.
-        world: the ranks.
         progress: called after each iteration with its number, from 1, and the loss.
         saving: where checkpoints are, if there are any.
-        profile: where rank 0 writes what the layers take, if it is to (``profiles/profile.py``).
+        profile: where rank 0 writes what the layers take (``profiles/profile.py``).
         timeline: what rank 0 does with the timeline of the last iterations.
 
     Returns:
@@ -117,8 +115,8 @@ def train(
         }
         unfit, fitting = group.fabric.tally
         if unfit:
-            what = f"gradients of {unfit} of {unfit + fitting} buckets did not fit into codes, and travelled whole"
-            console(world, stderr=True).print(f"note: {what}", markup=False, soft_wrap=True)
+            few = f"{unfit} of {unfit + fitting} buckets"
+            note(world, f"gradients of {few} did not fit into codes, and travelled whole")
         if timeline is not None:
             show_runs(job, runs, [report], timeline)
         return report
@@ -126,10 +124,7 @@ def train(
 
 def said_of(job: Job) -> dict[str, Any]:
     """What a checkpoint says of its run: which examples each iteration has, and the ``settings`` that must stay the
-    same, too, so that a resumed run comes to the bits of one without a break.
-
-    So must the number of ranks, but the checkpoint does not know it.
-    """
+    same, too, as must the number of ranks, so that a resumed run comes to the bits of one without a break."""
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
     settings |= {name: getattr(config, name) for name, said in options_of(Config).items() if said.decides}
@@ -139,16 +134,12 @@ def said_of(job: Job) -> dict[str, Any]:
 
 
 def gone_on(job: Job, path: Path) -> list[float]:
-    """Collective: go on from a checkpoint; the losses before it. Rank 0 says what settings have changed.
-
-    Raises:
-        TrainingError: it is of a run that had other examples, or had them in another order, or of a script's session.
-    """
+    """Collective: go on from a checkpoint; the losses before it. Rank 0 says what settings have changed. TrainingError
+    if it is of a script's session, or of a run that had other examples, or had them in another order."""
     notes, now = job.resume(path), said_of(job)
     if not isinstance(notes, dict) or not {"loss", *ORDER} <= notes.keys():
-        raise TrainingError(
-            f"the checkpoint is of a script: it must say what a run has, its {', '.join(ORDER)} and loss"
-        )
+        what = f"it must say what a run has, its {', '.join(ORDER)} and loss"
+        raise TrainingError(f"the checkpoint is of a script: {what}")
     if notes.get("examples", now["examples"]) != now["examples"]:
         what = f"data {notes['data']!r} had the SHA-256 {notes['examples']}, and {now['data']!r} here has"
         advice = "give --data the file of before, or begin a new run with another --save"
@@ -159,10 +150,8 @@ def gone_on(job: Job, path: Path) -> list[float]:
     done = job.group.trainers[job.config.schedule].done
     if not isinstance(notes["loss"], list) or len(notes["loss"]) != done:
         raise TrainingError(f"the checkpoint must have the losses of its {done} iterations, not {notes['loss']!r:.99}")
-    said = changes(notes.get("settings"), now["settings"])
-    if said:
-        told = console(job.world, stderr=True)
-        told.print(f"note: the run goes on, but {said}", markup=False, soft_wrap=True)
+    if said := changes(notes.get("settings"), now["settings"]):
+        note(job.world, f"the run goes on, but {said}")
     return notes["loss"]
 
 

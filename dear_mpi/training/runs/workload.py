@@ -1,46 +1,43 @@
-"""What is trained: a model with its loss and its data, from a ``Config``."""
+"""What is trained: a model with its loss and its data, from a ``Config``, for which hosts must have memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from dear_mpi.collectives import all_to_all
+from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.models.data import Dataset, load_data
+from dear_mpi.models.data import Dataset, Examples, load_data
 from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from dear_mpi.models.paper_models import both_passes, load_modules, measured_seconds
 from dear_mpi.models.synthetic import EXCHANGE, ComputeTime, NoLoss, synthetic_layers
 from dear_mpi.models.user_model import build_model
+from dear_mpi.ranks.memory import check_room
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_straggler
 from dear_mpi.training.line.parameters import key_of, trained
+from dear_mpi.training.line.weights import known
 from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
-from dear_mpi.training.runs.memory import check_batch, check_model
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with its loss and its data; synthetic models have no data.
+    """A model with its loss and its data; synthetic models have no data."""
 
-    Attributes:
-        model: what ranks compare: its name, or the checksum of a user's file.
-        compute_time: of a synthetic model.
-        slowness: how many times as long as others this rank computes.
-    """
-
-    model: str
+    model: str  # what ranks compare: its name, or the checksum of a user's file
     layers: list[Layer]
     loss: Loss
     dataset: Dataset | None
-    compute_time: ComputeTime | None = None
-    slowness: float = 1.0
+    compute_time: ComputeTime | None = None  # of a synthetic model
+    slowness: float = 1.0  # how many times as long as others this rank computes
 
     def take(self, share: float) -> None:
         """Let synthetic layers take the time of this share of a batch, times the ranks."""
@@ -49,11 +46,8 @@ class Workload:
 
 
 def make_workload(config: Config, world: World) -> Workload:
-    """One of our models or a user's on data, or a synthetic model.
-
-    Raises:
-        ValueError: a name is unknown, a file is no good, model and data do not fit, or there is no memory for them.
-    """
+    """One of our models or a user's on data, or a synthetic model; ValueError if a name is unknown, a file is no good,
+    model and data do not fit, or there is no memory for them."""
     kind, rng = kind_of(config.model), np.random.default_rng(config.seed)
     if kind == "synthetic":
         return synthetic_workload(config, world, rng)
@@ -75,15 +69,7 @@ def make_workload(config: Config, world: World) -> Workload:
     return found
 
 
-def exchanger(transport: Transport) -> Callable[[int], object]:
-    """Collective when it is called: exchanges so many bytes, rounded up to a multiple of the ranks."""
-    algorithm, _ = EXCHANGE
-    buffer = cache(lambda nbytes: np.zeros(round_up(nbytes, transport.size), np.uint8))
-    return lambda nbytes: all_to_all(buffer(nbytes), transport, algorithm=algorithm)
-
-
 def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -> Workload:
-    """A synthetic model, without data."""
     modules = load_modules(config.model.partition(":")[2])
     forward_s, backward_s = both_passes(config.forward_time, config.backward_time, measured_seconds(modules))
     dtype = lookup("dtype", config.dtype, DTYPES)
@@ -100,3 +86,45 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
     )
     slowness = parse_straggler(config.straggler, world.size)[world.rank]
     return Workload(config.model, layers, NoLoss(), None, compute_time, slowness)
+
+
+def exchanger(transport: Transport) -> Callable[[int], object]:
+    """Collective when it is called: exchanges so many bytes, rounded up to a multiple of the ranks."""
+    algorithm, _ = EXCHANGE
+    buffer = cache(lambda nbytes: np.zeros(round_up(nbytes, transport.size), np.uint8))
+    return lambda nbytes: all_to_all(buffer(nbytes), transport, algorithm=algorithm)
+
+
+def check_model(elements: int, config: Config, world: World) -> None:
+    """See that the values, the buckets, the optimiser's state and what codes need of so many elements find room.
+
+    Side buffers of plans are not counted: between hosts they may take as much as the gradients once more.
+    """
+    route, dtype = config.find_route(), DTYPES[config.dtype]
+    wire = DTYPES[config.line_type(route, config.dtype)]
+    packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
+    packed += dtype.itemsize * (config.accumulate > 1)
+    state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
+    if route.update.shard:
+        state //= world.size
+    each = dtype.itemsize * (1 + len(route.lines)) + wire.itemsize + packed
+    sizes: dict[str, Any] = {"wire": wire.itemsize, "values": dtype.itemsize, "ranks": world.size}
+    codes = sum(route.nbytes(line, elements, **sizes) for line in route.codes)
+    check(f"model {config.model!r}", elements * each + state + codes, config, world)
+
+
+def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:
+    """See that the inputs of a batch, and all layers' outputs for a part of it, find room: judged by one example."""
+    x, _ = examples.take(np.zeros(1, np.intp))
+    rows = max(Partition.of(config.batch, world.size, known(config.weights, world.size)).counts)
+    nbytes, part = x.nbytes * rows, -(-rows // config.accumulate)
+    for layer in layers:
+        x = layer.forward(x)
+        nbytes += x.nbytes * part
+    check(f"batch {config.batch}", nbytes, config, world)
+
+
+def check(what: str, nbytes: int, config: Config, world: World) -> None:
+    """A ValueError if each rank needs more than its host has; a GPU's memory is not looked at."""
+    if config.device == "cpu":
+        check_room(what, nbytes, world.ranks_here)

@@ -1,28 +1,24 @@
-"""Schedules: when each bucket communicates during training. One small file each, and its line in ``SCHEDULES``."""
+"""Schedules: when each bucket communicates during training. A small file for each, or for a family of them."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.units import check_distinct
+from dear_mpi.reporting.units import check_distinct, named_values
 from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.schedules.byte_scheduler import ByteScheduler
-from dear_mpi.training.schedules.ddp import Ddp
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.dear_eager import DearEager
 from dear_mpi.training.schedules.fsdp import Fsdp
-from dear_mpi.training.schedules.horovod import Horovod
 from dear_mpi.training.schedules.lancet import Lancet
 from dear_mpi.training.schedules.local import DiLoCo, Local, PostLocal
-from dear_mpi.training.schedules.mg_wfbp import MgWfbp
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.schedules.sequential import Sequential
-from dear_mpi.training.schedules.wfbp import Wfbp
+from dear_mpi.training.schedules.wfbp import Ddp, Horovod, MgWfbp, Wfbp
 from dear_mpi.training.schedules.zero import Zero
 
-__all__ = ["BASELINE", "SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp"]
-__all__ += ["find_schedules", "own_fusion"]
+__all__ = ["BASELINE", "SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp", "find_schedules", "own_fusion"]
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "sequential": Sequential,
@@ -44,11 +40,7 @@ BASELINE = "wfbp"  # what predicted speed-ups are over
 
 
 def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
-    """The schedules of some names, each looked up once.
-
-    Raises:
-        ValueError: a name is there twice, or has no schedule (see ``find_schedule``).
-    """
+    """The schedules of some names; ValueError if a name is there twice, or as ``find_schedule``."""
     check_distinct("schedules", names)
     return {name: find_schedule(name) for name in names}
 
@@ -59,10 +51,8 @@ def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
 
 
 def find_schedule(name: str) -> type[Schedule]:
-    """The schedule of a name in ``SCHEDULES`` or ``ROUNDS``, perhaps with options, or a class of a user's file.
-
-    Raises:
-        ValueError: there is none of this name, it has no such option, or it is no class derived from ``Schedule``.
+    """The schedule of a name: one of ours, perhaps with options, or a class of a user's file. ValueError if there is
+    none of this name, it has no such option, or it is no class derived from ``Schedule``.
 
     >>> find_schedule("wfbp").fusion, vars(find_schedule("bytescheduler:credit=8"))["credit"]
     ('25MB', 8)
@@ -80,23 +70,13 @@ def find_schedule(name: str) -> type[Schedule]:
 
 
 def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:
-    """The values of ``option=value`` texts; a value alone is of the first option.
-
-    Raises:
-        ValueError: the schedule has no such option, or not of this value.
-    """
-    found: dict[str, Any] = {}
-    for text in given:
-        option, equals, value = text.partition("=")
-        if not equals and schedule.options:
-            option, value = next(iter(schedule.options)), text
-        if not schedule.options:
-            raise ValueError(f"schedule {name!r}: {name.partition(':')[0]} has no options, so not {option!r} either")
-        read = lookup(f"schedule {name!r}: option", option, schedule.options)
-        if option in found:
-            raise ValueError(f"schedule {name!r} has {option} twice")
-        try:
-            found[option] = read(value)
-        except ValueError as error:
-            raise ValueError(f"schedule {name!r}: {option} {error}") from None
-    return found
+    """The values of ``option=value`` texts; a value alone is of the first option."""
+    what, options = f"schedule {name!r}", schedule.options
+    if not options:
+        option = given[0].partition("=")[0]
+        raise ValueError(f"{what}: {name.partition(':')[0]} has no options, so not {option!r} either")
+    first = next(iter(options))
+    _, named = named_values(what, (text if "=" in text else f"{first}={text}" for text in given))
+    return {
+        option: lookup(f"{what}: option", option, options)(f"{what}: {option}", text) for option, text in named.items()
+    }

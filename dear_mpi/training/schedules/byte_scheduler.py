@@ -14,29 +14,26 @@ Source: Peng et al., ByteScheduler, SOSP 2019; github.com/bytedance/byteps, bran
 1,000,000 elements, a credit of 4,000,000 (BYTESCHEDULER_PARTITION, BYTESCHEDULER_CREDIT).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
+from dear_mpi.reporting.units import above_zero
 from dear_mpi.training.fabric.foresight import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.schedules.schedule import Late, whole
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Options
 
 
 class ByteScheduler(Late):
-    """All-reduces by priority, during the backward pass and the next forward pass.
-
-    Attributes:
-        credit: how many partitions are handed over ahead.
-    """
+    """All-reduces by priority, during the backward pass and the next forward pass."""
 
     collectives = ("all_reduce",)
     fusion = "cut:4MB"
     foresees = True
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"credit": whole}
-    credit = 4
+    options: ClassVar[Options] = {"credit": above_zero}
+    credit = 4  # partitions that are handed over ahead
 
     @staticmethod
-    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         return max(ff + bp, network["all_reduce"])
 
     def ordered(self, nominal: Nominal) -> Sequence[Key]:

@@ -13,18 +13,16 @@ the same chunks are combined in the same order, the parameters have the same bit
 Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 """
 
-from collections.abc import Mapping
-
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.schedules.schedule import Halved, Late
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Late
 
 
 class Dear(Halved, Late):
     """Reduce-scatter during the backward pass, all-gather during the next forward pass."""
 
     @staticmethod
-    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """All-gathers begin after the backward pass and all reduce-scatters, and end before the forward pass does.
 
         The paper has max(ff, ag) + max(bp, rs), which also says ff + rs. That does not hold where the first layers have

@@ -18,12 +18,13 @@ reduce-scatters and the forward pass all all-gathers, there is nothing to gain o
 Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as in DeAR.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.foresight import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
 from dear_mpi.training.schedules.dear import Dear
+from dear_mpi.training.schedules.schedule import CollectiveSeconds
 
 
 class DearEager(Dear):
@@ -33,7 +34,7 @@ class DearEager(Dear):
     foresees = True
 
     @staticmethod
-    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         return max(ff + bp, network["reduce_scatter"] + network["all_gather"])
 
     def __init__(self, fabric: Fabric) -> None:

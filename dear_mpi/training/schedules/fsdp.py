@@ -15,11 +15,9 @@ has; here only the forward pass of the first part and the backward pass of the l
 Source: Zhao et al., PyTorch FSDP, VLDB 2023, section 3; torch.distributed.fsdp.FullyShardedDataParallel.
 """
 
-from collections.abc import Mapping
-
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.schedules.schedule import Halved
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved
 
 
 class Fsdp(Halved):
@@ -28,7 +26,7 @@ class Fsdp(Halved):
     extras = ("second all_gather",)
 
     @staticmethod
-    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Each pass begins and awaits gathers of its own; reduce-scatters may go on in the next forward pass, under
         layers that have no trained parameters."""
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
@@ -66,8 +64,7 @@ class Fsdp(Halved):
         for bucket in reversed(self.fabric.buckets.needed_by(use)):
             self.gather_again(bucket.index)
             self.gather_again(bucket.index - 1)
-            handle = self.gathering_again.pop(bucket, None)
-            if handle is not None:
+            if (handle := self.gathering_again.pop(bucket, None)) is not None:
                 self.fabric.wait(handle)
 
     def gather_again(self, index: int) -> None:

@@ -20,36 +20,30 @@ their exchanges; here they are not.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.fsdp import Fsdp
-from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.schedules.schedule import Options, Schedule
 
 # Of each use: itself if its weights are not delayed, else the use before whose pass they are written; -1 for the end.
 Plan: TypeAlias = tuple[int, ...]
 
 
-def base(text: str) -> str:
-    """The name of a schedule whose weights may be late."""
+def base(what: str, text: str) -> str:
     if text not in BASES:
-        raise ValueError(f"must be {' or '.join(BASES)}, not {text!r}")
+        raise ValueError(f"{what} must be {' or '.join(BASES)}, not {text!r}")
     return text
 
 
 class LateWeights(Schedule):
-    """Delays weights' gradients, whatever else a schedule does: to be named before it, as in ``Lancet``.
-
-    Attributes:
-        distances: by how many uses all weights may be late, in the plans that are tried.
-        plan: what was decided; until then all that can wait do so, until the next layer's exchange is under way.
-    """
+    """Delays weights' gradients, whatever else a schedule does: to be named before it, as in ``Lancet``."""
 
     foresees = True
-    distances: ClassVar[Sequence[int]] = (0, 1)
-    plan: Plan | None = None
+    distances: ClassVar[Sequence[int]] = (0, 1)  # by how many uses all weights may be late, in the plans that are tried
+    plan: Plan | None = None  # until it is decided, all that can wait do so, until the next layer's exchange has begun
 
     def orders(self, nominal: Nominal) -> Sequence[Plan]:
         uses = range(len(nominal.backward_s))
@@ -81,7 +75,7 @@ class LateWeights(Schedule):
 class Lancet(LateWeights, Dear):
     """DeAR; in its backward pass, layers write their weights' gradients while others exchange."""
 
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"base": base}
+    options: ClassVar[Options] = {"base": base}
 
     @classmethod
     def specialised(cls, **options: Any) -> type[Schedule]:

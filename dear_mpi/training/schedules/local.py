@@ -14,29 +14,27 @@ between, the round ends there.
 Source: see ``routes/rounds.py``.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dear_mpi.reporting.units import decimal
+from dear_mpi.reporting.units import above_zero, decimal
 from dear_mpi.training.routes import rounds
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.dear_eager import DearEager
-from dear_mpi.training.schedules.schedule import whole, yes_or_no
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Options, yes_or_no
 
 
-def share(text: str) -> float:
-    """A number from 0 to 1."""
+def share(what: str, text: str) -> float:
     found = decimal(text)
     if found is None or not 0 <= found <= 1:
-        raise ValueError(f"must be a number from 0 to 1, not {text!r}")
+        raise ValueError(f"{what} must be a number from 0 to 1, not {text!r}")
     return found
 
 
 class Local(Dear):
     """Values are averaged every ``period`` iterations."""
 
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"period": whole}
+    options: ClassVar[Options] = {"period": above_zero}
     period = 10
 
     @classmethod
@@ -44,7 +42,7 @@ class Local(Dear):
         return rounds.local(cls.period)
 
     @classmethod
-    def least(cls, ff: float, bp: float, network: Mapping[str, float], parts: int = 1) -> float:
+    def least(cls, ff: float, bp: float, network: CollectiveSeconds, parts: int = 1) -> float:
         """Of the iterations of a round one alone waits; ``network`` is a mean over them."""
         route = cls.own_route()
         whole_s = {name: seconds * route.period for name, seconds in network.items()}
@@ -56,7 +54,7 @@ class Local(Dear):
 class PostLocal(Local):
     """The same, after some iterations in which gradients are summed."""
 
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"period": whole, "after": whole}
+    options: ClassVar[Options] = {"period": above_zero, "after": above_zero}
     after = 100
 
     @classmethod
@@ -67,11 +65,11 @@ class PostLocal(Local):
 class DiLoCo(Local):
     """What ranks have moved is averaged every ``period`` iterations, and an outer optimiser takes it for a gradient."""
 
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {
-        "period": whole,
+    options: ClassVar[Options] = {
+        "period": above_zero,
         "lr": share,
         "momentum": share,
-        "delay": whole,
+        "delay": above_zero,
         "mix": share,
         "staggered": yes_or_no,
     }

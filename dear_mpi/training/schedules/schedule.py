@@ -12,9 +12,8 @@ ranks must start the same collectives in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
-from dear_mpi.reporting.units import whole_number
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import Sequenced
@@ -22,17 +21,19 @@ from dear_mpi.training.fusion.policies import USUAL
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.route import Route
 
+CollectiveSeconds: TypeAlias = Mapping[str, float]  # of each collective that a schedule starts, for all buckets
+Options: TypeAlias = Mapping[str, Callable[[str, str], Any]]  # what makes a value of a text, whose error begins so
+
 
 class Schedule:
     """Does nothing at any hook; each schedule overrides those where it acts.
 
     Attributes:
         collectives: those that it starts, so that their plans can be made before training.
-        extras: what else it starts: ``negotiation`` or ``second all_gather``.
+        extras: what else: ``negotiation`` or ``second all_gather``.
         fusion: where its source cuts buckets, see ``borders`` in ``fusion/policies.py``: what ``--fusion own`` means.
         foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
-        options: what may be chosen about it, as ``bytescheduler:credit=8``: what makes a value of a text, or raises
-            ValueError, by name. The values are attributes of these names.
+        options: what may be chosen about it, as ``bytescheduler:credit=8``, by the name of the attribute.
         order: in which the collectives of an iteration are carried out, from the first of its backward pass to the
             last before the next backward pass; None for the order in which they are started.
     """
@@ -41,7 +42,7 @@ class Schedule:
     extras: ClassVar[tuple[str, ...]] = ()
     fusion: ClassVar[str] = USUAL
     foresees: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    options: ClassVar[Options] = {}
     order: Sequenced | None = None
 
     @classmethod
@@ -55,7 +56,7 @@ class Schedule:
         return None
 
     @staticmethod
-    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """The least time of an iteration, however these seconds are spread over layers and buckets.
 
         It holds where iterations are alike, the network carries one collective at a time, and each takes what it takes
@@ -64,12 +65,11 @@ class Schedule:
 
         Args:
             ff, bp: seconds of forward and backward compute.
-            network: seconds of each collective that the schedule starts, for all buckets.
         """
         raise NotImplementedError("a schedule must say its bound")
 
     @classmethod
-    def least(cls, ff: float, bp: float, network: Mapping[str, float], parts: int = 1) -> float:
+    def least(cls, ff: float, bp: float, network: CollectiveSeconds, parts: int = 1) -> float:
         """The bound for a batch that is split: only the first forward and the last backward pass hide communication.
 
         >>> class Mine(Schedule):
@@ -130,15 +130,11 @@ class Halved(Schedule):
 
 
 class Late(Schedule):
-    """Waits for what it has under way right before a layer that needs it, and updates its parameters then.
-
-    Attributes:
-        under_way: the collective of each bucket that is to be waited for.
-    """
+    """Waits for what it has under way right before a layer that needs it, and updates its parameters then."""
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.under_way: dict[Bucket, Handle] = {}
+        self.under_way: dict[Bucket, Handle] = {}  # the collectives that are to be waited for
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):
@@ -146,8 +142,7 @@ class Late(Schedule):
 
     def finish(self, bucket: Bucket) -> None:
         """Wait for a bucket's collective, if it is under way, and update its parameters."""
-        handle = self.under_way.pop(bucket, None)
-        if handle is not None:
+        if (handle := self.under_way.pop(bucket, None)) is not None:
             self.fabric.wait(handle)
             self.fabric.update(bucket)
 
@@ -156,15 +151,7 @@ class Late(Schedule):
             self.finish(bucket)
 
 
-def whole(text: str) -> int:
-    """A whole number above zero."""
-    found = whole_number(text)
-    if not found:
-        raise ValueError(f"must be a whole number above zero, not {text!r}")
-    return found
-
-
-def yes_or_no(text: str) -> bool:
+def yes_or_no(what: str, text: str) -> bool:
     if text not in ("yes", "no"):
-        raise ValueError(f"must be yes or no, not {text!r}")
+        raise ValueError(f"{what} must be yes or no, not {text!r}")
     return text == "yes"

@@ -3,9 +3,7 @@
 forward | backward | all-reduce of every bucket | updates | forward ...          t_ff + t_bp + t_ar
 """
 
-from collections.abc import Mapping
-
-from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Schedule
 
 
 class Sequential(Schedule):
@@ -14,7 +12,7 @@ class Sequential(Schedule):
     collectives = ("all_reduce",)
 
     @staticmethod
-    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         return ff + bp + network["all_reduce"]
 
     def end_backward(self) -> None:

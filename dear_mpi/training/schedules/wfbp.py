@@ -1,4 +1,4 @@
-"""Wait-free backpropagation: a bucket is all-reduced as soon as its last gradient is ready.
+"""Wait-free backpropagation: a bucket is all-reduced as soon as its last gradient is ready. And its variants.
 
     compute  | forward | backward 3 2 1 0          | updates | forward ...           t_ff + max(t_bp, t_ar)
     network            |   all-reduce 3  2  1  0   |
@@ -8,11 +8,9 @@ The next forward pass waits for all buckets, so whatever does not fit under the 
 Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1; with fused tensors, Horovod (2018), PyTorch DDP (2020).
 """
 
-from collections.abc import Mapping
-
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.schedules.schedule import Schedule
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Schedule
 
 
 class Wfbp(Schedule):
@@ -21,7 +19,7 @@ class Wfbp(Schedule):
     collectives = ("all_reduce",)
 
     @staticmethod
-    def bound(ff: float, bp: float, network: Mapping[str, float]) -> float:
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         return ff + max(bp, network["all_reduce"])
 
     def __init__(self, fabric: Fabric) -> None:
@@ -37,3 +35,58 @@ class Wfbp(Schedule):
             self.fabric.wait(handle)
             self.fabric.update(bucket)
         self.reducing.clear()
+
+
+class MgWfbp(Wfbp):
+    """Merged-gradient WFBP: buckets are merged where that saves more start-up latency than it costs in waiting.
+
+    Its fusion (``training/fusion/by_time.py``) needs the backward times of layers, and alpha and beta of the network:
+    the first iterations run with 25 MB, and measure them.
+
+    Source: Shi et al., MG-WFBP, INFOCOM 2019, algorithm 1; github.com/HKBU-HPML/MG-WFBP.
+    """
+
+    fusion = "mgwfbp"
+
+
+class Ddp(Wfbp):
+    """PyTorch's DistributedDataParallel: the first parameter is updated when the last bucket has arrived.
+
+    The first bucket is small, 1 MiB, so that the network gets something to do early; the others are closed when they
+    have reached 25 MiB.
+
+    Source: Li et al., PyTorch Distributed, VLDB 2020, section 3.2; torch/csrc/distributed/c10d/reducer.hpp
+    (kDefaultFirstBucketBytes) and torch.nn.parallel.DistributedDataParallel (bucket_cap_mb).
+    """
+
+    fusion = "ddp"
+
+    def end_backward(self) -> None:
+        for _, handle in self.reducing:
+            self.fabric.wait(handle)
+        for bucket, _ in self.reducing:
+            self.fabric.update(bucket)
+        self.reducing.clear()
+
+
+class Horovod(Ddp):
+    """What is ready is agreed on by a small all-reduce in each cycle, fused in arrival order, and all-reduced.
+
+        network            | n | AR 3 | n | AR 2 1 | n | AR 0 |                      n: is it ready on all ranks?
+
+    A background thread wakes each millisecond. It combines a bit for each tensor over all ranks, and sends what all
+    have in one buffer of up to 128 MiB. So a buffer holds what has become ready since the last one began: its fusion
+    (``training/fusion/by_time.py``) follows from measured times. Cycles in which nothing is ready cost nothing here, as
+    the network is idle then.
+
+    Source: Sergeev and Del Balso, Horovod, 2018; github.com/horovod/horovod, HOROVOD_CYCLE_TIME 1 ms and
+    HOROVOD_FUSION_THRESHOLD 128 MiB since 0.21; response cache in horovod/common/response_cache.cc.
+    """
+
+    extras = ("negotiation",)
+    fusion = "horovod"
+
+    def after_backward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.fabric.start_extra("negotiation", bucket)
+            self.reducing.append((bucket, self.fabric.start("all_reduce", bucket)))

@@ -16,24 +16,19 @@ parameters. Its fusion has these sizes for fp32 and at most 40 ranks.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.schedule import Halved, Schedule, yes_or_no
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Options, Schedule, yes_or_no
 
 
 class Zero(Halved):
-    """Reduce-scatter during the backward pass, all-gather after it.
-
-    Attributes:
-        overlap_param_gather: gather during the next forward pass, one bucket ahead, as Megatron-Core.
-    """
+    """Reduce-scatter during the backward pass, all-gather after it, or during the next forward pass."""
 
     fusion = "2000MB"
-    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {"overlap_param_gather": yes_or_no}
+    options: ClassVar[Options] = {"overlap_param_gather": yes_or_no}
     overlap_param_gather = False
 
     @classmethod
@@ -43,10 +38,9 @@ class Zero(Halved):
         return super().specialised(**options)
 
     @classmethod
-    def bound(cls, ff: float, bp: float, network: Mapping[str, float]) -> float:
-        """With gathers during the forward pass it is the bound of ``dear``, and for the same reason."""
+    def bound(cls, ff: float, bp: float, network: CollectiveSeconds) -> float:
         if cls.overlap_param_gather:
-            return Dear.bound(ff, bp, network)
+            return Dear.bound(ff, bp, network)  # for the same reason
         return ff + max(bp, network["reduce_scatter"]) + network["all_gather"]
 
     def __init__(self, fabric: Fabric) -> None:
@@ -73,7 +67,7 @@ class Zero(Halved):
             self.gathering.append((bucket, self.fabric.start("all_gather", bucket)))
 
     def finish(self) -> None:
-        """Wait for the first all-gather under way, start another one, and update."""
+        """Wait for the first all-gather, start another one, and update."""
         bucket, handle = self.gathering.popleft()
         self.fabric.wait(handle)
         self.gather()

@@ -1,10 +1,5 @@
 """A search for the size of buckets with the shortest iteration: it is asked, told what an iteration took, asked again.
 
-    while not search.over:
-        fusion = search.ask()
-        search.tell(fusion, seconds_of_an_iteration(fusion))
-    fusion = search.best.fusion
-
 It knows neither models nor networks. It never asks for a size again that was tried, and what it asks for follows from
 its seed and its trials alone. A method proposes what is tried next:
 
@@ -49,10 +44,8 @@ OCTAVES = (1.0, 16.0)  # over which times may change
 
 @dataclass(frozen=True)
 class Trial:
-    """A fusion, and the seconds of an iteration with it."""
-
     fusion: str
-    seconds: float
+    seconds: float  # of an iteration
 
 
 class Search:
@@ -66,13 +59,12 @@ class Search:
 
     Attributes:
         octaves: the logarithm of each size, by its name as a fusion.
-        trials: those so far, in order.
 
     >>> search = Search([1024, 2048, 4096], start=2048, method="grid")
     >>> while not search.over:
     ...     search.tell(search.ask(), 0.5)
-    >>> [trial.fusion for trial in search.trials]
-    ['2KB', '1KB', '4KB']
+    >>> [trial.fusion for trial in search.trials], search.best.fusion
+    (['2KB', '1KB', '4KB'], '2KB')
     """
 
     def __init__(self, sizes: Sequence[int], *, start: int, method: str = "bayesian", seed: int = 0) -> None:
@@ -99,7 +91,7 @@ class Search:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The octaves of the smallest and of the largest size."""
+        """The smallest and the largest octave."""
         return min(self.octaves.values()), max(self.octaves.values())
 
     @property
@@ -109,7 +101,6 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """Whether there have been enough trials."""
         return len(self.trials) >= self.most
 
 
@@ -143,7 +134,6 @@ def grid(search: Search) -> str:
 
 
 def nearest(octaves: Mapping[str, float], wanted: float) -> str:
-    """The size whose octave is nearest."""
     return min(octaves, key=lambda fusion: abs(octaves[fusion] - wanted))
 
 

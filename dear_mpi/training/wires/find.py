@@ -1,13 +1,13 @@
 """The wires of ``--wire``, by name: types of floating point, and codes with what may be chosen about them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.units import parse_share, whole_number
+from dear_mpi.reporting.units import above_zero, named_values, parse_share
 from dear_mpi.training.wires.blocks import Blocks, Eighths, Halves
 from dear_mpi.training.wires.low_rank import LowRank
 from dear_mpi.training.wires.noise import Noise
@@ -27,11 +27,7 @@ def share(text: str) -> float:
 
 
 def whole(what: str, text: str) -> int:
-    """A whole number above zero; ValueError if it is none."""
-    found = whole_number(text)
-    if not found:
-        raise ValueError(f"{what} of a wire must be a whole number above zero, not {text!r}")
-    return found
+    return above_zero(f"{what} of a wire", text)
 
 
 def ratio(text: str) -> float:
@@ -102,13 +98,6 @@ def is_code(wire: str | None) -> bool:
     return wire is not None and wire not in DTYPES
 
 
-def check_once(text: str, options: Sequence[str]) -> None:
-    """Raise a ValueError if an option of a wire is there twice."""
-    for option in options:
-        if options.count(option) > 1:
-            raise ValueError(f"wire {text!r} has {option} twice")
-
-
 def find_code(text: str) -> Code:
     """The codes of a text, such as ``int8``, ``topk:1%`` or ``topk:1%:error=no``.
 
@@ -118,14 +107,12 @@ def find_code(text: str) -> Code:
     >>> find_code("topk:1%:error=no")
     Code(wire=TopK(share=0.01, encode_s=6e-09, decode_s=5e-10), legs='coded', feedback=False, after=0)
     """
-    name, *given = text.split(":")
+    name, *rest = text.split(":")
     kind = lookup("wire", name, {**dict.fromkeys(DTYPES), **CODES})
-    allowed = [each.partition("=")[0] for each in kind.options] if kind else []
-    chosen = [(option, value) for option, _, value in (each.partition("=") for each in given) if option in allowed]
-    check_once(text, [option for option, _ in chosen])
-    options = dict(chosen)
-    given = [each for each in given if each.partition("=")[0] not in allowed]
-    if kind is None or len(given) != (kind.read is not None) or options.get("error", "no") != "no":
+    given, options = named_values(f"wire {text!r}", rest)
+    allowed = {each.partition("=")[0] for each in (kind.options if kind else ())}
+    wrong = options.keys() - allowed or allowed.intersection(given) or options.get("error", "no") != "no"
+    if kind is None or wrong or len(given) != (kind.read is not None):
         example = EXAMPLES.get(name, name)
         also = "".join(f", or {example}:{option}" for option in (kind.options if kind else ()))
         raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
