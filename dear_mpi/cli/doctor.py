@@ -10,9 +10,9 @@ from dear_mpi.cli.flags import DeviceMemory, JsonFile
 from dear_mpi.cli.run import complaining, run_ranks
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.doctor.examine import as_object, examine, look
+from dear_mpi.doctor.examine import examine, look
 from dear_mpi.doctor.findings import findings
-from dear_mpi.doctor.show import show_doctor
+from dear_mpi.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.ranks.world import World

@@ -33,15 +33,8 @@ def parse_links(text: str) -> Link:
 
 
 def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[Level], Blocks | None]:
-    """One link, or the links inside and between hosts, and the hosts.
-
-    Args:
-        what: begins the errors.
-        names: what may be named after a link, beside hosts.
-
-    Raises:
-        ValueError: it is anything else.
-    """
+    """One link, or the links inside and between hosts, and the hosts; a ValueError, which begins with ``what``, if it
+    is anything else. ``names`` may be named after a link, beside hosts."""
     found, hosts = list[Level](), dict[str, str]()
     for part in text.split("/"):
         fields = part.split(",")
@@ -59,12 +52,10 @@ def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[
         found.append(Level(link, named))
     if (len(found), len(hosts)) not in ((1, 0), (2, 1)):
         raise ValueError(f"{what} {text!r} must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BETWEEN,per_host=N")
-    return found, parse_blocks(f"{what} {text!r}", *hosts.popitem()) if hosts else None
-
-
-def parse_blocks(what: str, name: str, number: str) -> Blocks:
-    """Hosts, or a ValueError."""
+    if not hosts:
+        return found, None
+    kind, number = hosts.popitem()
     count = whole_number(number)
     if not count:
-        raise ValueError(f"{what}: {name} must be a whole number above zero, not {number!r}")
-    return Blocks(name, count)
+        raise ValueError(f"{what} {text!r}: {kind} must be a whole number above zero, not {number!r}")
+    return found, Blocks(kind, count)
