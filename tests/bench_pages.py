@@ -13,8 +13,8 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from dear_mpi.bench.case import Row
 from dear_mpi.bench.contestants import contestant
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.table import CLASSES, against_mpi, all_calls, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval

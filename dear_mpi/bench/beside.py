@@ -17,25 +17,25 @@ from time import perf_counter
 
 import numpy as np
 
+from dear_mpi.bench.case import Prepared
+from dear_mpi.bench.data import Data
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.calls import updater
 from dear_mpi.kernels.optimizers import SGD
 
-ITEM_BYTES = 4
 
+def delays(prepared: Prepared, data: Data, transport: Transport, turns: int) -> dict[str, float]:
+    """Collective: run a prepared collective and an update, alone and together.
 
-def delays(run: Callable[[], object], nbytes: int, transport: Transport, turns: int) -> dict[str, float]:
-    """Collective: run a prepared collective of so many bytes and an update, alone and together.
-
-    Returns:
-        What a row has of it, medians over so many turns after one that does not count, in us: how much longer the
-        collective takes on its slowest rank together with the update; and how long the update takes, alone and
-        together with it, in the mean over ranks.
+    Returns what a row has of it, medians over so many turns after one that does not count, in us: how much longer the
+    collective takes on its slowest rank together with the update; and how long the update takes, alone and together
+    with it, in the mean over ranks.
     """
-    count, optimizer = max(1, nbytes // ITEM_BYTES), SGD(lr=0.01)
+    data.clear()
+    count, optimizer = max(1, data.x.nbytes // 4), SGD(lr=0.01)
     update = partial(updater(np.zeros(count, "f4"), np.ones(count, "f4"), [], optimizer), optimizer, 1, 1.0)
     with ThreadPoolExecutor(1) as thread:
-        mine = [turn(run, update, thread, transport) for _ in range(1 + turns)][1:]
+        mine = [turn(prepared.run, update, thread, transport) for _ in range(1 + turns)][1:]
     ranks = np.array(transport.gather_values(mine))
     together_s, alone_s = ranks[:, :, :2].max(axis=0).T
     update_s, update_beside_s = ranks[:, :, 2:].mean(axis=0).T

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option
@@ -30,12 +35,6 @@ CADENCE = (
     "over calls in a row and over ranks, and barriers between calls are not timed, as in the OSU benchmarks."
 )
 PLACEMENTS = {"in": "in place", "out": "out of place"}
-MOST, MOST_US = 10**15, 86400e6  # in a row that can be measured; a day
-Size = Annotated[int, Meta(ge=0, le=MOST)]
-Count = Annotated[int, Meta(ge=1, le=MOST)]
-Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
-Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
-Delay = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]  # us
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +87,28 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Setup:
+    """A case, its arrays, the ranks, and the largest message."""
+
+    case: Case
+    x: Array
+    out: Array | None
+    transport: Transport
+    segment_bytes: int
+
+    def plan(self, algorithm: str) -> Plan:
+        case, op = self.case, self.case.op if self.case.reduces else "sum"
+        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
+        return make_plan(
+            case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
+        )
+
+    def prepared(self, algorithm: str) -> Prepared:
+        plan = self.plan(algorithm)
+        return Prepared(plan, plan.free, segment_bytes=plan.segment_bytes, chosen=plan.algorithm)
+
+
+@dataclass(frozen=True)
 class Samples:
     """What was measured of a contestant."""
 
@@ -100,47 +121,6 @@ class Samples:
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
         return replace(later, times_s=times_s, wrong=self.wrong + later.wrong)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One contestant at one size."""
-
-    collective: str
-    algorithm: str
-    backend: str
-    device: str
-    ranks: Count
-    bytes: Size
-    count: Size
-    dtype: str
-    op: str
-    placement: str
-    segment_bytes: Count
-    samples: int
-    min_us: float
-    p50_us: Measured
-    ci_low_us: float
-    ci_high_us: float
-    mean_us: Measured
-    p99_us: float
-    max_us: float
-    algbw_GBps: float
-    busbw_GBps: float
-    wrong: int  # elements that differed from the exact result, over all ranks and calls
-    slow_rank: int  # the one that was most often the slowest
-    model_us: float | None  # what fit.py predicts, where it can
-    hosts: list[int]  # ranks on each host
-    cadence: str  # isolated: a sample is a call on its slowest rank; streaming: calls in a row, the mean over ranks
-    rank_min_us: float  # of the ranks' means, the smallest
-    rank_max_us: float
-    memory: str  # where the buffers were: shared, private or device
-    chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
-    peer: str = ""  # the fastest call of an MPI library at this size, else the first contestant
-    over_peer: float = 1.0  # time / its time
-    delay_us: Delay | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
-    update_us: Microseconds | None = None  # of that update alone
-    update_beside_us: Microseconds | None = None  # and beside it
 
 
 def row_of(

@@ -6,11 +6,13 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby, product
 
-from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Row, Samples, row_of
+from dear_mpi.bench.beside import delays
+from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Samples, row_of
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
@@ -87,7 +89,6 @@ class Contest(Conditions):
         return list(dict.fromkeys(found))
 
     def check_for(self, world: World) -> None:
-        """A ValueError if something is not allowed."""
         self.check()
         for collective in self.collectives:
             lookup("collective", collective, BUS_FACTORS)
@@ -224,10 +225,11 @@ def at_size(
     turns = int(min(max(contest.seconds / turn_s, SAMPLES[0]), SAMPLES[1]))
     blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if others else [turns]
     found = [run(turns) for turns in blocks]
-    delays = interleaved.delays(turns) if contest.beside else {}
+    plans = {key: ready for key, ready in interleaved.ready.items() if contest.beside and ready[0].chosen}
+    beside = {key: delays(*ready, world.transport, turns) for key, ready in plans.items()}
     interleaved.free()
     names = [name for name, _ in keys]
     return {
-        key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=delays.get(key, {}))
+        key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=beside.get(key, {}))
         for key in sorted(found[0], key=lambda key: (names.index(key[0]), key[1]))
     }, left_out

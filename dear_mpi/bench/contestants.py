@@ -6,16 +6,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dear_mpi.bench.case import CannotRun, Case, Prepared
-from dear_mpi.bench.gloo import check_torch, gloo_call, gloo_group
-from dear_mpi.bench.native import FORMS, OTHERS, Form, native_call
-from dear_mpi.collectives import make_plan
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
+from dear_mpi.bench.gloo import check_torch, gloo, gloo_group
+from dear_mpi.bench.native import FORMS, OTHERS, native
 from dear_mpi.collectives.plans import functions
-from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.transports.transport import StagedTransport, Transport
-from dear_mpi.kernels.array import Array, synchronize
+from dear_mpi.collectives.transports.transport import StagedTransport
+from dear_mpi.kernels.array import synchronize
 from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
@@ -26,28 +23,6 @@ DEFAULTS = {
 }
 LIBRARIES = ("native", *OTHERS)
 BEST = "-best"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A case, its arrays, the ranks, and the largest message."""
-
-    case: Case
-    x: Array
-    out: Array | None
-    transport: Transport
-    segment_bytes: int
-
-    def plan(self, algorithm: str) -> Plan:
-        case, op = self.case, self.case.op if self.case.reduces else "sum"
-        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
-        return make_plan(
-            case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
-        )
-
-    def prepared(self, algorithm: str) -> Prepared:
-        plan = self.plan(algorithm)
-        return Prepared(plan, plan.free, segment_bytes=plan.segment_bytes, chosen=plan.algorithm)
 
 
 @dataclass(frozen=True)
@@ -91,10 +66,6 @@ def function(setup: Setup) -> Prepared:
     return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
 
 
-def gloo(setup: Setup) -> Prepared:
-    return Prepared(gloo_call(setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size))
-
-
 def staged(setup: Setup) -> Prepared:
     """The ring on device memory, through pinned host memory."""
     if setup.case.device == "cpu":
@@ -107,22 +78,6 @@ def direct(setup: Setup) -> Prepared:
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.prepared("ring")
-
-
-def native(setup: Setup, form: Form) -> Prepared:
-    """A call of the library; a plan of ours around it where there is none for these arrays, or this op."""
-    case = setup.case
-    if not form.serves(case, setup.transport.size):
-        what = "-counts only for reduce_scatter and all_gather of equal shards"
-        raise CannotRun(f"{what}, -beside only for reduce_scatter and all_reduce in place")
-    plan = setup.plan("native")  # an ArgumentError where the library cannot do it
-    alone = case.device == "cpu" and case.op != "average" and (setup.out is None or case.collective != "broadcast")
-    if not alone and form == FORMS[""]:
-        return Prepared(plan, plan.free)
-    plan.free()
-    if not alone:
-        raise CannotRun("is the MPI call alone: for host memory, no average, and broadcasts in place")
-    return native_call(case, setup.x, setup.out, setup.transport, form)
 
 
 CONTESTANTS = {
@@ -139,22 +94,13 @@ CONTESTANTS = {
 
 
 def contestant(name: str) -> Contestant:
-    """Who has this name.
-
-    >>> contestant("mpich-best").maker, contestant("gloo").maker, contestant("ring").maker
-    ('mpich', 'others', 'ours')
-    """
     has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
     plan = Contestant(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
     return CONTESTANTS.get(name, plan)
 
 
 def calls_of(name: str, case: Case, ranks: int) -> list[str]:
-    """What a name stands for in a case: all calls of a library that serve it, or itself.
-
-    >>> calls_of("mpich-best", Case("all_reduce", 64), 2)
-    ['mpich', 'mpich-nonblocking', 'mpich-persistent', 'mpich-beside']
-    """
+    """What a name stands for in a case: all calls of a library that serve it, or itself."""
     library = contestant(name).maker
     if name != library + BEST:
         return [name]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dear_mpi.bench.case import Row
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from dear_mpi.bench.case import CannotRun, Case
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.ranks.world import World
@@ -44,11 +44,7 @@ def gloo_group(world: World) -> Iterator[str]:
 
 
 def meeting_place(hosts: Sequence[str]) -> str:
-    """The address of rank 0's host, this one, at which the others reach it; ``MASTER_ADDR`` where that is set.
-
-    >>> meeting_place(["here", "here"])
-    '127.0.0.1'
-    """
+    """The address of rank 0's host, this one, at which the others reach it; ``MASTER_ADDR`` where that is set."""
     others = [host for host in hosts if host != hosts[0]]
     if "MASTER_ADDR" in os.environ or not others:
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
@@ -57,8 +53,9 @@ def meeting_place(hosts: Sequence[str]) -> str:
         return str(probe.getsockname()[0])
 
 
-def gloo_call(case: Case, x: Array, out: Array | None, rank: int, ranks: int) -> Callable[[], object]:
+def gloo(setup: Setup) -> Prepared:
     """A collective of the default process group; a CannotRun where gloo has none."""
+    case, x, out, rank, ranks = setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size
     if library_of(x) != "numpy" or (case.reduces and case.op not in OPS):
         raise CannotRun(f"has no {case.op} of memory of {library_of(x)}")
     swaps, sharded = case.collective == "all_to_all", case.collective in ("all_gather", "reduce_scatter")
@@ -81,7 +78,7 @@ def gloo_call(case: Case, x: Array, out: Array | None, rank: int, ranks: int) ->
         "all_gather": partial(gather, target, source[shard]),
         "reduce_scatter": partial(scatter, target[shard], source, op),
     }
-    return calls[case.collective]
+    return Prepared(calls[case.collective])
 
 
 def tensor(array: Array, case: Case) -> Any:

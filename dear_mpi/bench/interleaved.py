@@ -10,9 +10,8 @@ import random
 from collections.abc import Sequence
 from functools import cache, partial
 
-from dear_mpi.bench.beside import delays
-from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples
-from dear_mpi.bench.contestants import Setup, contestant, prepare
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
+from dear_mpi.bench.contestants import contestant, prepare
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.collectives.plans.reach import wants_shared
@@ -35,8 +34,7 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """Memory that a rank needs at least: a buffer, its data and what is expected, in each kind of memory and under each
-    library."""
+    """What a rank needs at least: buffer, data and what is expected, in each kind of memory and under each library."""
     makers = {name: contestant(name).maker for name in names}
     homes = {maker if maker in OTHERS else wanted_memory(name, case, hosts) for name, maker in makers.items()}
     return 3 * case.used_bytes * len(homes)
@@ -51,18 +49,16 @@ class Interleaved:
         self.ready: dict[Key, tuple[Prepared, Data]] = {}
         self.left_out: dict[str, str] = {}
         for name, segment_bytes in keys:
-            data = self.data(self.memory_of(name))
+            memory = wanted_memory(name, case, world.transport.hosts)
+            if memory == "shared" and world.transport.reach(self.data(memory).x) is None:
+                memory = "private"
+            data = self.data(memory)
             try:
                 prepared = prepare(name, Setup(case, data.x, data.out, world.transport, segment_bytes))
             except CannotRun as error:
                 self.left_out[name] = str(error)
                 continue
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
-
-    def memory_of(self, name: str) -> str:
-        """Collective: where the buffers of a contestant are."""
-        memory = wanted_memory(name, self.case, self.transport.hosts)
-        return "private" if memory == "shared" and self.transport.reach(self.data(memory).x) is None else memory
 
     def run(self, turns: int) -> dict[Key, Samples]:
         """Collective: so many samples of each, after one turn that does not count."""
@@ -77,12 +73,12 @@ class Interleaved:
             for key in random.Random(self.turn).sample(group, len(group)):
                 prepared, data = self.ready[key]
                 data.fill(self.turn)
-                self.transport.barrier()
                 elapsed_s = self.call_s(prepared)
                 prepared.untimed()
                 wrong[key] += data.errors(self.turn)
                 if self.case.cadence == "streaming":
-                    elapsed_s = self.stream_s(prepared, data)
+                    data.clear()
+                    elapsed_s = self.call_s(prepared, CALLS[data.x.nbytes > SMALL_BYTES])
                 if counts:
                     mine[key].append(elapsed_s)
         answers = self.transport.gather_values((mine, wrong))
@@ -96,24 +92,9 @@ class Interleaved:
             for key, (prepared, data) in self.ready.items()
         }
 
-    def delays(self, turns: int) -> dict[Key, dict[str, float]]:
-        """Collective: what an update beside each plan of ours does to both."""
-        found: dict[Key, dict[str, float]] = {}
-        for key, (prepared, data) in self.ready.items():
-            if prepared.chosen is not None:
-                data.clear()
-                found[key] = delays(prepared.run, data.x.nbytes, self.transport, turns)
-        return found
-
-    def call_s(self, prepared: Prepared) -> float:
-        """The seconds of a call, to the end of its last kernel."""
-        begin = self.stream.mark()
-        prepared.run()
-        return self.stream.seconds(begin, self.stream.mark())
-
-    def stream_s(self, prepared: Prepared, data: Data) -> float:
-        data.clear()
-        elapsed_s, calls = 0.0, CALLS[data.x.nbytes > SMALL_BYTES]
+    def call_s(self, prepared: Prepared, calls: int = 1) -> float:
+        """The mean seconds of calls in a row, each from a barrier to the end of its last kernel."""
+        elapsed_s = 0.0
         barrier, run, mark, seconds = self.transport.barrier, prepared.run, self.stream.mark, self.stream.seconds
         for _ in range(calls):
             barrier()

@@ -5,11 +5,57 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dear_mpi.bench.case import Count, Microseconds, Row, Size
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 
+MOST, MOST_US = 10**15, 86400e6  # in a row that can be measured; a day
+Size = Annotated[int, Meta(ge=0, le=MOST)]
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
+Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
+Delay = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant at one size."""
+
+    collective: str
+    algorithm: str
+    backend: str
+    device: str
+    ranks: Count
+    bytes: Size
+    count: Size
+    dtype: str
+    op: str
+    placement: str
+    segment_bytes: Count
+    samples: int
+    min_us: float
+    p50_us: Measured
+    ci_low_us: float
+    ci_high_us: float
+    mean_us: Measured
+    p99_us: float
+    max_us: float
+    algbw_GBps: float
+    busbw_GBps: float
+    wrong: int  # elements that differed from the exact result, over all ranks and calls
+    slow_rank: int  # the one that was most often the slowest
+    model_us: float | None  # what fit.py predicts, where it can
+    hosts: list[int]  # ranks on each host
+    cadence: str  # isolated: a sample is a call on its slowest rank; streaming: calls in a row, the mean over ranks
+    rank_min_us: float  # of the ranks' means, the smallest
+    rank_max_us: float
+    memory: str  # where the buffers were: shared, private or device
+    chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
+    peer: str = ""  # the fastest call of an MPI library at this size, else the first contestant
+    over_peer: float = 1.0  # time / its time
+    delay_us: Delay | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
+    update_us: Microseconds | None = None  # of that update alone
+    update_beside_us: Microseconds | None = None  # and beside it
 
 
 @dataclass(frozen=True)

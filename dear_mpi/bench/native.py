@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dear_mpi.bench.case import CannotRun, Case, Prepared
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
 from dear_mpi.collectives.plans.runners.native import move, mpi_call
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.calls import copier
 
 OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}  # libraries that may run in a job of their own
@@ -71,11 +70,25 @@ FORMS = {  # by what follows the library in a contestant's name
 }
 
 
-def native_call(case: Case, x: Array, out: Array | None, transport: Transport, form: Form) -> Prepared:
-    """A call of the library, on arrays of the host."""
-    partition, rank = Partition.of(case.count, transport.size), transport.rank
-    own, scatters, result = partition.shard(rank), case.collective == "reduce_scatter", out
-    untimed: Callable[[], object] = lambda: None  # noqa: E731
+def native(setup: Setup, form: Form) -> Prepared:
+    """A call of the library; a plan of ours around it where there is none for these arrays, or this op."""
+    case, x, result, ranks = setup.case, setup.x, setup.out, setup.transport.size
+    if not form.serves(case, ranks):
+        what = "-counts only for reduce_scatter and all_gather of equal shards"
+        raise CannotRun(f"{what}, -beside only for reduce_scatter and all_reduce in place")
+    plan = setup.plan("native")  # an ArgumentError where the library cannot do it
+    alone = case.device == "cpu" and case.op != "average" and (result is None or case.collective != "broadcast")
+    if not alone and form == FORMS[""]:
+        return Prepared(plan, plan.free)
+    plan.free()
+    if not alone:
+        raise CannotRun("is the MPI call alone: for host memory, no average, and broadcasts in place")
+    partition, rank, scatters = (
+        Partition.of(case.count, ranks),
+        setup.transport.rank,
+        case.collective == "reduce_scatter",
+    )
+    own, untimed = partition.shard(rank), Prepared.untimed
     if result is None and form.beside:
         home = x[own] if scatters else x
         result = array_module(x).empty_like(home)
@@ -84,4 +97,4 @@ def native_call(case: Case, x: Array, out: Array | None, transport: Transport, f
         untimed = partial(move, x[own], x[: own.stop - own.start])
     op = case.op if case.reduces else "sum"
     call = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
-    return replace(form.prepare(transport.native, *call), untimed=untimed)
+    return replace(form.prepare(setup.transport.native, *call), untimed=untimed)

@@ -4,13 +4,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from rich.table import Table
+from rich.table import Column, Table
 
-from dear_mpi.bench.case import Row
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.contestants import BEST, contestant
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.interleaved import CALLS
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, table
 from dear_mpi.reporting.units import format_bytes, format_hosts, plural
@@ -80,7 +80,6 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
 
 
 def digits(row: Row) -> int:
-    """Of all times in a row."""
     return 0 if row.p50_us >= 100 else 1
 
 
@@ -103,10 +102,8 @@ def summary_of(rows: Sequence[Row]) -> Table | str:
         return ""
     what = f"{rows[0].collective}, {plural(rows[0].ranks, 'rank')}"
     peers = ", ".join(dict.fromkeys(row.peer for row in rows))
-    summary = Table(title=f"{what}: time / fastest MPI call, geometric means", caption=f"fastest were: {peers}")
-    summary.add_column("algorithm")
-    for name in CLASSES:
-        summary.add_column(name, justify="right")
+    classes, title = (Column(name, justify="right") for name in CLASSES), "time / fastest MPI call, geometric means"
+    summary = Table("algorithm", *classes, title=f"{what}: {title}", caption=f"fastest were: {peers}")
     for name, means in found.items():
         summary.add_row(name, *("" if mean is None else f"{mean:.2f}" for mean in means))
     return summary

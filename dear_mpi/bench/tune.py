@@ -13,10 +13,10 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import geometric_mean
 
-from dear_mpi.bench.case import Row
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
-from dear_mpi.collectives.transports.agree import by_rank_0
+from dear_mpi.collectives.transports.agree import by_rank_0, said_by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 
@@ -62,18 +62,16 @@ def fastest(rows: list[Row], below: Row | None) -> Row:
 
 
 def rules_before(path: Path, names: Sequence[str], world: World) -> tuple[Rule, ...]:
-    """Collective: what is in the file so far, on rank 0; an ArgumentError if it cannot be written, or is no table of
-    rules, or there is nothing to choose from."""
-    found: list[Rule] = []
+    """Collective: what is in the file so far; an ArgumentError if it is no table of rules, or cannot be written, or
+    nothing can be chosen."""
 
-    def check() -> None:
+    def read() -> tuple[Rule, ...]:
         if not any(map(may_be_chosen, names)):
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {', '.join(names)}")
         check_writable("--tune", path)
-        found.extend(read_rules(path) if path.exists() else ())
+        return read_rules(path) if path.exists() else ()
 
-    by_rank_0(world.transport, "tune", check)
-    return tuple(found)
+    return said_by_rank_0(world.transport, "tune", read)
 
 
 def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], world: World) -> None:

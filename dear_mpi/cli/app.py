@@ -18,7 +18,7 @@ from dear_mpi.cli.compare import compare
 from dear_mpi.cli.demo import demo
 from dear_mpi.cli.doctor import doctor
 from dear_mpi.cli.explain import explain
-from dear_mpi.cli.panels import PanelledCommand, as_switch
+from dear_mpi.cli.flags import PanelledCommand, as_switch
 from dear_mpi.cli.run import complain
 from dear_mpi.cli.simulate import simulate
 from dear_mpi.cli.train import train

@@ -2,24 +2,22 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from typer import Option
 
 from dear_mpi.bench.collective import Contest
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.table import show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.files import check_files, written_by
-from dear_mpi.cli.flags import JOB_FLAGS, Flags, chosen, files_of, flags_of, parameter, with_flags
-from dear_mpi.cli.run import JOB, check_alone, complaining, run_ranks
+from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of
+from dear_mpi.cli.run import run_ranks, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
-FLAGS = flags_of(Contest) | {name: JOB_FLAGS[name] for name in JOB}
-FLAGS["tune"] = parameter("tune", Annotated[Path | None, Option(metavar="FILE", help=TUNE)])
+FLAGS = flags_of(Contest) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 
 
 @with_flags(FLAGS, sizes="256KiB:64MiB")
@@ -28,12 +26,9 @@ def bench(flags: Flags) -> None:
 
     Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
     """
-    with complaining(mpi="threads" not in flags):
-        check_alone("--threads", flags.get("threads"))
-        check_files(files_of(Contest, flags), written_by(flags, tune="--tune"))
-        contest = Contest(**chosen(Contest, flags))
-        how = {name: flags[name] for name in JOB if name in flags}
-        found = run_ranks(lambda world: bench_and_show(world, contest, flags.get("tune")), device=contest.device, **how)
+    check_files(files_of(Contest, flags), written_by(flags, tune="--tune"))
+    contest = Contest(**chosen(Contest, flags))
+    found = run_ranks(lambda world: bench_and_show(world, contest, flags.get("tune")), flags, device=contest.device)
     raise typer.Exit(int(any(row["wrong"] for row in found["rows"])))
 
 

@@ -8,8 +8,8 @@
 from typing import Any
 
 from dear_mpi.cli.compare import compare_and_show
-from dear_mpi.cli.flags import STALL_AFTER, StallAbort, StallAfter, Threads
-from dear_mpi.cli.run import run_job
+from dear_mpi.cli.flags import Flags, shared
+from dear_mpi.cli.run import run_job, with_flags
 from dear_mpi.cli.train import train_and_show
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import console
@@ -29,14 +29,14 @@ LINK = "1.227gbit,50us"
 NOTE = "\nAn emulated link, on which an all-reduce of 4 ranks takes 4 times the forward pass ({} s, spent asleep):"
 
 
-def demo(threads: Threads = None, stall_after: StallAfter = STALL_AFTER, stall_abort: StallAbort = False) -> None:
+@with_flags(shared("threads", "stall_after", "stall_abort"))
+def demo(flags: Flags) -> None:
     """Train a classifier with DeAR, then compare DeAR with other schedules. Takes two minutes on 4 ranks.
 
     Example: mpirun -n 4 dear-mpi demo
     """
-    how = {"threads": threads, "stall_after": stall_after, "stall_abort": stall_abort}
-    run_job(train_and_show, DIGITS | how)
-    run_job(schedules, RESNET | how | {"link": LINK})
+    run_job(train_and_show, {**DIGITS, **flags})
+    run_job(schedules, {**RESNET, **flags, "link": LINK})
 
 
 def schedules(world: World, config: Config) -> list[dict[str, Any]]:

@@ -1,38 +1,35 @@
 """The command ``dear-mpi doctor``: runs wherever it is started, also where there is no MPI that works."""
 
 import os
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from typer import Option
 
-from dear_mpi.cli.flags import DeviceMemory, JsonFile
-from dear_mpi.cli.run import complaining, run_ranks
+from dear_mpi.cli.flags import Flags, flag, shared
+from dear_mpi.cli.run import run_ranks, with_flags
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.doctor.examine import as_object, examine, look
+from dear_mpi.doctor.examine import examine, look
 from dear_mpi.doctor.findings import findings
-from dear_mpi.doctor.show import show_doctor
+from dear_mpi.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.declared import parsed
 
-DEVICE = Option(help="What to examine: cpu or cuda.", show_default="cuda on ranks that have a GPU")
+FLAGS = shared("device_memory", "json_file")
+FLAGS |= flag("device", str | None, "What to examine: cpu or cuda.", show_default="cuda on ranks that have a GPU")
+FLAGS |= flag("size", str, "Size of the messages that measure bandwidth.")
 
 
-def doctor(
-    device: Annotated[str | None, DEVICE] = None,
-    device_memory: DeviceMemory = "auto",
-    size: Annotated[str, Option(help="Size of the messages that measure bandwidth.")] = "4MiB",
-    json_file: JsonFile = None,
-) -> None:
+@with_flags(FLAGS, device_memory="auto", size="4MiB")
+def doctor(flags: Flags) -> None:
     """Report which MPI, GPUs and links this job has, what is wrong with them, and how to mend it.
 
     Example: mpirun -n 4 dear-mpi doctor
     """
-    launch = launch_of(os.environ)
+    launch, device, device_memory = launch_of(os.environ), flags.get("device"), flags["device_memory"]
 
     def command(world: World) -> dict[str, Any]:
         facts = examine(world, alone, device_memory=device_memory, nbytes=nbytes)
@@ -41,12 +38,12 @@ def doctor(
             show_doctor(facts, found)
         return as_object(facts, found)
 
-    with complaining(mpi=False):
-        alone = look(launch, device)  # collective: before an error of this rank, which is told to the others
-        lookup("device", device or "cpu", STREAMS)
-        lookup("device_memory", device_memory, OVERRIDES)
-        nbytes = parsed("--size", parse_bytes, size)
-        if nbytes < 1:
-            raise ValueError(f"--size must be at least 1 B, not {size}")
-        report = run_ranks(command, json_file if launch.rank == 0 else None, threads=None if alone.usable else 1)
+    alone = look(launch, device)  # collective: before an error of this rank, which is told to the others
+    lookup("device", device or "cpu", STREAMS)
+    lookup("device_memory", device_memory, OVERRIDES)
+    nbytes = parsed("--size", parse_bytes, flags["size"])
+    if nbytes < 1:
+        raise ValueError(f"--size must be at least 1 B, not {flags['size']}")
+    file = flags.get("json_file") if launch.rank == 0 else None
+    report = run_ranks(command, {"json_file": file, "threads": None if alone.usable else 1})
     raise typer.Exit(int(any(finding["severity"] == "broken" for finding in report["findings"])))

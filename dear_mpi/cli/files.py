@@ -1,12 +1,15 @@
 """The files of a command: what they end in, no two that it writes are one, and none that it reads is written over."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.reporting.files import check_writable, older
+from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.training.declared import listed
+from dear_mpi.training.recording import Show
 
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
@@ -26,12 +29,14 @@ def written_by(flags: Mapping[str, Any], **own: str) -> Written:
     return [(names[name], Path(file)) for name, named in files.items() for file in named]
 
 
-def try_files(written: Written) -> None:
-    """See that files can be written, before the work; on the rank that writes them.
+def timeline_writer(flags: Mapping[str, Any]) -> Show | None:
+    """What writes the files of --timeline; None if there are none."""
+    files = [path for flag, path in written_by(flags) if flag == "--timeline"]
+    return partial(write_timeline, "--timeline", files) if files else None
 
-    Raises:
-        ValueError: one cannot, or matplotlib is missing, which draws pictures.
-    """
+
+def try_files(written: Written) -> None:
+    """A ValueError, before the work, if a file cannot be written, or matplotlib is missing, which draws pictures."""
     for flag, path in written:
         check_writable(flag, path)
         if flag in ENDINGS and path.suffix.lower() in PICTURES:
@@ -42,11 +47,7 @@ def try_files(written: Written) -> None:
 
 
 def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
-    """See that endings tell what to write, and that files stay apart; ``read`` is what flags got that may name files.
-
-    Raises:
-        ValueError: an ending tells nothing, or a file would be lost.
-    """
+    """A ValueError if an ending does not tell what to write, or a file would be lost; ``read``: what may name files."""
     for flag, path in written:
         if flag in ENDINGS and path.suffix.lower() not in ENDINGS[flag]:
             *others, last = ENDINGS[flag]

@@ -1,66 +1,65 @@
-"""Flags: those of options, which ``training/options.py`` declares, and others that several commands share."""
+"""Flags: those of options, as their classes declare them; others; and how ``--help`` shows them.
+
+A table has flags by name, as Typer reads them: as parameters of a function.
+"""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
-import typer
 from typer import Option
+from typer.core import TyperCommand
 
 from dear_mpi.training.declared import Declared, listed, options_of
 from dear_mpi.training.runs.config import Config
 
 Flags: TypeAlias = Mapping[str, Any]
+"""What was typed: values by the names of flags. What was not typed, and has no default, is not in it."""
 
-STALL_AFTER = "30s"
-MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
+Table: TypeAlias = dict[str, inspect.Parameter]
 
-PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
-Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help=PLOT)]
-DeviceMemory = Annotated[str, Option(help=MEMORY)]
-JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
-JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help=JSON)]
-LINK = (
-    "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
-    "(or per_host=N): links inside and between emulated hosts, the ranks of each of which share a port to the others."
-)
-Link = Annotated[str | None, Option(help=LINK, show_default="the real one")]
-RATES = (
-    "Bandwidth of a rank inside its host, and of a host to others, for algorithms that ask for it, such as themis: "
-    "100gbit/10gbit, or FILE.json of dear-mpi doctor."
-)
-Rates = Annotated[str | None, Option(help=RATES, show_default="those of --link, else unknown")]
-THREADS = "Number of ranks, which run as threads of one process, without MPI."
-MOST_THREADS = 256  # they share one interpreter: more would take minutes for what takes seconds elsewhere
-Threads = Annotated[int | None, Option(min=1, max=MOST_THREADS, help=THREADS, show_default="an MPI job")]
-STALL = "Report each rank that has waited for the same thing for this long, with what it waits for and why. 0s: never."
-ABORT = "End the job with a non-zero exit code when a rank has waited for as long as --stall-after says."
-StallAfter = Annotated[str, Option(help=STALL)]
-StallAbort = Annotated[bool, Option("--stall-abort", help=ABORT)]
-TIMELINE = (
-    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
-    "or FILE.pdf as a picture; several with commas."
-)
-TimelineFiles = Annotated[str | None, Option("--timeline", metavar="FILE", help=TIMELINE, show_default="none")]
+# Every flag of every command is here; what follows is the order in which the panels are shown.
+PANELS = {
+    "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
+    "context iterations pieces seconds cadence beside device seed",
+    "Compute": "forward_time backward_time compute rate update_time straggler jitter",
+    "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
+    "segments segment_bytes memory device_memory link rates stall",
+    "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
+    "factor_decay clip loss_scale",
+    "Job": "threads other_mpi stall_after stall_abort debug check",
+    "Files": "save every resume profile tune plot picture timeline json_file",
+}
+PLACES = {
+    name: (number, place, panel)
+    for number, (panel, names) in enumerate(PANELS.items())
+    for place, name in enumerate(names.split())
+}
+FIRST = (-1, 0, None)  # for what has no panel
 
 
-def parameter(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
-    """A flag as Typer reads it: a parameter of a function."""
+def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def flags_of(kind: type[Declared]) -> dict[str, inspect.Parameter]:
+def flag(name: str, kind: Any, help: str, default: Any = None, *, spelled: str = "", **said: Any) -> Table:
+    """A table of one flag. It is spelled like its name unless ``spelled`` says otherwise; ``said`` is for Typer."""
+    option = Option(spelled or f"--{name.replace('_', '-')}", help=help, **said)
+    return {name: parameter(name, Annotated[kind, option], default)}
+
+
+def flags_of(kind: type[Declared]) -> Table:
     """The flags of a kind of options, each with the help, the type and the default of its field."""
-    hints, found = get_type_hints(kind), {}
+    hints, found = get_type_hints(kind), Table()
     for name, said in options_of(kind).items():
         default = getattr(kind, name, None)
         if isinstance(default, tuple):  # of several values, with commas
             default = ",".join(map(str, default)) or None
         shown: Any = said.shown or True
-        flag = Option(*said.flags, help=said.help, show_default=shown, metavar=said.metavar)
+        option = Option(*said.flags, help=said.help, show_default=shown, metavar=said.metavar)
         typed: Any = said.typed or hints[name]
-        found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, flag], default)
+        found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, option], default)
     return found
 
 
@@ -84,35 +83,60 @@ def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
     return found
 
 
-JOB_FLAGS = flags_of(Config) | {
-    "device_memory": parameter("device_memory", DeviceMemory, "auto"),
-    "link": parameter("link", Link),
-    "rates": parameter("rates", Rates),
-    "threads": parameter("threads", Threads),
-    "stall_after": parameter("stall_after", StallAfter, STALL_AFTER),
-    "stall_abort": parameter("stall_abort", StallAbort, False),
-    "timeline": parameter("timeline", TimelineFiles),
-    "json_file": parameter("json_file", JsonFile),
-}
+STALL_AFTER = "30s"
+MOST_THREADS = 256  # they share one interpreter: more would take minutes for what takes seconds elsewhere
+LINK = (
+    "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
+    "(or per_host=N): links inside and between emulated hosts, the ranks of each of which share a port to the others."
+)
+RATES = (
+    "Bandwidth of a rank inside its host, and of a host to others, for algorithms that ask for it, such as themis: "
+    "100gbit/10gbit, or FILE.json of dear-mpi doctor."
+)
+THREADS = "Number of ranks, which run as threads of one process, without MPI."
+STALL = "Report each rank that has waited for the same thing for this long, with what it waits for and why. 0s: never."
+ABORT = "End the job with a non-zero exit code when a rank has waited for as long as --stall-after says."
+MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
+JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
+PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
+TIMELINE = (
+    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
+    "or FILE.pdf as a picture; several with commas."
+)
+
+# What ``run_ranks`` takes.
+RUN_FLAGS = (
+    flag("device_memory", str, MEMORY, "auto")
+    | flag("link", str | None, LINK, show_default="the real one")
+    | flag("rates", str | None, RATES, show_default="those of --link, else unknown")
+    | flag("threads", int | None, THREADS, min=1, max=MOST_THREADS, show_default="an MPI job")
+    | flag("stall_after", str, STALL, STALL_AFTER)
+    | flag("stall_abort", bool, ABORT, False)
+    | flag("json_file", Path | None, JSON, spelled="--json", metavar="FILE")
+)
+FILE_FLAGS = flag("plot", Path | None, PLOT, metavar="FILE")
+FILE_FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
+JOB_FLAGS = flags_of(Config) | RUN_FLAGS | {"timeline": FILE_FLAGS["timeline"]}
 
 
-def typed(context: Any) -> list[str]:
-    """The flags that were typed."""
-    return [name for name in context.params if context.get_parameter_source(name).name != "DEFAULT"]
+def shared(*names: str) -> Table:
+    """Some of the flags that several commands have."""
+    return {name: (RUN_FLAGS | FILE_FLAGS)[name] for name in names}
 
 
-def with_flags(table: Mapping[str, inspect.Parameter], **defaults: Any) -> Callable[..., Callable[..., None]]:
-    """Make a command of a function that takes a mapping of flags: those that were typed, and these defaults."""
-    shown = [flag.replace(default=defaults.get(name, flag.default)) for name, flag in table.items()]
-    shown.append(parameter("typer_context", typer.Context, inspect.Parameter.empty))
+class PanelledCommand(TyperCommand):
+    """A command whose help has panels; there a switch has no type, and ``--help`` no line."""
 
-    def decorate(function: Callable[[Flags], None]) -> Callable[..., None]:
-        def command(*, typer_context: Any, **flags: Any) -> None:
-            function(defaults | {name: flags[name] for name in typed(typer_context)})
+    def get_params(self, ctx: Any) -> list[Any]:
+        flags: list[Any] = super().get_params(ctx)
+        for flag in flags:
+            flag.hidden = flag.hidden or flag.name == "help"
+            flag.rich_help_panel = PLACES.get(flag.name, FIRST)[2]
+        return sorted(map(as_switch, flags), key=lambda flag: PLACES.get(flag.name, FIRST))
 
-        command.__doc__ = function.__doc__
-        command.__annotations__ = {flag.name: flag.annotation for flag in shown}
-        command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        return command
 
-    return decorate
+def as_switch(flag: Any) -> Any:
+    """A flag that takes no value is shown without a type."""
+    if flag.is_flag:
+        flag.metavar = ""
+    return flag

@@ -1,5 +1,6 @@
 """What commands share: they run on all ranks, write JSON, and end with one line and exit code 2 if input is bad."""
 
+import inspect
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import typer
 
 from dear_mpi.cli.files import Written, try_files, written_by
-from dear_mpi.cli.flags import STALL_AFTER, Flags, chosen
+from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, chosen, parameter
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -25,16 +26,14 @@ from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
 
-# Flags of a job, for run_ranks.
-JOB = ("device_memory", "threads", "link", "rates", "stall_after", "stall_abort", "json_file")
+READ: dict[str, Callable[[str], Any]] = {"link": parse_links, "rates": read_rates}
 
 
 @contextmanager
 def complaining(*, mpi: bool) -> Iterator[None]:
     """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
 
-    Args:
-        mpi: whether to ask MPI, which this may start, who is rank 0; otherwise the launcher's variables say it.
+    MPI, which this may start, says who is rank 0; if not ``mpi``, the launcher's variables do.
     """
     try:
         yield
@@ -69,31 +68,40 @@ def complain(message: str, rank: int) -> None:
         console(stderr=True).print(f"error: {message}", style="bold red", markup=False, soft_wrap=True)
 
 
-def check_alone(what: str, threads: int | None) -> None:
-    """Refuse to start what runs in one process as several."""
-    if threads is not None and launch_of(os.environ).size > 1:
-        raise ValueError(f"{what} runs in one process: start it without mpirun")
+def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., None]]:
+    """Make a command of a function that takes a mapping of flags: those that were typed, and these defaults.
 
-
-def run_ranks(
-    command: Callable[[World], Any],
-    json_file: Path | None = None,
-    *,
-    others: Written = (),
-    device: str = "cpu",
-    stall_after: str = STALL_AFTER,
-    stall_abort: bool = False,
-    link: str | None = None,
-    rates: str | None = None,
-    **how: Any,
-) -> Any:
-    """Call ``command(world)`` as every rank (``how``: see ``run_world``); the result, which rank 0 writes as JSON.
-
-    ``stall_after`` is a time, such as 30s, ``link`` is like 10gbit,50us, and ``rates`` like 100gbit/10gbit. Before the
-    work rank 0 sees that this file and ``others``, which ``command`` writes, can be written. An older report is
-    ``aside`` during the work: where all processes of a host die, a launcher may return 0, and then no report must be
-    there.
+    Bad input ends it as ``complaining`` says. ``alone`` is the name of a command that runs in one process: under mpirun
+    it is refused, as --threads is.
     """
+    shown = [each.replace(default=defaults.get(name, each.default)) for name, each in table.items()]
+    shown.append(parameter("typer_context", typer.Context, inspect.Parameter.empty))
+
+    def decorate(function: Callable[[Flags], None]) -> Callable[..., None]:
+        def command(*, typer_context: Any, **flags: Any) -> None:
+            source = typer_context.get_parameter_source
+            typed = {name: flags[name] for name in flags if source(name).name != "DEFAULT"}
+            with complaining(mpi="threads" in table and "threads" not in typed):
+                if (alone or "threads" in typed) and launch_of(os.environ).size > 1:
+                    raise ValueError(f"{alone or '--threads'} runs in one process: start it without mpirun")
+                function(defaults | typed)
+
+        command.__doc__ = function.__doc__
+        command.__annotations__ = {each.name: each.annotation for each in shown}
+        command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu", others: Written = ()) -> Any:
+    """Call ``command(world)`` as every rank, as ``RUN_FLAGS`` say; the result, which rank 0 writes as JSON.
+
+    Before the work rank 0 sees that the file of --json and ``others``, which ``command`` writes, can be written. An
+    older report is ``aside`` during the work: where all processes of a host die, a launcher may return 0, and then no
+    report must be there.
+    """
+    json_file, stall_after = flags.get("json_file"), flags.get("stall_after", STALL_AFTER)
 
     def facts(rank: int) -> Mapping[str, Any]:
         if rank == 0:
@@ -107,10 +115,10 @@ def run_ranks(
         by_rank_0(world.transport, "output", lambda: write_json(result, json_file))
         return result
 
-    how["link"] = None if link is None else parsed("--link", parse_links, link)
-    how["rates"] = None if rates is None else parsed("--rates", read_rates, rates)
-    how |= {"stall_after_s": parsed("--stall-after", parse_seconds, stall_after), "stall_abort": stall_abort}
-    if stall_abort and not how["stall_after_s"]:
+    how = {name: flags[name] for name in ("threads", "device_memory", "stall_abort") if name in flags}
+    how |= {name: parsed(f"--{name}", read, flags[name]) for name, read in READ.items() if name in flags}
+    how["stall_after_s"] = parsed("--stall-after", parse_seconds, stall_after)
+    if how.get("stall_abort") and not how["stall_after_s"]:
         raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
     select_gpu(device)
     try:
@@ -129,12 +137,8 @@ def write_json(content: Any, path: Path | None) -> None:
 
 def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
     """Call ``command`` as every rank of the training job that the flags ask for."""
-    threads = flags.get("threads")
-    with complaining(mpi=threads is None):
-        check_alone("--threads", threads)
-        config = Config.of(chosen(Config, flags))
-        if config.device == "cpu" and "device_memory" in flags:
-            raise ValueError("--device-memory does not apply to the device 'cpu'")
-        how = {name: flags[name] for name in JOB if name in flags}
-        others = [(flag, path) for flag, path in written_by(flags) if flag != "--json"]
-        run_ranks(lambda world: command(world, config), device=config.device, others=others, **how)
+    config = Config.of(chosen(Config, flags))
+    if config.device == "cpu" and "device_memory" in flags:
+        raise ValueError("--device-memory does not apply to the device 'cpu'")
+    others = [(flag, path) for flag, path in written_by(flags) if flag != "--json"]
+    run_ranks(lambda world: command(world, config), flags, device=config.device, others=others)

@@ -1,19 +1,22 @@
-"""Examine a job: start MPI if that can be, gather what each rank knows about itself, and measure their links."""
+"""Examine a job: start MPI if that can be, gather what each rank knows about itself, and measure their links.
+
+What is found are plain values, so that tests can make them up.
+"""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.launch.cuda_aware import decide
+from dear_mpi.bench.machine_file import Link
+from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, queries, without_pmix
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.patience import cgroup_limit, machine, own_cores
+from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
-from dear_mpi.doctor.facts import Facts, RankFacts
-from dear_mpi.doctor.findings import Finding
 from dear_mpi.doctor.in_use import in_use
 from dear_mpi.doctor.links import measure_links
 from dear_mpi.kernels.gpu import Gpu, current_gpu
@@ -30,6 +33,59 @@ SETTINGS = (
 BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """One rank; ``gpu_problem`` says why it has no GPU."""
+
+    rank: int
+    host: str
+    local_rank: int
+    local_size: int
+    launched_local_rank: int | None
+    cores: tuple[int, ...]
+    host_cores: int
+    blas_threads: int
+    huge_pages: bool  # whether memory that it shares can have them
+    huge_pages_text: str  # and how that is known
+    gpu: Gpu | None = None
+    gpu_problem: str | None = None
+    congestion: str = ""  # TCP's congestion control, if the kernel says it
+    machine: str = ""  # whose kernel schedules it: several hosts may be one machine
+    limit: Limit | None = None  # the cgroup that allows it the fewest cores
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The job. Without an MPI that can be used, ``problem`` says why, and ``ranks`` holds this process alone."""
+
+    launch: Launch
+    mpi: MpiFacts | None
+    ranks: list[RankFacts]
+    problem: str | None = None
+    device: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    in_use: str | None = None  # what carries messages, if that is known
+    ucx: str | None = None
+    ucx_cuda: bool = False
+    queries: Mapping[str, bool | str | None] = field(default_factory=dict)
+    probed: DeviceMemory | None = None
+    device_memory: DeviceMemory | None = None
+    links: list[Link] = field(default_factory=list)
+
+    @property
+    def ranks_per_host(self) -> list[int]:
+        return list(Counter(rank.host for rank in self.ranks).values())
+
+    @property
+    def usable(self) -> bool:
+        return self.mpi is not None and self.mpi.threads_suffice and not self.foreign
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the launcher belongs to another MPI than the library."""
+        return self.mpi is not None and self.mpi.size == 1 < self.launch.size
 
 
 def look(launch: Launch, device: str | None) -> Facts:
@@ -147,7 +203,3 @@ def paths(facts: Facts) -> list[str]:
     if memory.direct:
         return ["host", "device"] if probed.direct else ["host"]
     return ["host", "staged"]
-
-
-def as_object(facts: Facts, found: list[Finding]) -> dict[str, Any]:
-    return asdict(facts) | {"hosts": facts.ranks_per_host, "findings": [asdict(finding) for finding in found]}

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.collectives.transports.patience import THREADS, Crowd
-from dear_mpi.doctor.facts import Facts, RankFacts
+from dear_mpi.doctor.examine import Facts, RankFacts
 from dear_mpi.reporting.units import format_numbers, plural
 
 SEVERITIES = ("broken", "warning", "note")
@@ -56,14 +56,12 @@ def library(facts: Facts) -> Iterator[Finding]:
 
 def gpus(facts: Facts) -> Iterator[Finding]:
     without = [rank for rank in facts.ranks if rank.gpu is None]
+    lack = f"{ranks_of(without)} {'have' if len(without) > 1 else 'has'} no GPU"
     if facts.device == "cuda" and without:
-        yield broken(
-            f"--device cuda, but {ranks_of(without)} {have(without)} no GPU: {without[0].gpu_problem}",
-            "or work on the host: --device cpu",
-        )
+        yield broken(f"--device cuda, but {lack}: {without[0].gpu_problem}", "or work on the host: --device cpu")
     elif facts.device is None and 0 < len(without) < len(facts.ranks):
         yield warning(
-            f"{ranks_of(without)} {have(without)} no GPU, the others do: {without[0].gpu_problem}",
+            f"{lack}, the others do: {without[0].gpu_problem}",
             "start all ranks on hosts with GPUs, or all without: --device cpu",
         )
     for (host, address), ranks in grouped(facts.ranks, lambda rank: (rank.host, rank.gpu and rank.gpu.address)):
@@ -187,7 +185,3 @@ def grouped(ranks: Sequence[RankFacts], key: Callable[[RankFacts], Any]) -> list
 
 def ranks_of(ranks: Sequence[RankFacts]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {format_numbers(rank.rank for rank in ranks)}"
-
-
-def have(ranks: Sequence[RankFacts]) -> str:
-    return "have" if len(ranks) > 1 else "has"

@@ -29,8 +29,9 @@ def of_open_mpi() -> str | None:
     if pml == "cm":
         mtl = component("mtl", pointer("libmpi", "ompi_mtl_base_selected_component"))
         return f"pml cm, mtl {mtl}" if mtl else "pml cm"
-    smsc = copies() if pml == "ob1" else None
-    return pml and f"pml {pml}" + (f", single copies by smsc {smsc}" if smsc else "")
+    module = pointer("libopen-pal", "mca_smsc") if pml == "ob1" else None
+    copying = [name for name in SMSCS if module and variable("libopen-pal", f"mca_smsc_{name}_module") == module]
+    return pml and f"pml {pml}" + "".join(f", single copies by smsc {name}" for name in copying[:1])
 
 
 def variable(library: str, name: str) -> int | None:
@@ -50,12 +51,6 @@ def component(kind: str, address: int | None) -> str | None:
     """The name of the component that is at an address, if it is one of this kind."""
     names = [ctypes.string_at(address + at, size).partition(b"\0")[0] for at, size in NAMES.items()] if address else []
     return names[2].decode(errors="replace") if names[:2] == [b"ompi", kind.encode()] else None
-
-
-def copies() -> str | None:
-    module = pointer("libopen-pal", "mca_smsc")
-    modules = ((name, variable("libopen-pal", f"mca_smsc_{name}_module")) for name in SMSCS)
-    return next((name for name, address in modules if module and address == module), None)
 
 
 def of_summary(text: str) -> str | None:

@@ -1,23 +1,27 @@
-"""The doctor's report for people: the job, its ranks, its links, and what was found."""
+"""The doctor's report, for people and for files: the job, its ranks, its links, and what was found."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich.markup import escape
 
 from dear_mpi.bench.machine_file import Link
-from dear_mpi.doctor.facts import Facts, RankFacts
+from dear_mpi.doctor.examine import Facts, RankFacts
 from dear_mpi.doctor.findings import Finding
-from dear_mpi.reporting.terminal import console, table
+from dear_mpi.reporting.terminal import console, listing, table
 from dear_mpi.reporting.units import format_bytes, format_hosts, format_numbers, plural
 
 STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 
+def as_object(facts: Facts, found: Sequence[Finding]) -> dict[str, Any]:
+    return asdict(facts) | {"hosts": facts.ranks_per_host, "findings": [asdict(finding) for finding in found]}
+
+
 def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
     screen = console()
-    job = {"what": lambda item: item[0], "found": lambda item: item[1]}
-    title = format_hosts(facts.ranks_per_host)
-    screen.print(table([job_rows(facts).items()], job, left=job, title=title, show_header=False))
+    screen.print(listing(job_rows(facts), title=format_hosts(facts.ranks_per_host)))
     screen.print(table([facts.ranks], RANK_COLUMNS, left=RANK_COLUMNS))
     screen.print(
         "local rank: counted by shared memory / given by the launcher; cores: those that the rank may use\n",
@@ -27,7 +31,15 @@ def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
     if facts.links:
         links = sorted(facts.links, key=lambda row: (row.source, row.path != "host"))
         screen.print(table([links], LINK_COLUMNS, left=("ranks", "memory")))
-        screen.print(link_caption(facts.links[0]) + "\n", style="dim", soft_wrap=True)
+        row = facts.links[0]
+        screen.print(
+            f"neighbours in the ring, one pair at a time; latency: half the median of {row.latency_samples} round "
+            f"trips of {format_bytes(row.latency_bytes)}; GB/s: from the median of {row.samples} round trips of "
+            f"{format_bytes(row.bytes)}; in brackets: the 95 % interval of the median; staged: copied to the host, "
+            "sent, and copied back\n",
+            style="dim",
+            soft_wrap=True,
+        )
     for finding in found:
         screen.print(f"[{STYLES[finding.severity]}]{finding.severity}[/]: {escape(finding.text)}", soft_wrap=True)
         if finding.advice:
@@ -42,7 +54,9 @@ def job_rows(facts: Facts) -> dict[str, str]:
     if mpi is None:
         return rows | {"MPI library": "none"}
     cuda = "" if facts.ucx_cuda else "not "
-    rows |= {
+    words: dict[Any, str] = {True: "yes", False: "no", None: "not in this library"}  # some answers are texts
+    answers = (f"{name}: {words.get(answer, answer)}" for name, answer in facts.queries.items())
+    return rows | {
         "MPI library": f"{mpi.library} (MPI {mpi.standard}), sees {plural(mpi.size, 'rank')}",
         "thread level": mpi.thread_level,
         "MPICH device": mpi.device,
@@ -51,11 +65,10 @@ def job_rows(facts: Facts) -> dict[str, str]:
         "shared huge pages": facts.ranks[0].huge_pages_text,
         "TCP controlled by": facts.ranks[0].congestion,
         "settings": "\n".join(f"{name}={value}" for name, value in facts.settings.items()) or "the library's defaults",
-        "CUDA-aware, MPI says": "\n".join(f"{name}: {said(answer)}" for name, answer in facts.queries.items()),
+        "CUDA-aware, MPI says": "\n".join(answers),
         "CUDA-aware, tried out": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",
         "device memory": facts.device_memory.why if facts.device_memory and facts.device_memory != facts.probed else "",
     }
-    return {name: text for name, text in rows.items() if text}
 
 
 RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
@@ -79,16 +92,3 @@ LINK_COLUMNS: dict[str, Callable[[Link], str]] = {
     "latency (us)": lambda row: f"{row.latency_us:.1f} ({row.latency_low_us:.1f} to {row.latency_high_us:.1f})",
     "GB/s": lambda row: f"{row.GBps:.2f} ({row.GBps_low:.2f} to {row.GBps_high:.2f})",
 }
-
-
-def link_caption(row: Link) -> str:
-    return (
-        f"neighbours in the ring, one pair at a time; latency: half the median of {row.latency_samples} round trips of "
-        f"{format_bytes(row.latency_bytes)}; GB/s: from the median of {row.samples} round trips of "
-        f"{format_bytes(row.bytes)}; in brackets: the 95 % interval of the median; staged: copied to the host, sent, "
-        "and copied back"
-    )
-
-
-def said(answer: bool | str | None) -> str:
-    return {True: "yes", False: "no", None: "not in this library"}[answer] if not isinstance(answer, str) else answer

@@ -80,8 +80,7 @@ def host_streams() -> Streams:
 
 
 def cuda_streams() -> Streams:
-    """The streams on the GPU that ``select_gpu`` chose."""
-    gpu = current_gpu().number
+    gpu = current_gpu().number  # which ``select_gpu`` chose
     import cupy
 
     return Streams(CudaStream(cupy, gpu), CudaStream(cupy, gpu), cupy.asarray)
@@ -96,9 +95,7 @@ def open_streams(device: str) -> Streams:
 
 
 def select_gpu(device: str = "cuda") -> None:
-    """For ``cuda``: make this process use its GPU, by its local rank, before MPI starts, which binds to it.
-
-    Where there is none nothing happens: ``open_streams`` will say so, on all ranks.
-    """
+    """For ``cuda``: make this process use its GPU, by its local rank, before MPI starts, which binds to it. Where there
+    is none nothing happens: ``open_streams`` will say so, on all ranks."""
     if device == "cuda":
         use_gpu(launch_of(os.environ).local_rank or 0)

@@ -26,16 +26,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class World:
-    """All ranks of the job.
-
-    Attributes:
-        link: the emulated link between them, or None where the transport is real.
-        machines: the real host of each rank, where those of the transport are emulated.
-    """
+    """All ranks of the job."""
 
     transport: Transport
-    link: Link | None = None
-    machines: tuple[int, ...] = ()
+    link: Link | None = None  # the emulated one between them
+    machines: tuple[int, ...] = ()  # the real host of each rank, where those of the transport are emulated
 
     @property
     def rank(self) -> int:
@@ -53,7 +48,6 @@ class World:
 
     @property
     def ranks_per_host(self) -> list[int]:
-        """How many ranks each host has, for reports."""
         return list(Counter(self.transport.hosts).values())
 
 
@@ -74,10 +68,9 @@ def run_world(
     (``AgreedError``) is passed on; any other error ends the whole job, because the other ranks would wait for ever.
 
     Args:
-        link: emulate this link between the ranks.
+        link: emulated between the ranks.
         rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
-        threads: run that many ranks as threads of this process instead of as the processes of an MPI job; the
-            result is rank 0's.
+        threads: run that many ranks as threads of this process instead of an MPI job; the result is rank 0's.
         device_memory: how a GPU's buffers get to MPI: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
         stall_after_s: say so when a rank has waited for so long (``collectives/transports/watchdog.py``); 0 for never.
         stall_abort: and end the job.
@@ -112,7 +105,7 @@ def run_world(
         except AgreedError:
             raise
         except BaseException as error:
-            transport.abort(said(transport.rank, error))
+            transport.abort(last_words(transport.rank, error))
             raise
 
     if threads is not None:
@@ -124,8 +117,8 @@ def run_world(
         return guarded(transport)
 
 
-def said(rank: int, error: BaseException) -> str:
-    """What to say of an error that ends the job: where it was raised, then a line with the rank."""
+def last_words(rank: int, error: BaseException) -> str:
+    """Of a job that an error ends: where it was raised, then a line with the rank."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{''.join(traceback.format_exception(error))}rank {rank} failed: {line}"
 
@@ -142,7 +135,7 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
     except BaseException as error:  # Ctrl-C, say: MPI runs, and at its end this rank would wait for the others
         if communicator is None and isinstance(error, ValueError):
             raise  # there is no MPI to wait in
-        abort_job(said(launch_of(os.environ).rank, error))
+        abort_job(last_words(launch_of(os.environ).rank, error))
         raise
     try:
         yield transport

@@ -17,11 +17,7 @@ TRIAL = bytes(4096)  # one block: on a full disk an empty file can still be made
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """See that a file can be written, without touching one that is there; ``flag`` is how the user named it.
-
-    Raises:
-        ValueError: it is a folder, or there is none for it, or it is read-only, or the disk is full.
-    """
+    """A ValueError if a file cannot be written; ``flag`` is how the user named it. One that is there is not touched."""
     with explaining(flag, path):
         if path.is_dir():
             raise OSError("it is a folder")
@@ -34,8 +30,7 @@ def check_writable(flag: str, path: Path) -> None:
 
 @contextmanager
 def replacing(flag: str, path: Path) -> Iterator[Path]:
-    """A path to write to. At the end of the block it replaces the file; after an error the old file stays. A ValueError
-    if it cannot be written."""
+    """A path to write to, or a ValueError. After the block it replaces the file; after an error the old file stays."""
     with explaining(flag, path):
         if is_plain(path):
             with unfinished(path) as partial:

@@ -33,15 +33,8 @@ def parse_links(text: str) -> Link:
 
 
 def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[Level], Blocks | None]:
-    """One link, or the links inside and between hosts, and the hosts.
-
-    Args:
-        what: begins the errors.
-        names: what may be named after a link, beside hosts.
-
-    Raises:
-        ValueError: it is anything else.
-    """
+    """One link, or the links inside and between hosts, and the hosts; a ValueError, which begins with ``what``, if it
+    is anything else. ``names`` may be named after a link, beside hosts."""
     found, hosts, given = list[Level](), dict[str, str](), f"{what} {text!r}"
     for part in text.split("/"):
         of_hosts = [f"{name}={value}" for name, value in hosts.items()]

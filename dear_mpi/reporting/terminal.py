@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, TextIO, TypeVar
 
 from rich.console import Console, RenderableType
@@ -83,6 +84,13 @@ def table(
     return made
 
 
+def listing(rows: Mapping[str, str | None], **look: Any) -> Table:
+    """A line for each name of which something is said, and no heads."""
+    said = [(name, text) for name, text in rows.items() if text]
+    columns: dict[str, Callable[[tuple[str, str]], str]] = {"name": itemgetter(0), "said": itemgetter(1)}
+    return table([said], columns, left=columns, show_header=False, **look)
+
+
 class WholeLines(Progress):
     """Each frame ends with a new line, and the next one begins above it: Open MPI's launcher forwards whole lines."""
 
@@ -127,7 +135,3 @@ def interval(value: float, low: float, high: float, unit: float, digits: int) ->
 def alike(key: str, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all rows of a table have the same of it."""
     return len({row[key] for row in rows}) == 1
-
-
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"

@@ -22,8 +22,8 @@ LEAST_BANDWIDTH = 1.0  # bytes/s of a link
 MOST_DIGITS = 1000  # Python itself reads some 4000
 
 
-def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
-    """A non-negative number with one of the units."""
+def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str, *, zero: bool = True) -> float:
+    """A non-negative number with one of the units; above zero if not even ``zero`` will do."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "cannot be read"
@@ -31,14 +31,12 @@ def parse(what: str, text: str, units: dict[str, float] | dict[str, int], exampl
     value = float(match[1]) * units[match[2]]
     if not math.isfinite(value):
         raise ValueError(f"{what} {text!r} is too large")
+    if not value and not zero:
+        raise ValueError(f"{what} {text!r} must be above zero")
     return value
 
 
 def parse_bytes(text: str) -> int:
-    """
-    >>> parse_bytes("25MB"), parse_bytes("1.5KiB")
-    (26214400, 1536)
-    """
     return int(parse("size", text, BYTES, "25MB"))
 
 
@@ -90,19 +88,13 @@ def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, 
 
 def parse_rate(text: str) -> float:
     """Floating-point operations in a second, of a text such as 10TFLOPS."""
-    flops = parse("rate", text, FLOPS, "10TFLOPS")
-    if flops <= 0:
-        raise ValueError(f"rate {text!r} must be above zero")
-    return flops
+    return parse("rate", text, FLOPS, "10TFLOPS", zero=False)
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Sizes with commas; a range goes from its first to its last one by powers of 4.
+    """Sizes with commas; a range such as 4B:64MiB goes from its first to its last one by powers of 4.
 
     In a range units may be as in OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB.
-
-    >>> parse_sizes("4B:100B,1KiB"), parse_sizes("8:64M") == parse_sizes("8B:64MiB")
-    ([4, 16, 64, 100, 1024], True)
     """
     sizes = []
     for part in text.split(","):
@@ -141,10 +133,6 @@ def format_numbers(numbers: Iterable[int]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """
-    >>> plural(1, "rank"), plural(4, "rank")
-    ('1 rank', '4 ranks')
-    """
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
@@ -160,18 +148,14 @@ def format_hosts(ranks: Sequence[int]) -> str:
 
 
 def parse_link(text: str, what: str = "the") -> Link:
-    """A bandwidth per direction and, after a comma, a latency; without one the latency is 0.
-
-    Raises:
-        ValueError: it cannot be read, or no message would ever end on such a link; ``what`` begins the error.
+    """A bandwidth per direction and, after a comma, a latency, else 0. A ValueError, which begins with ``what``, says
+    that it cannot be read, or that no message would ever end on such a link.
 
     >>> str(parse_link("10gbit,50us"))
     '10 Gbit/s, 50 us'
     """
     bandwidth, _, latency = text.partition(",")
-    bits_per_s = parse("bandwidth", bandwidth, BANDWIDTH, "10gbit,50us")
-    if bits_per_s <= 0:
-        raise ValueError(f"bandwidth {bandwidth!r} must be above zero")
+    bits_per_s = parse("bandwidth", bandwidth, BANDWIDTH, "10gbit,50us", zero=False)
     if bits_per_s / 8 < LEAST_BANDWIDTH:
         raise ValueError(f"{what} bandwidth must be at least 0.008kbit, a byte in a second")
     latency_s = parse("latency", latency, SECONDS, "10gbit,50us") if latency else 0.0
@@ -210,13 +194,7 @@ def decimal(text: str) -> float | None:
 
 
 def parse_straggler(text: str | None, ranks: int) -> list[float]:
-    """How many times as long each rank computes, where one may be slow.
-
-    Args:
-        text: the slow rank and its factor, as ``RANK:FACTOR``; None if all are alike.
-
-    Raises:
-        ValueError: it cannot be read, there is no such rank, or the factor is not above zero, or too large.
+    """How many times as long each rank computes, as ``RANK:FACTOR`` says; once if that is None. Or a ValueError.
 
     >>> parse_straggler(None, 2), parse_straggler("1:1.5", 2)
     ([1.0, 1.0], [1.0, 1.5])
@@ -237,12 +215,7 @@ def parse_straggler(text: str | None, ranks: int) -> list[float]:
 
 
 def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], Hashable] = str) -> None:
-    """A ValueError if two values of a list mean the same; ``what`` is how the user named it.
-
-    >>> check_distinct("fusion", ["25MB", "25mb"], str.lower)
-    Traceback (most recent call last):
-    ValueError: fusion must be different ones, not 25MB, 25mb
-    """
+    """A ValueError if two values of a list mean the same; ``what`` is how the user named it."""
     texts = list(map(str, given))
     if len(set(map(meaning, texts))) < len(texts):
         raise ValueError(f"{what} must be different ones, not {', '.join(texts)}")

@@ -46,14 +46,9 @@ def explain_algorithm(
     check: bool = False,
     picture: Path | None = None,
 ) -> None:
-    """Print an algorithm for ``size`` ranks.
+    """Print an algorithm for ``size`` ranks, as many on each host as possible. The help of ``explain`` says the rest.
 
-    Args:
-        hosts: on how many hosts the ranks are, as many on each as possible.
-        rates: bytes/s of a rank inside its host, and of a host to others.
-        pieces: segments in the buffer.
-        check: prove it for all numbers of ranks up to ``size``.
-        picture: draw it into this file.
+    ``rates`` are the bytes/s of a rank inside its host, and of a host to others.
 
     Raises:
         ValueError: a name is unknown, there are too many ranks, or the picture cannot be written.

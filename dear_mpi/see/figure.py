@@ -15,17 +15,15 @@ MARGIN_INCHES = 0.1
 SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there
 APART = 0.1  # of an axis: numbers that are closer would run into each other
 INCH = 72  # points
+INSTANT_S = 1e-3  # what is shown of iterations that take no time
 LINE, WIDTH = 1.35, 0.68  # of a letter, in its heights: from a line to the next one; rather too wide
 TITLE, NOTES = {"size": 14, "weight": 700}, {"size": 9, "weight": 400}  # in points
 
 
 def write_figure(flag: str, path: Path, figure: Any) -> None:
-    """Write a figure of matplotlib into a file, whose ending decides the format.
+    """Write a figure of matplotlib into a file, whose ending decides the format; a ValueError if that cannot be done.
 
     An SVG has no date and no random names: the same figure gives the same file, which a repository can keep.
-
-    Raises:
-        ValueError: the file cannot be written.
     """
     import matplotlib
 
@@ -95,11 +93,7 @@ def scale_by_powers(axes: Any, numbers: Sequence[float]) -> None:
 
 
 def readable(numbers: Sequence[float]) -> list[float]:
-    """The numbers that an axis names: all but those too close to the one before, on a scale of powers of 2.
-
-    >>> readable([4, 8, 16]), readable([2, 60, 64])
-    ([4, 8, 16], [2, 60])
-    """
+    """The numbers that an axis names: all but those too close to the one before, on a scale of powers of 2."""
     least = APART * math.log2(numbers[-1] / numbers[0])
     shown = [numbers[0]]
     for number in numbers[1:]:

@@ -31,14 +31,9 @@ def prove(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> None:
-    """Prove it for 1, 2, ... ranks, as many as ``layout`` has; it has the number of each one's host.
+    """Prove it for 1, 2, ... ranks, and call ``advance`` after each; ``layout`` has the host of each rank.
 
-    Args:
-        advance: called after each number of ranks.
-        rates, pieces: for algorithms that ask for them.
-
-    Raises:
-        ProgramError: it is wrong for some number of ranks.
+    A ProgramError says for which number of ranks it is wrong. ``rates`` and ``pieces`` are for who asks for them.
     """
     cuts = {1, SEGMENTS, pieces} if asks_for(find_algorithm(name, collective), "pieces") else {1}
     for size in range(1, len(layout) + 1):
@@ -56,8 +51,7 @@ def prove(
 
 
 def prove_messages(written: Sequence[Program]) -> None:
-    """The instructions of all ranks, however chunks are cut, and however many messages are posted at a time; in
-    portions, too."""
+    """The instructions of all ranks: chunks cut in two ways, few and many messages posted at a time, in portions."""
     for (length, segment), window in product(CUTS, WINDOWS):
         check_instructions(written, range(0, written[0].chunks * length + 1, length), segment, window=window)
     thirds = [Portion(number, number + 1, SEGMENTS) for number in reversed(range(SEGMENTS))]

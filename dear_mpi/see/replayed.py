@@ -16,27 +16,16 @@ from dear_mpi.reporting.units import format_numbers
 
 @dataclass(frozen=True)
 class Replayed:
-    """What can be shown of the programs of all ranks.
+    """What can be shown of the programs of all ranks."""
 
-    Attributes:
-        programs: up to the step that breaks them, which is the last one here unless it cannot even be read.
-        rows: what each rank holds at first and after each step that can be carried out, as ``replay`` tells.
-        fault: what is wrong, if anything is.
-        broken: the number of the step in which that is; None if it is wrong at the end, or right.
-    """
-
-    programs: Sequence[Program]
-    rows: list[list[Row]]
-    fault: ProgramError | None
-    broken: int | None
+    programs: Sequence[Program]  # up to the step that breaks them, which is the last one here if it can be read
+    rows: list[list[Row]]  # of each rank: what it holds at first, and after each step that can be carried out
+    fault: ProgramError | None  # what is wrong, if anything is
+    broken: int | None  # the number of the step in which that is; None if it is wrong at the end, or right
 
     @classmethod
     def of(cls, written: Sequence[Program]) -> Replayed:
-        """Carry programs out as far as that is possible.
-
-        Raises:
-            ProgramError: it cannot be said what their steps are.
-        """
+        """Carry programs out as far as that is possible; a ProgramError if it cannot be said what their steps are."""
         check_shapes(first(written, 0))
         steps = len(written[0].steps)
         ends = range(1, steps + 1)

@@ -18,12 +18,7 @@ STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_ga
 
 
 def explain_route(name: str, *, wire: str | None = None) -> None:
-    """Print a route, or that of a wire, and prove it.
-
-    Raises:
-        ValueError: there is none of this name.
-        RouteError: it does not train; what it is has been shown.
-    """
+    """Print a route, or that of a wire, and prove it; a RouteError, after all is shown, if it does not train."""
     route, screen = find_route(name, wire=wire), console()
     table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
     for way, legs in (("out", route.out), ("back", route.back)):
@@ -40,7 +35,6 @@ def explain_route(name: str, *, wire: str | None = None) -> None:
 
 
 def told(route: Route, proof: Proof) -> Iterator[str]:
-    """What was found, in words."""
     yield "each gradient of each rank counts once"
     when = "iteration" if proof.alike else f"round of {route.period} iterations"
     yield f"after each {when} all ranks have the same values"

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.reporting.terminal import alike
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import label, legend_below, panels, scale_by_powers, short_ms, upright
+from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, scale_by_powers, short_ms, upright
 from dear_mpi.training.schedules import BASELINE
 
 Row = Mapping[str, Any]
@@ -28,17 +29,14 @@ PARTS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and 
 ROOM = 1.36  # of the axis, for the numbers after the bars
 NUMBERED = 0.09  # of the longest bar: shorter ones have no room for a number
 ROUNDING = 1e-9  # of an iteration
-INSTANT_S = 1e-3  # what is shown of iterations that take no time
 UNCLEAR = ("too noisy", "cannot tell")
 
 
 def draw_sweep(rows: Sequence[Row], heading: str, over: str = BASELINE) -> Any:
-    """A figure of the rows of a simulation.
+    """A figure of rows with the keys of ``dear-mpi simulate --json``, one for each model, ranks, schedule and fusion.
 
-    Args:
-        rows: with the keys of ``dear-mpi simulate --json``, one for each model, number of ranks, schedule and fusion.
-        heading: stands below the title: that times are predicted, and where figures come from.
-        over: the schedule that speed-ups are over.
+    The heading, below the title, says that times are predicted, and where figures come from; speed-ups are ``over``
+    this schedule.
     """
     from matplotlib.lines import Line2D
 
@@ -63,6 +61,12 @@ def draw_sweep(rows: Sequence[Row], heading: str, over: str = BASELINE) -> Any:
         panel.set_title(label(model) if fused else f"{label(model)}, fusion {label(fusion)}")
     legend_below(figure, [bound])
     return figure
+
+
+def named(rows: Sequence[Row], *keys: str) -> list[dict[str, Any]]:
+    """Rows, in which what these keys say is part of a schedule's name where there are several."""
+    several = ["schedule", *(key for key in keys if not alike(key, rows))]
+    return [{**row, "schedule": ", ".join(str(row[key]) for key in several)} for row in rows]
 
 
 def draw_curves(axes: Any, rows: Sequence[Row], longest_s: float) -> None:

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
-from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, milliseconds
+from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
 from dear_mpi.reporting.units import format_hosts, plural
-from dear_mpi.see.sweep import draw_sweep
+from dear_mpi.see.sweep import draw_sweep, named
 from dear_mpi.training.runs.compare import compared
 
 Row = dict[str, Any]
@@ -36,36 +36,34 @@ LEFT = ("schedule", "fusion", "")
 
 
 def show_training(world: World, report: dict[str, Any]) -> None:
-    """What a training run ended with."""
     data = f" on {report['data']}" if report["data"] else ""
     where = f"{report['device']}, {format_hosts(report['hosts'])}, over {report['transport']}"
-    table = Table(title=f"{report['model']}{data}, {where}", caption=f"times {MEDIANS}", show_header=False)
     counted = report["iteration_s"][report["uncounted"] :] or report["iteration_s"]
     accuracy, steady_s = report["accuracy"], median(counted).value
     fused = buckets(report["fusion"], [report["buckets"]])
     rest_s = round(steady_s - report["compute_s"] - report["exposed_comm_s"], 9) + 0.0  # never "-0.00"
+    times_s = {
+        "time of an iteration": steady_s,
+        "- forward and backward": report["compute_s"],
+        "- exposed communication": report["exposed_comm_s"],
+        "- the rest (updates, loss, packing)": rest_s,
+        "bound (least time possible)": report["bound_s"],
+    }
     rows = {
         "schedule": f"{report['schedule']}, {algorithm(report)}, {fused}{route(report)}",
         "fusion found by": tuned(report),
         "iterations": f"{report['iterations']}" + (f", batch {report['batch']}" if report["data"] else ""),
         "loss, first and last": f"{report['loss'][0]:.4f}, {report['loss'][-1]:.4f}" if report["data"] else None,
         "test accuracy": None if accuracy is None else f"{accuracy:.2%}",
-        "time of an iteration": milliseconds(steady_s),
-        "- forward and backward": milliseconds(report["compute_s"]),
-        "- exposed communication": milliseconds(report["exposed_comm_s"]),
-        "- the rest (updates, loss, packing)": milliseconds(rest_s),
-        "bound (least time possible)": milliseconds(report["bound_s"]),
+        **{name: f"{seconds * 1e3:.2f} ms" for name, seconds in times_s.items()},
         "parameters, same on all ranks": f"sha256 {report['params_sha256'][:16]}...",
     }
-    for name, text in rows.items():
-        if text is not None:
-            table.add_row(name, text)
-    console(world).print(table)
+    console(world).print(listing(rows, title=f"{report['model']}{data}, {where}", caption=f"times {MEDIANS}"))
 
 
 def show_comparison(world: World, rows: Sequence[Row]) -> None:
     """A table for each fusion, and one of the best of each schedule where there are several."""
-    screen, rows = console(world), named(rows)
+    screen, rows = console(world), named(rows, "wire")
     groups = [list(group) for _, group in groupby(rows, lambda row: row["asked_fusion"])]
     for group in groups:
         screen.print(fusion_table(group), *notes(group), sep="\n", markup=False)
@@ -85,13 +83,6 @@ def fusion_table(rows: Sequence[Row]) -> Table:
     rounds = whole * any(row["period"] > 1 for row in rows)
     caption = f"ms {MEDIANS}{rounds}; {about}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
     return table_of(rows, Table(title=title, caption=caption, show_edge=False), heads)
-
-
-def named(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows, in which the wire is part of a schedule's name where there are several."""
-    if alike("wire", rows):
-        return rows
-    return [row | {"schedule": f"{row['schedule']}, {row['wire']}"} for row in rows]
 
 
 def samples(row: Row) -> list[float]:
@@ -148,7 +139,6 @@ def cells(row: Row, digits: int) -> dict[str, str]:
 
 
 def known(figure: float | None, form: str) -> str:
-    """A figure, if there is one."""
     return "-" if figure is None else f"{figure:{form}}"
 
 
@@ -201,12 +191,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def draw_comparison(rows: Sequence[Row]) -> Any:
     """A figure of the rows, drawn as rows of a simulation are."""
-    first, rows = rows[0], named(rows)
+    first = rows[0]
     where = f"{first['device']}, {format_hosts(first['hosts'])}, over {first['transport']}"
     heading = f"Measured, with {algorithm(first)} on {where}\nmedians"
     drawn = [
         row | {"iteration_s": row["median_s"], "speedup_vs_wfbp": row["speedup"], "fusion": row["asked_fusion"]}
-        for row in rows
+        for row in named(rows, "wire")
     ]
     return draw_sweep(drawn, heading, over=first["schedule"])
 

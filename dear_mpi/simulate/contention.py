@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from dear_mpi.bench.case import Row
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.reporting.units import parse_share
 
 MOST_STALL = 10.0  # seconds for each second of updates

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dear_mpi.bench.case import Row
 from dear_mpi.bench.fit import fit_network
-from dear_mpi.bench.machine_file import MachineFile
+from dear_mpi.bench.machine_file import MachineFile, Row
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.links import parse_levels

@@ -5,11 +5,12 @@ import socket
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dear_mpi.bench import collective
 from dear_mpi.bench.beside import delays
-from dear_mpi.bench.case import BUS_FACTORS, CannotRun, Case, Samples, row_of
+from dear_mpi.bench.case import BUS_FACTORS, CannotRun, Case, Prepared, Samples, row_of
 from dear_mpi.bench.collective import Contest, against_peers, bench
 from dear_mpi.bench.contestants import calls_of
 from dear_mpi.bench.data import Data, check_exact
@@ -63,8 +64,9 @@ def test_an_update_beside_a_plan_leaves_its_delays_in_the_row():
 def test_delays_are_those_of_the_slowest_rank_and_updates_those_of_the_mean_one():
     ranks = [[(5.0, 4.0, 1.0, 2.0)] * 3, [(7.0, 3.0, 3.0, 4.0)] * 3]
     transport = SimpleNamespace(barrier=lambda: None, gather_values=lambda mine: ranks)
+    prepared, data = Prepared(lambda: None), SimpleNamespace(x=np.zeros(16, "f4"), clear=lambda: None)
     found = {"delay_us": 3e6, "update_us": 2e6, "update_beside_us": 3e6}
-    assert delays(lambda: None, 64, transport, 3) == found
+    assert delays(prepared, data, transport, 3) == found
 
 
 @pytest.mark.parametrize(("names", "homes"), [(("ring",), 1), (("ring", "function"), 2)])
@@ -82,27 +84,6 @@ def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
 def test_updates_beside_collectives_are_of_the_host():
     with pytest.raises(ArgumentError, match="beside needs the device cpu: an update on a GPU takes no processor"):
         run_world(lambda world: bench(Contest((4,), device="cuda", beside=True), world), threads=1)
-
-
-@pytest.mark.parametrize(
-    ("text", "sizes"),
-    [
-        ("4B", [4]),
-        ("1KiB,4B", [1024, 4]),
-        ("4B:64B", [4, 16, 64]),
-        ("4B:65B,1KiB", [4, 16, 64, 65, 1024]),
-        ("7B:7B", [7]),
-        ("4B:64MiB", [4**power for power in range(1, 14)]),
-    ],
-)
-def test_sizes(text, sizes):
-    assert parse_sizes(text) == sizes
-
-
-@pytest.mark.parametrize("text", ["", "4", "4B:", "64B:4B", "0B", "0B:4B", "4B:8B:16B", "4B,,8B", "4X"])
-def test_bad_sizes(text):
-    with pytest.raises(ValueError, match="size"):
-        parse_sizes(text)
 
 
 @pytest.mark.parametrize("collective", BUS_FACTORS)

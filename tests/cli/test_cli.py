@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from dear_mpi import __version__
 from dear_mpi.cli.app import COMMANDS, app
-from dear_mpi.cli.panels import PANELS
+from dear_mpi.cli.flags import PANELS
 from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
@@ -58,7 +58,7 @@ def test_help(command, monkeypatch):
         assert re.fullmatch(rf"│ --{name} (<[^│]*>|[A-Z]+)? ?[^│ ][^│]*│", line), line
         assert "<bool>" not in line
     titles = [line.split()[1] for line in lines if line.startswith("╭─ ")]
-    assert titles == [panel for panel in PANELS if panel in titles], "a flag has no panel: see cli/panels.py"
+    assert titles == [panel for panel in PANELS if panel in titles], "a flag has no panel: see cli/flags.py"
 
 
 def test_every_field_of_the_configuration_is_a_flag(monkeypatch):

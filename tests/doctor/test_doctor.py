@@ -16,11 +16,10 @@ from dear_mpi.collectives.launch.mpi_facts import MpiFacts
 from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor import examine
-from dear_mpi.doctor.examine import shared_huge_pages
-from dear_mpi.doctor.facts import Facts, RankFacts
+from dear_mpi.doctor.examine import Facts, RankFacts, shared_huge_pages
 from dear_mpi.doctor.findings import SEVERITIES, findings
 from dear_mpi.doctor.links import measure_links
-from dear_mpi.doctor.show import show_doctor
+from dear_mpi.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.gpu import Gpu
 
 MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
@@ -167,7 +166,7 @@ def test_findings(name, capsys):
     assert all(finding.text in shown for finding in found)
     assert ("nothing wrong was found" in shown) == all(finding.severity == "note" for finding in found)
     hosts = [rank.host for rank in facts.ranks]
-    assert json.loads(json.dumps(examine.as_object(facts, found)))["hosts"] == [*map(hosts.count, sorted(set(hosts)))]
+    assert json.loads(json.dumps(as_object(facts, found)))["hosts"] == [*map(hosts.count, sorted(set(hosts)))]
 
 
 def test_what_is_in_use_is_told_apart_from_what_the_library_was_built_with(capsys):

@@ -51,12 +51,33 @@ def test_links_are_decimal_and_in_bits(number, unit, delay, time_unit):
     assert link.latency_s == pytest.approx(delay * SECONDS[time_unit])
 
 
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("4B", [4]),
+        ("1KiB,4B", [1024, 4]),
+        ("4B:64B", [4, 16, 64]),
+        ("4B:65B,1KiB", [4, 16, 64, 65, 1024]),
+        ("7B:7B", [7]),
+        ("4B:64MiB", [4**power for power in range(1, 14)]),
+    ],
+)
+def test_sizes(text, sizes):
+    assert parse_sizes(text) == sizes
+
+
 @pytest.mark.parametrize("text", ["8:64M", "8b:64MB", "8:64MiB", "8:65536K", "8B:67108864"])
 def test_a_range_may_have_the_units_of_other_benchmarks(text):
     assert parse_sizes(text) == parse_sizes("8B:64MiB")
 
 
-@pytest.mark.parametrize("text", ["8", "64M", "8:64M:2", "64M:8", ":8", "8:", "8:64X"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("8", "64M", "8:64M:2", "64M:8", ":8", "8:", "8:64X"),
+        *("", "4", "4B:", "64B:4B", "0B", "0B:4B", "4B:8B:16B", "4B,,8B", "4X"),
+    ],
+)
 def test_other_sizes_are_refused(text):
     with pytest.raises(ValueError, match="size"):
         parse_sizes(text)

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import label, legend_below, panels, short_ms, upright
+from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, short_ms, upright
 from dear_mpi.training.log.spans import LANES, Rank, Run, Span, Timeline
 
 COLORS = {  # of each kind, in the order of the legend; can be told apart by all readers; compute is blue
@@ -37,7 +37,6 @@ GAP = 0.5  # of a row, between ranks
 BAR = 0.86  # of a row
 LINED_INCHES = 0.06  # bars that are narrower on average have no lines around them, which would hide them
 LETTER_INCHES = 0.075
-INSTANT_S = 1e-3  # what is shown of iterations that take no time
 TOLD = ("fusion", "algorithm", "device", "transport")
 HOW_TO_READ = "numbers on the wire are those of buckets"
 
