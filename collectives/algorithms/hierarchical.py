@@ -18,6 +18,9 @@ times the beta'); P = Q R. It sends the ring's bytes in Q + R - 2 steps instead 
 as for a plain ring in rank order, Q messages at a time. After the first phase the chunks of a rank are scattered, so
 each transfer inside a host takes R messages.
 
+Each phase alone is a level (``LEVELS`` of ``registry.py``), for routes that do something between the two. After a
+reduce-scatter inside its host, a rank has the sums of that host in the columns that it serves.
+
 Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3; Horovod's
 hierarchical all-reduce.
 """
@@ -25,22 +28,46 @@ hierarchical all-reduce.
 from collections.abc import Sequence
 
 from dear_mpi.collectives.algorithms.grid import around, merged
-from dear_mpi.collectives.program.hosts import by_host
-from dear_mpi.collectives.program.program import Program, Step
+from dear_mpi.collectives.program.hosts import by_host, placed, served, servers
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
+    steps = between(rank, size, hosts).steps + inside(rank, size, hosts).steps
+    return Program("all_gather", rank, size, steps)
+
+
+def between(rank: int, size: int, hosts: Sequence[int]) -> Program:
+    """The first phase: a rank ends with the chunks of the columns that it serves."""
     members = by_host(hosts)
-    columns = range(max(map(len, members)))
-    between = merged((column_ring(rank, column, members) for column in columns), len(members) - 1)
-    home = next(ranks for ranks in members if rank in ranks)
-    # A rank has brought the chunks of all hosts in the columns that it serves.
-    held = [[chunk for ranks in members for chunk in ranks[index :: len(home)]] for index in range(len(home))]
-    inside = merged([around(rank, home, held)], len(columns) - 1)
-    return Program("all_gather", rank, size, (*between, *inside))
+    rings = (column_ring(rank, column, members) for column in range(max(map(len, members))))
+    return Program("all_gather", rank, size, tuple(merged(rings, len(members) - 1)))
+
+
+def inside(rank: int, size: int, hosts: Sequence[int]) -> Program:
+    """The second phase: a rank starts with these chunks, and ends with all."""
+    members, home, _ = placed(rank, hosts)
+    ring = around(rank, home, [served(each, hosts) for each in home])
+    return Program("all_gather", rank, size, tuple(merged([ring], max(map(len, members)) - 1)))
 
 
 def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> list[Step]:
     """The ring of a column, if this rank serves it: one rank of each host, each with its chunk of the column."""
     servers = [ranks[column % len(ranks)] for ranks in members]
     return around(rank, servers, [ranks[column : column + 1] for ranks in members]) if rank in servers else []
+
+
+def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:
+    """An all_to_all in columns: chunk c is for rank c, if this rank serves its column, and ends as this rank's there.
+
+    As in ``pairwise.py``, hosts swap chunks with both the host s + 1 after them and the host s + 1 before them.
+    """
+    members, home, _ = placed(rank, hosts)
+    host, count = members.index(home), len(members)
+    steps = []
+    for distance in range(1, count // 2 + 1):
+        near = {*members[(host + distance) % count], *members[(host - distance) % count]}
+        sends = (Send(peer, range(peer, peer + 1)) for peer in served(rank, hosts) if peer in near)
+        receives = (Receive(peer, range(peer, peer + 1)) for peer in servers(rank, hosts) if peer in near)
+        steps.append(Step(tuple(sends), tuple(receives)))
+    return Program("all_to_all", rank, size, tuple(steps))

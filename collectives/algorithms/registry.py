@@ -25,7 +25,7 @@ from dear_mpi.collectives.algorithms import (
 )
 from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.hosts import Rates
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
 from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, asks_for, write_program
 from dear_mpi.collectives.program.user_file import Source, in_time, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
@@ -58,6 +58,12 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "themis": family(themis.all_gather),
 }
 
+# The levels of ``hierarchical``, for the legs of routes. Each leaves partial results alone: nobody may choose one.
+LEVELS: dict[str, dict[str, Algorithm]] = {
+    INSIDE: family(hierarchical.inside, "all_gather"),
+    BETWEEN: family(hierarchical.between, "all_gather") | {"all_to_all": hierarchical.exchange},
+}
+
 # Algorithms that have another runner (plans/runners/) than ``messages``. ``native`` has no program.
 RUNNER = {"shared": "shared", "native": "native"}
 
@@ -80,8 +86,21 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
 
 def served_by(name: str) -> dict[str, Algorithm]:
     """The functions of an algorithm, by the collectives that it serves."""
+    if name in LEVELS:
+        return LEVELS[name]
     known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
     return load_algorithm(name) if ":" in name or is_in_file(name) else lookup("algorithm", name, known)
+
+
+def is_ours(name: str) -> bool:
+    """Whether programs of this name are ours, which the tests prove."""
+    return name in ALGORITHMS or name in LEVELS
+
+
+def check_whole(name: str) -> None:
+    """Raise a ValueError if this is no algorithm, but a level of one."""
+    if name in LEVELS:
+        raise ValueError(f"algorithm {name!r} is one level of hierarchical, and has partial results: take hierarchical")
 
 
 def programs(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+INSIDE, BETWEEN = "inside hosts", "between hosts"  # the levels of such an algorithm
+
 
 class Rates(NamedTuple):
     """What a rank sends inside its host, and to other hosts while all ranks of its host do; bytes/s."""
@@ -14,7 +16,49 @@ class Rates(NamedTuple):
 
 def by_host(hosts: Sequence[int]) -> list[list[int]]:
     """The ranks of each host, by the number of the host of each rank."""
-    return [[rank for rank, host in enumerate(hosts) if host == name] for name in dict.fromkeys(hosts)]
+    found: dict[int, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        found.setdefault(host, []).append(rank)
+    return list(found.values())
+
+
+def servers(rank: int, hosts: Sequence[int]) -> list[int]:
+    """Who bring what is for a rank to it, one rank of each host, itself among them: those at the same place.
+
+    Where a host has fewer ranks, each of them serves several places.
+
+    >>> [servers(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
+    [[0, 2], [1, 3], [0, 2], [1, 3], [0, 4]]
+    """
+    members, _, place = placed(rank, hosts)
+    return [ranks[place % len(ranks)] for ranks in members]
+
+
+def served(rank: int, hosts: Sequence[int]) -> list[int]:
+    """The ranks that a rank serves, of all hosts.
+
+    >>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
+    [[0, 2, 4], [1, 3], [0, 2], [1, 3], [4]]
+    """
+    members, home, place = placed(rank, hosts)
+    return [each for ranks in members for each in ranks[place :: len(home)]]
+
+
+def share_served(hosts: Sequence[int]) -> float:
+    """How much of a buffer the rank that serves most serves.
+
+    >>> share_served([0, 0, 1, 1]), share_served([0, 0, 1])
+    (0.5, 1.0)
+    """
+    few = min(by_host(hosts), key=len)
+    return len(served(few[0], hosts)) / len(hosts)
+
+
+def placed(rank: int, hosts: Sequence[int]) -> tuple[list[list[int]], list[int], int]:
+    """The ranks of each host, those of a rank's host, and its place among them."""
+    members = by_host(hosts)
+    home = next(ranks for ranks in members if rank in ranks)
+    return members, home, home.index(rank)
 
 
 def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:

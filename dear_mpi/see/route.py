@@ -6,7 +6,7 @@ from rich.table import Table
 
 from dear_mpi.reporting.terminal import console
 from dear_mpi.training.routes.find import find_route
-from dear_mpi.training.routes.proof import SIZE, Proof, prove
+from dear_mpi.training.routes.proof import Proof, hosts_of, prove
 from dear_mpi.training.routes.route import Route, when
 
 KEPT = {
@@ -28,7 +28,9 @@ def explain_route(name: str, *, wire: str | None = None) -> None:
     lines = [f"{way}: {what}" for way, what in STARTED.items()]
     try:
         found = prove(route)
-        lines += ["", f"Proved on {SIZE} ranks, with the engine as early and as late as it can be:"]
+        hosts = hosts_of(route)
+        where = f"{len(hosts)} ranks{f' of {len(set(hosts))} hosts' * route.has_levels}"
+        lines += ["", f"Proved on {where}, with the engine as early and as late as it can be:"]
         lines += [f"- {line}" for line in told(route, found)]
     finally:
         screen.print("\n".join(lines), markup=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import EXCHANGE
@@ -106,6 +107,7 @@ class Scenario:
             loss_s=self.few_s(),
             verdict_s=self.few_s(VERDICT_BYTES) if settings.judged else 0.0,
             ranks=ranks,
+            served=share_served(self.prices.hosts or range(ranks)),
             work=self.model.sharing(rules.buckets).work,
             contention=None if self.contention.is_free else self.contention,
             portions=partial(self.portions, rules.route),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from dear_mpi.collectives.algorithms.registry import check_whole
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
@@ -81,14 +82,14 @@ def scenarios_of(
     check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=scaled, scope=scope)
     for each in kinds.values() if settings.weights is not None else ():
         check_weights(settings.route_of(each))
-    for ranks in settings.ranks:
-        settings.chosen_route.check(ranks)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     found = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
         scenario = Scenario.of(settings, algorithm, name, machines[ranks], ranks)
         shared = prices.setdefault((ranks, scenario.model.layout.itemsize), scenario.prices)
+        settings.chosen_route.check(shared.hosts or (0,) * ranks)
+        check_whole(algorithm)
         shared.check_algorithm(algorithm, collectives)
         found[name, ranks, algorithm] = scenario = replace(scenario, prices=shared)
         for fusion, (schedule, kind) in product(settings.fusions, kinds.items()):

@@ -24,10 +24,10 @@ SEVERAL = f"{options_of(Exchange)['wire'].help} Several with commas, e.g. fp32,i
 
 
 def chosen_route(
-    options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], ranks: int
+    options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], hosts: Sequence[int]
 ) -> tuple[Route, Proof]:
-    """The route that was chosen, for parameters of this type, and its proof; or a ValueError."""
-    halves = ranks > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
+    """The route that was chosen, for parameters of this type and ranks on these hosts, and its proof."""
+    halves = len(hosts) > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
     first, own = next(iter(schedules)), route_of(schedules)
     if own is not None:
         check_own(options, first)
@@ -35,7 +35,7 @@ def chosen_route(
     check_sent(options, first, route, dtype)
     how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
     proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
-    route.check(ranks)
+    route.check(hosts)
     if not options.optimizer.gradients_alone:
         check_sums(options, route)
     if options.weights is not None:

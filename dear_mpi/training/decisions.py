@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
 from dear_mpi.training.costs.wire_cost import whole_cost
@@ -207,6 +208,7 @@ class Decisions:
                 price=group.prices.of((*schedule.collectives, *schedule.extras)),
                 parts=group.options.accumulate,
                 ranks=group.world.size,
+                served=share_served(group.world.transport.hosts),
                 portions=group.fabric.portions,
             )
             agree(group.world.transport, self.name, lambda: self.order(name, costs))

@@ -65,7 +65,7 @@ class WorkerGroup:
         self.layers, self.world, self.options, self.schedules = layers, world, options, dict(schedules)
         self.streams, self.plans, self.split = open_streams(options.device), ExitStack(), split_uses(layers)
         self.dtype = line_dtype(layers)
-        self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.size)
+        self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport.hosts)
         self.check_algorithm()
         self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
         ownership = Ownership(options.optimizer, options.weights)
@@ -101,6 +101,7 @@ class WorkerGroup:
                 learning_rate=options.learning_rate,
                 route=self.route,
                 rank=world.rank,
+                hosts=world.transport.hosts,
                 owners=self.owners,
                 slab=self.slab,
                 put=self.streams.put,

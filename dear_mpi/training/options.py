@@ -53,7 +53,8 @@ class Exchange(Declared):
     """What an iteration sends of gradients, and how often."""
 
     wire: str | None = option(
-        f"Form in which gradients travel: {', '.join(WIRES)}. What codes lose is sent later, unless :error=no follows.",
+        f"Form in which gradients travel: {', '.join(WIRES)}. What codes lose is sent later, unless :error=no follows. "
+        "With :between (int4:between) sums of hosts are coded, between hosts alone.",
         None,
         shown="the type of the parameters",
     )

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, programs, verify
 from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, served, servers
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.verify import keeps_rank_order
+from dear_mpi.collectives.program.verify import keeps_rank_order, run
+from dear_mpi.collectives.transports.loopback import run_loopback
 
 HIERARCHICAL = ALGORITHMS["hierarchical"]
 EVERY_SIZE = bool(os.environ.get("EVERY_SIZE"))
@@ -33,6 +36,30 @@ def test_proved(name, collective):
 @given(hosts=st.lists(st.integers(0, 4), min_size=1, max_size=20), collective=st.sampled_from(list(HIERARCHICAL)))
 def test_hierarchical_rings_are_proved_for_any_ranks_on_any_hosts(hosts, collective):
     verify(programs("hierarchical", collective, len(hosts), hosts=hosts))
+
+
+@settings(max_examples=60)
+@given(hosts=st.lists(st.integers(0, 4), min_size=1, max_size=12))
+def test_a_level_brings_together_what_its_name_says(hosts):
+    """Inside hosts each rank gets its host's sums of what it serves; between hosts all of them go to their owners. One
+    level after the other is a whole all_gather, which is proved."""
+    size, bit = len(hosts), [1 << rank for rank in range(len(hosts))]
+    sums = run(programs(INSIDE, "reduce_scatter", size, hosts=hosts))
+    swapped = run(programs(BETWEEN, "all_to_all", size, hosts=hosts))
+    for rank in range(size):
+        home = sum(bit[other] for other in range(size) if hosts[other] == hosts[rank])
+        assert all(sums[rank][chunk] == home for chunk in served(rank, hosts))
+        assert all(swapped[rank][server] == bit[server] | bit[rank] << size for server in servers(rank, hosts))
+        assert len({hosts[server] for server in servers(rank, hosts)}) == len(servers(rank, hosts)) == len({*hosts})
+    phases = (programs(level, "all_gather", size, hosts=hosts) for level in (BETWEEN, INSIDE))
+    steps = [first.steps + then.steps for first, then in zip(*phases, strict=True)]
+    assert steps == [program.steps for program in programs("hierarchical", "all_gather", size, hosts=hosts)]
+
+
+def test_a_level_is_no_algorithm():
+    for name in (INSIDE, BETWEEN):
+        with pytest.raises(ValueError, match="is one level of hierarchical, and has partial results"):
+            run_loopback(2, lambda transport, name=name: check_algorithm(name, transport, "all_gather"))
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 8, 31])

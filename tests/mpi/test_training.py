@@ -71,10 +71,12 @@ def test_same_bits_over_an_emulated_link(schedule):
     assert fast["emulated_link"] is None
 
 
-@pytest.mark.parametrize("algorithm", ["hierarchical", "themis"])
-def test_same_bits_on_emulated_hosts_as_on_threads(comm, algorithm):
-    link = parse_links("10gbit,1us/20gbit,1us,per_host=2")
-    choices = {"algorithm": algorithm, "link": link, "segment_bytes": 1024}
+CODED = pytest.param({"wire": "int4:between"}, marks=pytest.mark.mpi(min_size=3))  # on two ranks there is one host
+
+
+@pytest.mark.parametrize("choices", [{"algorithm": "hierarchical"}, {"algorithm": "themis"}, CODED])
+def test_same_bits_on_emulated_hosts_as_on_threads(comm, choices):
+    choices = {"link": parse_links("10gbit,1us/20gbit,1us,per_host=2"), "segment_bytes": 1024, **choices}
     reports = [trained(schedule=schedule, **choices) for schedule in KINDS]
     reports.append(trained(threads=comm.size, **choices))
     digests = {report["params_sha256"] for report in reports}

@@ -6,15 +6,27 @@ import numpy as np
 
 import dear_mpi.training.chosen_route
 import dear_mpi.training.session
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
+from dear_mpi.training.costs.plan_cost import plan_costs
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.routes.find import FULL, ROUTES
 from dear_mpi.training.routes.proof import Proof
+from tests.training_checks import Wide
 
 RANKS = 3
 MINE = "mine"
+
+
+class OnHosts(Wrapper):
+    """A transport whose ranks are on these hosts, as they are told."""
+
+    def __init__(self, below, hosts):
+        super().__init__(below)
+        self.hosts = tuple(hosts)
 
 
 class OwnThread(Engine):
@@ -83,9 +95,10 @@ def engines(kind):
 
 
 def trained(route, *, schedule="dear", engine=Engine, iterations=3, ranks=RANKS):
-    """The parameters of each rank, or what went wrong."""
+    """The parameters of each rank, or what went wrong. The last rank is on a host of its own."""
 
     def body(transport):
+        transport = OnHosts(transport, [*[0] * (ranks - 1), 1])
         options = {"schedule": schedule, "route": MINE, "algorithm": "ring", "fusion": "cut:512B"}
         with Session(
             layers(), SoftmaxCrossEntropy(), transport, optimizer=SGD(0.1, momentum=0.9), **options
@@ -107,3 +120,19 @@ def trained(route, *, schedule="dear", engine=Engine, iterations=3, ranks=RANKS)
 def sequential(**how):
     """What all must come to."""
     return trained(FULL, schedule="sequential", **how)
+
+
+def bytes_between(wire, hosts, count=1 << 16):
+    """That all ranks send to other hosts in an iteration of so many gradients, by the programs of ``hierarchical``."""
+
+    def body(transport):
+        how = {"wire": wire, "algorithm": "hierarchical", "fusion": "25MB"}
+        with Session(
+            [Wide(np.zeros(count, np.float32))], SoftmaxCrossEntropy(), OnHosts(transport, hosts), **how
+        ) as of:
+            (schedule,), fabric = of.group.schedules.values(), of.group.fabric
+            plans = [plan for name in schedule.collectives for plan in fabric.plans_of(name, fabric.buckets[0])]
+            sent = [pair for each in plan_costs(plans, Network()) for pair in each.link_nbytes.items()]
+            return sum(nbytes for (sender, receiver), nbytes in sent if hosts[sender] != hosts[receiver])
+
+    return run_loopback(len(hosts), body)[0]

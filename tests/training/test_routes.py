@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
@@ -83,7 +84,7 @@ def with_legs(route, legs, border):
 
 
 def mutants(route):
-    """Each leg left out, doubled, swapped with the next one, of another line, on another thread."""
+    """Each leg left out, doubled, swapped with the next one, of another line or level, on another thread."""
     legs, border = route.legs, len(route.out)
     for number, leg in enumerate(legs):
         before, after = legs[:number], legs[number + 1 :]
@@ -98,6 +99,10 @@ def mutants(route):
                 f"{leg} of another line",
                 with_legs(route, (*before, replace(leg, line=OTHER_LINE[line]), *after), border),
             )
+        if leg.level:
+            for level in {INSIDE, BETWEEN, ""} - {leg.level}:
+                other = replace(leg, level=level)
+                yield f"{leg} as if {level or 'all at once'}", with_legs(route, (*before, other, *after), border)
         other = replace(leg, on=MAIN if leg.on == ENGINE else ENGINE)
         yield f"{leg} on another thread", with_legs(route, (*before, other, *after), border)
 
@@ -136,13 +141,18 @@ def goes_wrong(route):
     return any(trained(route, engine=engine) != EXACT for engine in (Late, Early))
 
 
-USERS_MUTANTS = [(name, what, mutant) for name, route in USERS.items() for what, mutant in mutants(route)]
+BETWEEN_HOSTS = {
+    route.name: route for route in (find_route(update, wire="int8:between") for update in ("full", "sharded"))
+}
+USERS_MUTANTS = [
+    (name, what, mutant) for name, route in (USERS | BETWEEN_HOSTS).items() for what, mutant in mutants(route)
+]
 
 
 @pytest.mark.parametrize(
     ("name", "what", "mutant"), USERS_MUTANTS, ids=[f"{name}, {what}" for name, what, _ in USERS_MUTANTS]
 )
-def test_a_mutant_of_a_users_route_is_refused_or_ranks_end_alike(name, what, mutant):
+def test_a_mutant_of_another_route_is_refused_or_ranks_end_alike(name, what, mutant):
     found = verdict(mutant)
     if isinstance(found, str):
         assert found.startswith(f"route '{name}': ")

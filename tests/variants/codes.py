@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from dear_mpi.training.wires.find import find_code
-from tests.variants.target import HOSTS, SLOW, Target, accuracy, late_loss, mean_ms, trained
+from tests.training.route_checks import bytes_between
+from tests.variants.target import HOSTS, NEAR, SLOW, Target, accuracy, late_loss, mean_ms, trained
 
 
 def share(of: dict, base: dict) -> float:
@@ -19,10 +20,15 @@ def int8_exposed() -> tuple[str, bool]:
 
 
 def between_hosts() -> tuple[str, bool]:
-    """Both have one bucket, with which both were fastest."""
+    """All have one bucket, with which all were fastest."""
     how = {"link": HOSTS, "fusion": "25MB", "algorithm": "hierarchical"}
-    dense, codes = (mean_ms(trained(60, wire=wire, **how)) for wire in ("fp32", "int4"))
-    return f"{dense / codes:.2f}", dense / codes >= 3
+    dense, flat, codes = (mean_ms(trained(60, wire=wire, **how)) for wire in ("fp32", "int4", "int4:between"))
+    return f"{dense / codes:.2f} (int4: {dense / flat:.2f})", dense / codes >= 3
+
+
+def sent_between_hosts() -> tuple[str, bool]:
+    dense, flat, codes = (bytes_between(wire, [0] * 4 + [1] * 4) for wire in ("fp32", "int4", "int4:between"))
+    return f"{codes / flat:.2f} and {codes / dense:.2f}", codes <= 0.41 * flat and codes <= 0.13 * dense
 
 
 def error_of_sums(wire: str, most: float) -> Callable[[], tuple[str, bool]]:
@@ -49,9 +55,9 @@ def relative_error(wire: str, ranks: int, count: int = 1 << 16) -> float:
     return float(np.linalg.norm(part - exact) / np.linalg.norm(exact))
 
 
-def as_accurate(wire: str, most: float = 1.0) -> Callable[[], tuple[str, bool]]:
+def as_accurate(wire: str, most: float = 1.0, link: str | None = None) -> Callable[[], tuple[str, bool]]:
     def measure() -> tuple[str, bool]:
-        dense, codes = (accuracy(trained(link=None, wire=each)) for each in ("fp32", wire))
+        dense, codes = (accuracy(trained(link=link, wire=each)) for each in ("fp32", wire))
         return f"{codes:.1f} % beside {dense:.1f} %", codes >= dense - most
 
     return measure
@@ -95,7 +101,9 @@ TARGETS = [
     Target("int8", "accuracy within 1 point of fp32", as_accurate("int8")),
     Target("int4", "error of a sum below .2 on 2 / 8 / 64 ranks", error_of_sums("int4", 0.2)),
     Target("int4", "accuracy within 1 point of fp32", as_accurate("int4")),
-    Target("int4", f"at {HOSTS}, an iteration 3 times as fast as hierarchical in fp32", between_hosts),
+    Target("int4:between", f"at {HOSTS}, an iteration 3 times as fast as hierarchical in fp32", between_hosts),
+    Target("int4:between", "2 hosts of 4: .41 of the bytes of int4 between them, .13 of fp32's", sent_between_hosts),
+    Target("int4:between", "accuracy within 1 point of fp32", as_accurate("int4:between", link=NEAR)),
     Target("topk:10%", "loss with error feedback below that without", feedback("topk:10%")),
     Target("blocks:10%", f"cnn at {SLOW}, exposed at most .2 of fp32", blocks_exposed),
     Target("blocks:10%", "cnn, accuracy at most 1 point below fp32 after twice the iterations", blocks_accuracy),

@@ -7,25 +7,11 @@ import numpy as np
 
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.costs.plan_cost import traffic
+from tests.training_checks import Wide
 from tests.variants.target import Target
-
-
-class Wide:
-    """A layer that has the gradients which it is given."""
-
-    def __init__(self, given: np.ndarray) -> None:
-        self.given, self.parameters = given, [Parameter.of("wide", np.zeros_like(given))]
-
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        self.parameters[0].grad[...] = self.given
-        return dy
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 
 SLOW, BASE, HOSTS = "10mbit,100us", "100mbit,100us", "1gbit,20us/20mbit,100us,hosts=2"
+NEAR = "100gbit,1us/100gbit,1us,hosts=2"  # hosts between which hardly anything takes time
 
 
 @dataclass(frozen=True)

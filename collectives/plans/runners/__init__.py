@@ -11,7 +11,7 @@ The first two raise a ValueError where it cannot, and a ProgramError where a use
 
 from types import ModuleType
 
-from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.algorithms.registry import check_whole, runner_of
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.runners import messages, native, shared
 from dear_mpi.collectives.plans.tuning import rules_of
@@ -22,6 +22,7 @@ RUNNERS: dict[str, ModuleType] = {"messages": messages, "shared": shared, "nativ
 
 def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
     """See that there is such an algorithm for these collectives, and that it can run on this transport; or raise."""
+    check_whole(name)
     for collective in collectives if rules_of(name) is None else ():
         RUNNERS[runner_of(name)].check(name, collective, transport)
 

@@ -24,9 +24,9 @@ from functools import cache, lru_cache
 import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import (
-    ALGORITHMS,
     algorithm_source,
     find_algorithm,
+    is_ours,
     lacks_rates,
     load_algorithm,
     programs,
@@ -48,13 +48,13 @@ from dear_mpi.kernels.slab import ALIGNMENT, Slab, round_up
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     find_algorithm(algorithm, collective)
-    if algorithm not in ALGORITHMS:
+    if not is_ours(algorithm):
         proven(algorithm_source(algorithm), algorithm, collective, transport.hosts, rates=transport.rates, pieces=1)
 
 
 def check_call(call: Call, transport: Transport) -> int | None:
     """The programs of a user's algorithm, proved for this buffer, as a number: ranks may have read different files."""
-    return None if call.algorithm in ALGORITHMS else zlib.crc32(repr(proven_for(call, transport)).encode())
+    return None if is_ours(call.algorithm) else zlib.crc32(repr(proven_for(call, transport)).encode())
 
 
 def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
@@ -89,7 +89,7 @@ def prepare(task: Task) -> InstructionRun:
     vrank, hosts = (transport.rank - call.root) % transport.size, call.hosts(transport)
     if transport.rank == 0 and lacks_rates(call.algorithm, hosts, transport.rates):
         say_that_rates_lack(call.algorithm)
-    if call.algorithm in ALGORITHMS:
+    if is_ours(call.algorithm):
         algorithm = find_algorithm(call.algorithm, call.collective)
         rates, pieces = transport.rates, call.pieces
         program = write_program(algorithm, vrank, transport.size, hosts=hosts, rates=rates, pieces=pieces)

@@ -38,6 +38,7 @@ class Costs:
     rest_s: float = 0.0  # between forward and backward, for what is no layer
     code_factor: float = 1.0  # how many times as long as its wire says a code takes
     ranks: int = 1  # who share an update where each updates its shard
+    served: float = 1.0  # how much of a bucket one rank has of what hosts send each other, at most
     # From the seconds that an update takes alone to its stall, the seconds by which each of them delays messages beside
     # it, and its stretch, how many times as long it takes then. None: neither delays the other.
     contention: Callable[[float], tuple[float, float]] | None = None

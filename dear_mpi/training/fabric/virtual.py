@@ -74,7 +74,8 @@ class VirtualFabric(Fabric):
         if isinstance(leg, Update):
             whole, own = self.costs.work_of(bucket)
             return self.costs.compute(self.costs.update_s * leg.elements(whole, own))
-        return self.costs.compute(self.costs.code_factor * leg.compute_s(bucket.count, self.costs.ranks))
+        count = round(bucket.count * self.costs.served) if leg.level else bucket.count
+        return self.costs.compute(self.costs.code_factor * leg.compute_s(count, self.costs.ranks))
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> VirtualHandle:
         handle = VirtualHandle(key, label, steps, self.clock_s)

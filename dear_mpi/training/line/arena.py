@@ -54,6 +54,7 @@ class Arena:
         wire: the type in which gradients travel.
         learning_rate: from the number of an update, counted from 0; the optimiser's rate if it is not given.
         route: says whether a rank updates its shards alone, and which lines it has for itself.
+        hosts: of each rank the number of its host.
         owners: who updates which part of buckets, where a rank updates its shards alone.
         slab: what is communicated is taken from it.
         put: brings an array to where the slab is.
@@ -69,13 +70,15 @@ class Arena:
         learning_rate: Rate | None = None,
         route: Route = FULL,
         rank: int = 0,
+        hosts: Sequence[int] = (0,),
         owners: Owners = ALONE,
         slab: Slab,
         put: Callable[[Array], Array] = lambda array: array,
     ) -> None:
         dtype = line_dtype(uses)
         self.layout, self.optimizer, self.learning_rate = layout, optimizer, learning_rate
-        self.route, self.rank, self.owners, self.sharded = route, rank, owners, route.update.shard
+        self.route, self.owners, self.sharded = route, owners, route.update.shard
+        self.rank, self.hosts = rank, hosts
         self.values, self.grads = slab.zeros(layout.count, dtype), slab.zeros(layout.count, dtype)
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
         self.state: list[Array] = []

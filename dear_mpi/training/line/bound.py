@@ -38,7 +38,7 @@ class BoundBucket:
         span, own = slice(bucket.start, bucket.stop), arena.shards.of(bucket)
         self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
-        self.rank, self.ranks, self.begin = arena.rank, arena.owners.ranks, bucket.start
+        self.rank, self.ranks, self.hosts, self.begin = arena.rank, arena.owners.ranks, arena.hosts, bucket.start
         self.side: dict[str, Array] = {}  # what travels beside the lines
         self.fits, self.found, self.tally = True, None, [0, 0]
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)

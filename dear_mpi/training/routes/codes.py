@@ -6,16 +6,20 @@
 A sum is encoded once, however many ranks there are. Were it encoded anew at each hop of a ring, the error would grow as
 the root of their number.
 
+With the level ``between hosts``, what is encoded is the sum of a host, of those shards that a rank serves there
+(``servers`` of ``collectives/program/hosts.py``); the rows of other shards stay as they are.
+
 Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
 SGD, Interspeech 2014; at the owner, too, as in Tang et al., DoubleSqueeze, arXiv 1905.05957.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
+from dear_mpi.collectives.program.hosts import served, servers
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.slab import round_up
@@ -100,6 +104,14 @@ class InRows(OfCodes):
         """Gradients of these shards, with the bytes of their codes."""
         return [self.pair(bucket.shard("gradients", shard), bucket.rows(self.codes)[shard]) for shard in shards]
 
+    def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
+        """The ranks that have codes of a rank's shard for it."""
+        return servers(rank, hosts if self.level else range(len(hosts)))
+
+    def shards(self, rank: int, hosts: Sequence[int]) -> list[int]:
+        """Those of which a rank has codes."""
+        return served(rank, hosts if self.level else range(len(hosts)))
+
     def pair(self, x: Array, row: Array) -> tuple[Array, Array]:
         return x, row[: self.wire.nbytes(x.size)]
 
@@ -121,12 +133,12 @@ class Encode(WithErrors, InRows):
         return seconds * count / (ranks if self.shard else 1)
 
     def prove(self, memory: Memory) -> None:
-        for rank, shard in memory.places:
-            if rank == shard or not self.shard:
+        for rank in range(memory.size):
+            for shard in [rank] if self.shard else self.shards(rank, memory.hosts):
                 self.prove_at(memory, rank, shard)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        shards = filled(bucket, [bucket.rank] if self.shard else range(bucket.ranks))
+        shards = filled(bucket, [bucket.rank] if self.shard else self.shards(bucket.rank, bucket.hosts))
         pairs = self.pairs(bucket, shards)
         if self.error is None or not pairs:
             return partial(each, self.wire.encode, pairs)
@@ -156,7 +168,7 @@ class Encode(WithErrors, InRows):
         return encode
 
     def __str__(self) -> str:
-        what = "the own shard of gradients" if self.shard else "gradients"
+        what = "the own shard of gradients" if self.shard else "the host's sums" if self.level else "gradients"
         return f"encode {what} to {self.codes}{f', with {self.error}' if self.error else ''}"
 
 
@@ -179,22 +191,22 @@ class Decode(InRows):
         return self.pass_s("decode") * count
 
     def prove(self, memory: Memory) -> None:
-        ranks = range(memory.size)
-        for rank in ranks:
-            codes = [memory.read(self.codes, rank, shard) for shard in ranks]
+        for rank in range(memory.size):
+            rows = self.serving(rank, memory.hosts) if self.summed else self.shards(rank, memory.hosts)
+            codes = [memory.read(self.codes, rank, row) for row in rows]
             if self.summed:
                 memory.write("gradients", rank, rank, memory.symbol("sum", *codes))
-            for shard in () if self.summed else ranks:
-                memory.write("gradients", rank, shard, codes[shard])
+            for shard, code in () if self.summed else zip(rows, codes, strict=True):
+                memory.write("gradients", rank, shard, code)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         if not self.summed:
-            pairs = self.pairs(bucket, filled(bucket, range(bucket.ranks)))
+            pairs = self.pairs(bucket, filled(bucket, self.shards(bucket.rank, bucket.hosts)))
             return partial(each, self.wire.decode, [(row, x) for x, row in pairs])
         own = bucket.shard("gradients", bucket.rank)
         if not own.size:
             return lambda factor: None
-        rows = [self.pair(own, row)[1] for row in bucket.rows(self.codes)]
+        rows = [self.pair(own, bucket.rows(self.codes)[row])[1] for row in self.serving(bucket.rank, bucket.hosts)]
         total, part = (own.astype(compute_dtype(own.dtype)) for _ in range(2))
 
         def decode(factor: float) -> None:

@@ -46,31 +46,32 @@ class Collective(Leg):
         """What carries it out: most algorithms that reduce have no exchange."""
         if self.few:
             return "auto"
+        if self.level:
+            return self.level
         exchange = self.name == "all_to_all" and (rules_of(chosen) is not None or not serves(chosen, self.name))
         return EXCHANGE if exchange else chosen
 
     def prove(self, memory: Memory) -> None:
-        ranks = range(memory.size)
+        groups = list(memory.groups(self.level))
         if self.name == "all_to_all":
-            before = {(rank, shard): memory.read(self.line, rank, shard) for rank, shard in memory.places}
-            for rank, shard in memory.places:
-                memory.write(self.line, rank, shard, before[shard, rank])
+            sent = {(shard, rank): memory.read(self.line, rank, shard) for shard, ranks, _ in groups for rank in ranks}
+            for (shard, rank), symbol in sent.items():
+                memory.write(self.line, shard, rank, symbol)
             return
-        if self.name != "all_gather":
-            for shard in ranks:
-                parts = [memory.read(self.line, rank, shard) for rank in ranks]
-                for rank in ranks:
-                    memory.forget(self.line, rank, shard)
-                memory.write(self.line, shard, shard, memory.symbol(self.op, *parts))
-        if self.name != "reduce_scatter":
-            for rank, shard in memory.places:
-                memory.write(self.line, rank, shard, memory.read(self.line, shard, shard))
+        for shard, ranks, keeper in groups if self.name != "all_gather" else ():
+            parts = [memory.read(self.line, rank, shard) for rank in ranks]
+            for rank in ranks:
+                memory.forget(self.line, rank, shard)
+            memory.write(self.line, keeper, shard, memory.symbol(self.op, *parts))
+        for shard, ranks, keeper in groups if self.name != "reduce_scatter" else ():
+            for rank in ranks:
+                memory.write(self.line, rank, shard, memory.read(self.line, keeper, shard))
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         raise TypeError("a collective is carried out by a plan")
 
     def __str__(self) -> str:
-        return f"{self.name} {self.line}{' (average)' * (self.op == 'average')}"
+        return f"{self.name} {self.line}{f' {self.level}' * bool(self.level)}{' (average)' * (self.op == 'average')}"
 
 
 def reduce_scatter(line: str, **how: Any) -> Collective:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.training.routes.codes import Decode, Encode, Wire
@@ -53,6 +54,24 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
         sums = Encode(**codes, error=error, shard=True), all_gather("codes"), Decode(**codes)
         back = (*sums, Update(on=MAIN), Unpack())
     return Route(name, out, back)
+
+
+def between(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """The same between hosts alone: inside them, gradients and sums travel as they are.
+
+    What codes have lost is recalled before anything is summed: it may lie where a rank has served before, and no longer
+    does, because buckets or hosts are others now.
+    """
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
+    recall = (Recall(error=error),) if error else ()
+    encode, decode = Encode(**codes, error=error, level=BETWEEN), Decode(**codes, summed=True, level=BETWEEN)
+    exchange = reduce_scatter("gradients", level=INSIDE), encode, all_to_all("codes", level=BETWEEN), decode
+    back: tuple[Leg, ...] = (Update(shard=True), all_gather("values"), Unpack())
+    if not sharded:
+        sums = Encode(**codes, error=error, shard=True), all_gather("codes", level=BETWEEN)
+        gathered = Decode(**codes, level=BETWEEN), all_gather("gradients", level=INSIDE)
+        back = (*sums, *gathered, Update(on=MAIN), Unpack())
+    return Route(name, (Pack(), *recall, *exchange), back)
 
 
 def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | None = "residual") -> Route:
@@ -120,6 +139,7 @@ def late(route: Route, after: int) -> Route:
 # By the ``legs`` of a wire.
 LEGS: dict[str, Callable[..., Route]] = {
     "coded": coded,
+    "between": between,
     "selected": selected,
     "acp": acp,
     "powersgd": powersgd,

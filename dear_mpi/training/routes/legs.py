@@ -26,6 +26,7 @@ class BucketMemory(Protocol):
 
     rank: int
     ranks: int
+    hosts: Sequence[int]  # of each rank the number of its host
     begin: int  # its first element on the line
     own_updates: int  # how many it has been through
     fits: bool  # what a leg has found, see ``Leg``
@@ -55,6 +56,8 @@ class Leg(ABC):
         first, until: if that is one of these iterations, counted from 0: until the one before ``until``, or for ever.
         fits: whether only where an earlier leg has found that codes fit the gradients, or only where they do not; None
             for always. What is found is the same on all ranks.
+        level: ``inside hosts``, where ranks bring together what their host has of each shard; ``between hosts``, where
+            they do it with what hosts have (``collectives/program/hosts.py``); or "", all ranks at once.
         reads, writes: names of lines.
         lines: what it needs of its own, and what these are: each rank's ``own``, ``equal`` on all ranks, or ``values``
             at first; what is ``scratch`` is not kept.
@@ -68,6 +71,7 @@ class Leg(ABC):
     first: int = 0
     until: int | None = None
     fits: bool | None = None
+    level: str = ""
     lines: ClassVar[Mapping[str, str]] = {}
     timed: ClassVar[bool] = False
     whole: ClassVar[bool] = False

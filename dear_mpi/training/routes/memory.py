@@ -13,9 +13,11 @@ A symbol stands for how a value was computed. Symbols are equal exactly where va
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TypeAlias
+
+from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 
 Symbol: TypeAlias = int  # a number in the table of a memory
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # by iteration and rank
@@ -28,6 +30,7 @@ class Memory:
     """Symbols by line, rank and shard; ``iteration`` counts iterations.
 
     Args:
+        hosts: of each rank the number of its host.
         lines: of a route, and what they are, see ``Leg``.
         assumed: whether codes fit, as soon as a leg has looked.
 
@@ -36,8 +39,8 @@ class Memory:
         misread: where what is partial was read: line, rank and shard.
     """
 
-    def __init__(self, size: int, lines: Mapping[str, str], *, assumed: bool = True) -> None:
-        self.size, self.iteration, self.places_lost = size, 0, 0
+    def __init__(self, hosts: Sequence[int], lines: Mapping[str, str], *, assumed: bool = True) -> None:
+        self.hosts, self.size, self.iteration, self.places_lost = hosts, len(hosts), 0, 0
         self.fits: bool | None = None
         self.assumed = assumed
         self.misread: list[tuple[str, int, int]] = []
@@ -56,6 +59,15 @@ class Memory:
     def places(self) -> Iterator[tuple[int, int]]:
         """All ranks with all shards."""
         return ((rank, shard) for rank in range(self.size) for shard in range(self.size))
+
+    def groups(self, level: str) -> Iterator[tuple[int, Sequence[int], int]]:
+        """Of each shard, the ranks that have a collective of it together, and which of them keeps their sum."""
+        for shard in range(self.size):
+            serving = servers(shard, self.hosts if level else range(self.size))
+            if level == INSIDE:
+                yield from ((shard, *each) for each in zip(by_host(self.hosts), serving, strict=True))
+            else:
+                yield shard, serving, shard
 
     def symbol(self, kind: str, *parts: int) -> Symbol:
         """What is made of these symbols or numbers; the same each time."""

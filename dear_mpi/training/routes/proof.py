@@ -1,4 +1,4 @@
-"""Does a route train? Its legs are carried out in symbols, on three ranks, for two periods.
+"""Does a route train? Its legs are carried out in symbols, on three ranks (or on three hosts), for two periods.
 
 At the end of each period all ranks must have the same values, in which each gradient of each rank counts once, and
 nothing that is partial or was never written. It must be so in each order in which the two threads may carry legs out:
@@ -11,13 +11,15 @@ from fractions import Fraction
 from itertools import pairwise, product
 from typing import NoReturn, TypeAlias
 
+from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg
 from dear_mpi.training.routes.memory import UNKNOWN, Memory
 from dear_mpi.training.routes.route import WAYS, Route, said
 
-SIZE = 3  # ranks: with two, a neighbour is all others
+HOSTS = (0, 0, 0)  # of three ranks: with two, a neighbour is all others
+SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # the same for hosts, if the route has levels; and they are not alike
 PERIODS = 2
 ROUND = 4  # iterations: longer rounds are no other
 MOST_PERIOD, MOST_BEGIN = 64, 256
@@ -79,9 +81,14 @@ def late_by_several(route: Route) -> bool:
     return len({leg.after for leg in route.legs} - {0}) > 1
 
 
+def hosts_of(route: Route) -> tuple[int, ...]:
+    """The hosts of the ranks on which a route is proved."""
+    return SEVERAL_HOSTS if route.has_levels else HOSTS
+
+
 def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool, bool, str]:
     """For one order in which legs may be carried out: ``alike``, ``exact`` and ``state`` of its proof."""
-    memory, alike = Memory(SIZE, route.lines, assumed=assumed), True
+    memory, alike = Memory(hosts_of(route), route.lines, assumed=assumed), True
     for iteration in range(route.begin + PERIODS * route.period):
         memory.iteration = iteration
         suspects = run_legs(legs, memory)
@@ -109,6 +116,10 @@ def check_form(route: Route) -> None:
             refuse(route, leg, leg.reads[0], "must have whole numbers in after, first and until")
         if leg.after and (leg not in route.last or leg.after >= leg.every):
             refuse(route, leg, leg.reads[0], "may be late by less than a round, at the end of the way back")
+        of_codes = isinstance(leg, OfCodes) or (isinstance(leg, Collective) and leg.name == "all_to_all")
+        levels = ("", BETWEEN) if of_codes else ("", INSIDE, BETWEEN)
+        if leg.level not in levels:
+            refuse(route, leg, leg.reads[0], f"must be of one of the levels {', '.join(levels[1:])}, or of none")
         if leg.fits is not None and leg.on != ENGINE:
             refuse(route, leg, leg.reads[0], f"must be on {ENGINE!r}, which knows whether codes fit")
         if isinstance(leg, Collective):
@@ -214,11 +225,12 @@ def is_summed(route: Route) -> bool:
     if any(update in route.out for update in route.updates):
         return False
     for iteration in {0, route.begin}:
-        memory = Memory(SIZE, route.lines)
+        memory = Memory(hosts_of(route), route.lines)
         memory.iteration = iteration
         run_legs(route.out, memory)
-        due = {(iteration, rank): 1 for rank in range(SIZE)}
-        found = [memory.held.get(("gradients", shard, shard)) for shard in range(SIZE)]
+        ranks = range(memory.size)
+        due = {(iteration, rank): 1 for rank in ranks}
+        found = [memory.held.get(("gradients", shard, shard)) for shard in ranks]
         if not all(each is not None and memory.weighed[each] == due for each in found):
             return False
     return True

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from dear_mpi.training.routes.legs import BucketMemory, Leg
 from dear_mpi.training.routes.memory import Memory
@@ -10,7 +9,7 @@ from dear_mpi.training.routes.memory import Memory
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(Leg):
-    """Add to the gradients what earlier codes have lost."""
+    """Move to the gradients what earlier codes have lost."""
 
     error: str
 
@@ -22,18 +21,22 @@ class Recall(Leg):
     def reads(self) -> tuple[str, ...]:
         return ("gradients", self.error)
 
-    writes: ClassVar[tuple[str, ...]] = ("gradients",)
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return self.reads
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:
             both = (memory.read(line, rank, shard) for line in self.reads)
             memory.write("gradients", rank, shard, memory.symbol("code", *both))
+            memory.write(self.error, rank, shard, memory.symbol("zero"))
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         gradients, error = map(bucket.line, self.reads)
 
         def recall(factor: float) -> None:
             gradients[...] += error
+            error[...] = 0
 
         return recall
 

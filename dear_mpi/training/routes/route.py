@@ -139,11 +139,20 @@ class Route:
         sent = {leg.line for leg in self.legs if isinstance(leg, Collective)}
         return not sent.isdisjoint({"gradients", *self.codes})
 
-    def check(self, ranks: int) -> None:
-        """See that its legs can be done on so many ranks; ValueError if not."""
+    @property
+    def has_levels(self) -> bool:
+        """Whether some of its legs are inside hosts, or between them."""
+        return any(leg.level for leg in self.legs)
+
+    def check(self, hosts: Sequence[int]) -> None:
+        """See that its legs can be done by ranks on these hosts; ValueError if not."""
+        ranks = len(hosts)
         for leg in self.legs:
             if objection := leg.objection(ranks):
                 raise ValueError(f"route {self.name!r} on {ranks} ranks: {objection}")
+        if self.has_levels and len(set(hosts)) == 1:
+            what = "has legs between hosts, and all ranks are on one: take another wire or route, or emulate hosts"
+            raise ValueError(f"route {self.name!r} {what} (--link, or --network, 1gbit,20us/20mbit,100us,hosts=2)")
 
     @cached_property
     def jobs(self) -> dict[str, tuple[tuple[Leg, ...], ...]]:

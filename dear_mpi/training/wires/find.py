@@ -15,7 +15,7 @@ from dear_mpi.training.wires.selections import RandomBlocks, RandomK
 from dear_mpi.training.wires.sketch import Sketch
 from dear_mpi.training.wires.top_k import TopK
 
-FORGET, LATE = "error=no", "after=50"
+FORGET, LATE, BETWEEN = "error=no", "after=50", "between"
 
 
 def share(text: str) -> float:
@@ -63,10 +63,10 @@ class Kind:
 
 
 CODES: Mapping[str, Kind] = {
-    "int8": Kind(Blocks),
-    "int4": Kind(Halves),
-    "fp8": Kind(Eighths),
-    "topk": Kind(TopK, read=share, example="topk:1%"),
+    "int8": Kind(Blocks, options=(FORGET, BETWEEN)),
+    "int4": Kind(Halves, options=(FORGET, BETWEEN)),
+    "fp8": Kind(Eighths, options=(FORGET, BETWEEN)),
+    "topk": Kind(TopK, read=share, example="topk:1%", options=(FORGET, BETWEEN)),
     "randomk": Kind(RandomK, "selected", share, "randomk:10%"),
     "blocks": Kind(RandomBlocks, "selected", share, "blocks:10%"),
     "acp": Kind(LowRank, "acp", partial(whole, "the rank"), "acp:4", tuple(DTYPES), (FORGET, LATE)),
@@ -109,16 +109,17 @@ def find_code(text: str) -> Code:
     """
     name, *rest = text.split(":")
     kind = lookup("wire", name, {**dict.fromkeys(DTYPES), **CODES})
-    given, options = named_values(f"wire {text!r}", rest)
+    given, options = named_values(f"wire {text!r}", [f"{each}=" if each == BETWEEN else each for each in rest])
     allowed = {each.partition("=")[0] for each in (kind.options if kind else ())}
-    wrong = options.keys() - allowed or allowed.intersection(given) or options.get("error", "no") != "no"
-    if kind is None or wrong or len(given) != (kind.read is not None):
+    unknown = options.keys() - allowed or allowed.intersection(given)
+    wrong = options.get("error", "no") != "no" or options.get(BETWEEN)
+    if kind is None or unknown or wrong or len(given) != (kind.read is not None):
         example = EXAMPLES.get(name, name)
         also = "".join(f", or {example}:{option}" for option in (kind.options if kind else ()))
         raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
     after = whole("after", options["after"]) if "after" in options else 0
     wire = kind.make(*map(kind.read, given)) if kind.read else kind.make()
-    return Code(wire, kind.legs, feedback="error" not in options, after=after)
+    return Code(wire, BETWEEN if BETWEEN in options else kind.legs, feedback="error" not in options, after=after)
 
 
 def check_carries(text: str, dtype: str) -> None:
