@@ -64,6 +64,22 @@ class Sides:
     def elements(self) -> int:
         return self.border + triangle(self.outputs) + 2
 
+    @property
+    def cost(self) -> int:
+        """Of their means and inverses, see ``Optimizer.cost``."""
+        work = sum(PACK_COST * size**2 + INVERSE_COST * size**3 for size in (self.inputs, self.outputs))
+        return CALL_COST + round(work)
+
+    @property
+    def inverse_flops(self) -> float:
+        """Of both inverses."""
+        return 2.0 * (self.inputs**3 + self.outputs**3)
+
+    def flops(self, rows: float) -> float:
+        """Of the sums over so many rows, and of the gradient's products with both inverses."""
+        inputs, outputs = self.inputs, self.outputs
+        return 2.0 * (rows * (inputs**2 + outputs**2) + inputs * outputs * (inputs + outputs))
+
     def split(self, array: Array) -> tuple[Array, Array]:
         return unpacked(array[: self.border], self.inputs), unpacked(array[self.border : -2], self.outputs)
 
@@ -112,8 +128,7 @@ class Inverses(Optimizer):
         sides.join(value, inverse(inputs, pi * root), inverse(outputs, root / pi))
 
     def cost(self, shape: tuple[int, ...]) -> int:
-        work = sum(PACK_COST * size**2 + INVERSE_COST * size**3 for size in (self.inputs, self.outputs))
-        return CALL_COST + round(work)
+        return self.sides.cost
 
 
 def inverse(matrix: Array, damping: float) -> Array:

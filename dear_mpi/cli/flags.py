@@ -23,7 +23,7 @@ Table: TypeAlias = dict[str, inspect.Parameter]
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations pieces seconds cadence beside device seed",
-    "Compute": "forward_time backward_time compute rate update_time straggler jitter",
+    "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
     "segments segment_bytes memory device_memory link rates stall",
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "

@@ -6,19 +6,21 @@ paper's batch size, and when the forward pass calls it. A user's own table has t
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
 
 The batch is the one at which FLOPs are counted; only ``dear-mpi simulate --batch`` asks for it. A module with
-``"exchange_bytes": 4194304`` has so many bytes for all ranks together, before each pass: an all-to-all. A profile
+``"exchange_bytes": 4194304`` has so many bytes for all ranks together, before each pass: an all-to-all. With
+``"out_elems": 51380224``, the elements of its output, ``simulate --optimizer kfac`` knows its factors. A profile
 (``dear_mpi/training/profiles/profile.py``) is a table, too, in which seconds take the place of FLOPs.
 """
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.program.json_file import read_json
+from dear_mpi.kernels.kfac import Sides
 from dear_mpi.kernels.lookup import lookup
 
 FORWARD_S = 0.1  # where nothing is said
@@ -36,6 +38,8 @@ class Module:
     backward: float | None = None  # the same of the backward pass; None: it has the same share of that
     weights: float = HALF  # the part of its backward pass that is its tensors' gradients, and may be done later
     exchange_bytes: int = 0  # for all ranks together, before each pass
+    sides: Sides | None = None  # of its factors; None where its weight is no matrix that is known
+    rows: float = 0.0  # that each factor is a sum over
 
 
 def load_modules(name: str) -> list[Module]:
@@ -76,8 +80,21 @@ def module_of_row(row: Any) -> Module:
     exchange_bytes = row.get("exchange_bytes", 0)
     if type(exchange_bytes) is not int or not 0 <= exchange_bytes <= MOST_EXCHANGED:
         raise ValueError(f"exchange_bytes must be a whole number from 0 to {MOST_EXCHANGED}, not {exchange_bytes!r}")
-    counts = tuple(map(count, row["params"]))
-    return Module(str(row["name"]), counts, float(row["fwd_flops"]), exchange_bytes=exchange_bytes)
+    counts, shape = tuple(map(count, row["params"])), matrix(row)
+    module = Module(str(row["name"]), counts, float(row["fwd_flops"]), exchange_bytes=exchange_bytes)
+    if shape is None:
+        return module
+    outputs, inputs = shape
+    return replace(module, sides=Sides(inputs + len(counts) - 1, outputs), rows=row["out_elems"] / outputs)
+
+
+def matrix(row: Any) -> tuple[int, int] | None:
+    """Outputs and inputs of the weight of a row that has ``out_elems``: each of its elements has two FLOPs for each row
+    of outputs. None where it is no matrix, as in a normalisation."""
+    (weight, *_), flops, out_elems = row["params"] or [0], row["fwd_flops"], row.get("out_elems", 0)
+    outputs = 2 * weight * out_elems / flops if flops else 0.0
+    is_whole = outputs >= 1 and outputs == int(outputs) and weight % int(outputs) == 0
+    return (int(outputs), weight // int(outputs)) if is_whole else None
 
 
 def modules_of_profile(profile: Any) -> list[Module]:

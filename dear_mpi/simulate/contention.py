@@ -61,6 +61,7 @@ class Contention:
 
 
 FREE = Contention()
+ALL_STALL = Contention((1.0,))  # both need the same processors
 
 
 def span(figures: Sequence[float]) -> str:

@@ -1,27 +1,22 @@
-"""What is simulated of a model: where its parameters lie, and how long each layer takes; it has no arrays.
-
-The seconds of layers are given for all together, or FLOPs at a rate, or measured in a run. A profile may be scaled to
-what is given, or to a rate. If nothing is given, the passes take 0.1 and 0.2 seconds.
-"""
+"""What is simulated of a model: where its parameters lie, and how long each layer takes; it has no arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.models.paper_models import Module, both_passes, load_batch, load_modules, measured_seconds, shares_of
-from dear_mpi.reporting.units import check_seconds
-from dear_mpi.simulate.settings import Settings
+from dear_mpi.models.paper_models import Module, shares_of
 from dear_mpi.training.fabric.costs import Costs, Noise
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.layout import Layout, Shape
+from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.owners import Owners, Ownership, Sharing
-from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.training.profiles.profile import Profile, Tensor
 
 EVEN = Ownership()
 MOST_ELEMENTS = 10**13  # bytes then stay far below what an int64 counts
@@ -54,7 +49,7 @@ class Model:
     def of(
         cls,
         name: str,
-        layers: Iterable[tuple[str, Sequence[tuple[Hashable, Shape]]]],
+        layers: Iterable[tuple[str, Sequence[Tensor]]],
         costs: Costs,
         *,
         ranks: int,
@@ -67,9 +62,12 @@ class Model:
         names, uses = zip(*layers, strict=True)
         itemsize, value_size = lookup("wire", wire, DTYPES).itemsize, DTYPES[dtype].itemsize
         sizes = {"itemsize": itemsize, "value_size": value_size, "ranks": ranks}
-        layout = Layout.of(uses, whole=ownership.whole or whole, **sizes)
-        model = cls(name=name, layout=layout, names=names, wire=wire, costs=costs, value_size=value_size)
-        model = replace(model, owners=ownership.owners(ranks, ownership.costs(layout.shapes)))
+        tensors = [[(tensor.key, tensor.shape) for tensor in use] for use in uses]
+        layout = Layout.of(tensors, whole=ownership.whole or whole, **sizes)
+        first = {tensor.key: tensor for use in uses for tensor in use}.values()
+        owners = ownership.owners(ranks, (each.cost(ownership.optimizer) for each in first if ownership.optimizer))
+        how: dict[str, Any] = {"wire": wire, "costs": costs, "value_size": value_size, "owners": owners}
+        model = cls(name=name, layout=layout, names=names, **how)
         if model.params > MOST_ELEMENTS:
             raise ValueError(f"model {name!r} has {model.params} parameters: simulate takes at most {MOST_ELEMENTS}")
         return model
@@ -104,30 +102,46 @@ def synthetic_model(
 ) -> Model:
     """A model of a table, with parameters of fp32, whose layers share the seconds in proportion to their FLOPs.
 
+    Under K-FAC layers have factors, which take longer: their sums and products, and the inverses, take their FLOPs at
+    the rate of the forward pass.
+
     Args:
         modules: see ``load_modules``.
-        forward_s, backward_s: of all layers, in each part of a batch.
+        forward_s, backward_s: of all layers without factors, in each part of a batch.
         ownership: who updates what.
 
     Raises:
-        ValueError: there is no such type, or there are too many elements.
+        ValueError: there is no such type, there are too many elements, or no layer has the factors that it needs.
 
+    >>> from dear_mpi.models.paper_models import load_modules
     >>> modules = load_modules("resnet50")
     >>> model = synthetic_model("synthetic:resnet50", modules, ranks=64, forward_s=0.1, backward_s=0.2)
     >>> len(model.names), model.layout.count
     (107, 25559040)
     """
-    layers = [
-        (module.name, [(f"{number}.{place}", (count,)) for place, count in enumerate(module.counts)])
-        for number, module in enumerate(modules)
-    ]
+    modules = modules if has_factors(ownership) else [replace(module, sides=None) for module in modules]
+    sides = {at: module.sides for at, module in enumerate(modules) if module.sides}
+    check_factors(name, ownership, "its table must say out_elems of modules", found=bool(sides))
+    keys = count()
+    layers = [(module.name, tensors_of(module, keys)) for module in modules]
     ahead, back = shares_of(modules)
     forward, backward = [share * forward_s for share in ahead], [share * backward_s for share in back]
     weights = {at: module.weights * backward[at] for at, module in enumerate(modules) if module.counts}
+    flop_s = forward_s / sum(module.flops for module in modules) if sides else 0.0
+    for at, each in sides.items():
+        backward[at] += flop_s * each.flops(modules[at].rows)
+        weights[at] += flop_s * each.flops(modules[at].rows)
     costs = Costs(forward_s=forward, backward_s=backward, weights_s=weights, parts=parts)
     model = Model.of(name, layers, costs, ranks=ranks, wire=wire, dtype="fp32", ownership=ownership)
+    update_s = flop_s * sum(each.inverse_flops for each in sides.values()) / model.layout.count
     exchanged = {at: module.exchange_bytes for at, module in enumerate(modules) if module.exchange_bytes}
-    return replace(model, exchange_bytes=exchanged)
+    return replace(model, exchange_bytes=exchanged, costs=replace(costs, update_s=update_s))
+
+
+def tensors_of(module: Module, keys: Iterator[int]) -> list[Tensor]:
+    """The tensors of a module, and then its factors, if it has them."""
+    found = [Tensor(next(keys), (elements,)) for elements in module.counts]
+    return [*found, Tensor(next(keys), (module.sides.elements,), None, module.sides)] if module.sides else found
 
 
 def measured_model(
@@ -149,93 +163,19 @@ def measured_model(
     Raises:
         ValueError: as for ``synthetic_model``.
     """
-    layers = [(use.name, [(tensor.key, tensor.shape) for tensor in use.tensors]) for use in profile.uses]
-    seen = {tensor.key: tensor.seen for use in profile.uses for tensor in use.tensors}
+    check_factors(profile.model, ownership, "take its profile under the same optimizer", found=profile.factored)
+    layers = [(use.name, use.tensors) for use in profile.uses]
     how: dict[str, Any] = {"ranks": ranks, "wire": wire, "dtype": profile.dtype, "ownership": ownership, "whole": whole}
-    model = Model.of(profile.model, layers, profile.costs(parts), **how)
-    return replace(model, owners=ownership.owners(ranks, ownership.costs(seen.values())))
+    return Model.of(profile.model, layers, profile.costs(parts), **how)
 
 
-def model_of(settings: Settings, name: str, ranks: int) -> Model:
-    """The model of this name, on so many ranks.
-
-    Raises:
-        ValueError: there is none, no such type, or what was given of its seconds has no meaning for it.
-    """
-    profile, parts = measured(settings), settings.accumulate
-    how: dict[str, Any] = {"ranks": ranks, "wire": settings.line_type_name, "ownership": settings.ownership(ranks)}
-    if profile is None:
-        modules = modules_of(name)
-        forward_s, backward_s = passes_s(settings, name, modules)
-        how |= {"forward_s": forward_s, "backward_s": backward_s}
-        return synthetic_model(name, modules, parts=parts or 1, **how)
-    if name != profile.model:
-        raise ValueError(f"profile of another model: it is of {profile.model!r}, not of {name!r}")
-    return measured_model(profile, parts=parts, whole=settings.chosen_route.whole, **how)
+def has_factors(ownership: Ownership) -> bool:
+    """Whether layers send other sums beside gradients: those of K-FAC."""
+    return ownership.optimizer is not None and not ownership.optimizer.gradients_alone
 
 
-def measured(settings: Settings) -> Profile | None:
-    """The profile, scaled to what else was given."""
-    profile, rate = settings.profile, settings.flops_per_s
-    if profile is None or not is_scaled(settings):
-        return profile
-    forward_s = settings.forward_s if rate is None else forward_at(profile, rate, settings.batch)
-    return profile.scaled(forward_s, settings.backward_s)
-
-
-def is_scaled(settings: Settings) -> bool:
-    return any(each is not None for each in (settings.forward_s, settings.backward_s, settings.flops_per_s))
-
-
-def forward_at(profile: Profile, flops_per_s: float, batch: int | None) -> float:
-    """Seconds of the forward pass at a rate, with a batch of so many examples on each rank."""
-    if profile.forward_flops is None:
-        raise ValueError(f"--rate: the profile of {profile.model!r} has no FLOPs (forward_flops): give --forward-time")
-    if batch is not None and profile.batch is None:
-        raise ValueError(f"--batch: the profile of {profile.model!r} has no batch")
-    share = 1.0 if batch is None or profile.batch is None else batch * profile.ranks / profile.batch
-    return check_seconds("--rate: forward_time", profile.forward_flops * share / flops_per_s)
-
-
-def passes_s(settings: Settings, name: str, modules: Sequence[Module]) -> tuple[float, float]:
-    """Seconds of both passes of a synthetic model."""
-    if settings.flops_per_s is None:
-        return both_passes(settings.forward_s, settings.backward_s)
-    flops = sum(module.flops for module in modules)
-    if not flops:
-        raise ValueError(f"model {name!r} has no FLOPs (fwd_flops), to which a rate would give time")
-    if settings.batch is not None:
-        flops *= settings.batch / load_batch(table_of(name))
-    forward_s = check_seconds(f"model {name!r} at this rate: forward_time", flops / settings.flops_per_s)
-    return both_passes(forward_s, settings.backward_s)
-
-
-def modules_of(name: str) -> list[Module]:
-    """The modules of a synthetic model. A profile is none: from that ``simulate`` also takes tied tensors and FLOPs."""
-    table = table_of(name)
-    modules = load_modules(table)
-    if measured_seconds(modules) is not None:
-        raise ValueError(f"model {name!r} is a profile: give it as --profile {table}")
-    return modules
-
-
-def table_of(name: str) -> str:
-    """What follows ``synthetic:``."""
-    kind, _, table = name.partition(":")
-    if kind != "synthetic":
-        others = "others need a profile (--profile FILE, from dear-mpi train)"
-        raise ValueError(f"simulate takes synthetic models, as synthetic:resnet50, not {name!r}: {others}")
-    return table
-
-
-def compute_text(settings: Settings) -> tuple[str, str]:
-    """What a row says of the seconds of compute, and in a word or two where they come from."""
-    profile, rate, batch, given_s = measured(settings), settings.flops_per_s, settings.batch, settings.backward_s
-    if profile is not None:
-        scaled = ", scaled to {:.4g} s forward and {:.4g} s backward".format(*profile.passes_s)
-        return (f"{profile}{scaled}", "measured, scaled") if is_scaled(settings) else (str(profile), "measured")
-    if rate is None:
-        return "{:g} s forward and {:g} s backward".format(*both_passes(settings.forward_s, given_s)), "given"
-    examples = "the batch of its table" if batch is None else f"batch {batch}"
-    text, origin = f"{rate / 1e12:g} TFLOPS and {examples} on each rank", "predicted"
-    return (text, origin) if given_s is None else (f"{text}, and {given_s:g} s backward", f"{origin}, backward given")
+def check_factors(name: str, ownership: Ownership, remedy: str, *, found: bool) -> None:
+    """See that a model has factors if its optimiser needs them, and none if not; else ValueError."""
+    if found != has_factors(ownership):
+        said = "has factors, which kfac alone needs" if found else "has no factors, which kfac needs"
+        raise ValueError(f"model {name!r} {said}: {remedy}")

@@ -14,8 +14,9 @@ from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import EXCHANGE
-from dear_mpi.simulate.contention import Contention
-from dear_mpi.simulate.model import Model, compute_text, model_of
+from dear_mpi.simulate.compute import compute_text, model_of, update_origin
+from dear_mpi.simulate.contention import ALL_STALL, Contention
+from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.settings import Settings
@@ -52,25 +53,20 @@ class Scenario:
 
     @classmethod
     def of(cls, settings: Settings, algorithm: str, name: str, machine: Machine, ranks: int) -> Scenario:
-        """
-        Raises:
-            ValueError: there is no such model, or a setting has no meaning for it or for so many ranks.
-        """
+        """A ValueError if there is no such model, or a setting has no meaning for it or for so many ranks."""
         model = model_of(settings, name, ranks)
         settings.chosen_route.check_shapes(model.layout.shapes)
-        if settings.update_s is not None:
-            model = replace(model, costs=replace(model.costs, update_s=settings.update_s))
-        network, itemsize, segment_bytes = machine.network, model.layout.itemsize, settings.segment_bytes
-        if segment_bytes is None:
-            segment_bytes = default_segment(network.hosts or range(ranks))
+        network, itemsize = machine.network, model.layout.itemsize
+        segment_bytes = settings.segment_bytes or default_segment(network.hosts or range(ranks))
         check_segment(segment_bytes, itemsize)
         return cls(settings, algorithm, model, machine, Prices(network, ranks, segment_bytes, itemsize))
 
     @property
     def contention(self) -> Contention:
-        """Between messages and updates."""
-        given = self.settings.contention
-        return self.machine.contention if given is None else given
+        """Between messages and updates: given, measured, or of ranks that share their cores."""
+        found = self.settings.contention or self.machine.contention
+        shared = self.settings.ranks_per_core > 1 and self.settings.contention is None and found.origin != "measured"
+        return ALL_STALL if shared else found
 
     @property
     def lacks_rates(self) -> bool:
@@ -197,7 +193,11 @@ class Scenario:
             "update_s_per_element": self.model.costs.update_s,
             "contention": self.contention.rows(),
             "contention_origin": self.contention.origin,
-            "update_origin": origin if settings.update_s is None and settings.profile else "given",
+            "update_origin": update_origin(settings),
+            "ranks_per_core": settings.ranks_per_core,
+            "code_factor": self.model.costs.code_factor,
+            "start_s": self.model.costs.start_s,
+            "wake_s": self.model.costs.wake_s,
             "straggler": settings.straggler,
             "jitter": parse_jitter(settings.jitter),
             "iterations": settings.counted,

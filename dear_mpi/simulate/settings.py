@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
@@ -25,11 +25,8 @@ from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import Schedule, find_schedules
 from dear_mpi.training.wires.find import is_code
 
-NOISY_ITERATIONS = 20
+NOISY_ITERATIONS, MOST_PER_CORE = 20, 1024
 MOST_PARTS, MOST_ITERATIONS, MOST_BATCH = 10**4, 10**6, 10**9
-WHOLE: dict[str, Callable[..., Optimizer]] = {  # of which shapes say what an update takes
-    name: kind for name, kind in OPTIMIZERS.items() if kind.scope == "tensor" and kind.gradients_alone
-}
 MODEL = "synthetic:resnet50"
 NETWORK = (
     "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
@@ -59,7 +56,7 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Exchange):
-    """What is simulated: the flags of ``simulate``. Where the seconds of compute come from, ``model.py`` says."""
+    """What is simulated: the flags of ``simulate``. Where the seconds of compute come from, ``compute.py`` says."""
 
     models: tuple[str, ...] = several(
         f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
@@ -127,10 +124,12 @@ class Settings(Exchange):
         between=",",
     )
     optimizer: str | None = option(
-        f"Optimiser whose owners have whole tensors: {', '.join(WHOLE)}. Updates take time in proportion to its costs.",
+        f"Optimiser: {', '.join(OPTIMIZERS)}. If it looks at whole tensors, each has one owner, and updates take time "
+        "in proportion to its costs. Factors of kfac are in a profile that was taken under it, or follow from a "
+        "table's FLOPs.",
         None,
         shown="one that works by element",
-        allowed=WHOLE,
+        allowed=OPTIMIZERS,
     )
     accumulate: int | None = option(
         "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a "
@@ -139,6 +138,9 @@ class Settings(Exchange):
         shown="1, or as in the profile",
         least=1,
         most=MOST_PARTS,
+    )
+    ranks_per_core: float = option(
+        "Ranks that share a core: updates, codes, and layers that do not sleep take so many times as long.", 1.0
     )
     straggler: str | None = option(
         "A slow rank, and how many times as long it computes, e.g. 7:1.5.", None, shown="none"
@@ -207,7 +209,13 @@ class Settings(Exchange):
         weights = self.weights
         if weights == MEASURED:
             weights = measured(parse_straggler(self.straggler, ranks), [1] * ranks)
-        return Ownership(None if self.optimizer is None else WHOLE[self.optimizer](), weights)
+        return Ownership(self.chosen_optimizer, weights)
+
+    @property
+    def chosen_optimizer(self) -> Optimizer | None:
+        """With its usual constants."""
+        kinds: Mapping[str, Callable[..., Optimizer]] = OPTIMIZERS
+        return None if self.optimizer is None else kinds[self.optimizer]()
 
     @property
     def counted(self) -> int:
@@ -225,6 +233,8 @@ class Settings(Exchange):
         for name, seconds in given.items():
             if seconds is not None:
                 check_seconds(name, seconds)
+        if not 1 <= self.ranks_per_core <= MOST_PER_CORE:
+            raise ValueError(f"ranks_per_core must be from 1 to {MOST_PER_CORE}, not {self.ranks_per_core}")
         for ranks in self.ranks:
             straggling(self.straggler, ranks)
         parse_jitter(self.jitter)

@@ -10,7 +10,7 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.chosen_route import Wire, check_route, check_weights
+from dear_mpi.training.chosen_route import Wire, check_route, check_sums, check_weights
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
@@ -78,10 +78,14 @@ def scenarios_of(
     asked.check()
     settings = asked.with_wire(wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | dict(others)
-    scope, scaled = "element" if settings.optimizer is None else "tensor", settings.loss_scale != "none"
+    optimizer, scaled = settings.chosen_optimizer, settings.loss_scale != "none"
+    scope = "element" if optimizer is None else optimizer.scope
     check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=scaled, scope=scope)
-    for each in kinds.values() if settings.weights is not None else ():
-        check_weights(settings.route_of(each))
+    for route in map(settings.route_of, kinds.values()):
+        if optimizer is not None:
+            check_sums(optimizer, route, judged=settings.judged, wire=settings.wire)
+        if settings.weights is not None:
+            check_weights(route)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     found = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}

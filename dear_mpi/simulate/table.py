@@ -86,6 +86,9 @@ def heading(found: Sequence[Simulated]) -> str:
     row, settings, algorithms = found[0].row, found[0].scenario.settings, found[0].scenario.settings.algorithms
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"jitter {settings.jitter}, means of {plural(settings.counted, 'iteration')}"] * bool(row["jitter"])
+    uneven += [f"{row['ranks_per_core']:g} ranks share a core"] * (row["ranks_per_core"] != 1)
+    if settings.profile is not None and settings.profile.code_factor is not None:
+        uneven.append(f"codes: {row['code_factor']:.2g} times as long as on a core of their own (measured)")
     contention = found[0].scenario.contention
     if not contention.is_free:
         uneven.append(f"{contention} ({ORIGINS[contention.origin]})")

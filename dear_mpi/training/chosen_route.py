@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from dear_mpi.collectives.plans.tuning import serves
+from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.options import Exchange, Options
@@ -36,8 +37,7 @@ def chosen_route(
     how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
     proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
     route.check(hosts)
-    if not options.optimizer.gradients_alone:
-        check_sums(options, route)
+    check_sums(options.optimizer, route, judged=options.judged, wire=options.wire)
     if options.weights is not None:
         check_weights(route)
     return route, proof
@@ -98,12 +98,14 @@ def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
             raise ValueError(f"schedule {name!r} must have extras, a tuple of {allowed}, not {schedule.extras!r}")
 
 
-def check_sums(options: Options, route: Route) -> None:
+def check_sums(optimizer: Optimizer, route: Route, *, judged: bool, wire: Wire) -> None:
     """See that nothing looks at all that travels, or loses any of it, where there are other sums beside gradients."""
-    kind = f"optimizer {type(options.optimizer).__name__} sends other sums beside gradients"
-    if options.judged:
+    if optimizer.gradients_alone:
+        return
+    kind = f"optimizer {type(optimizer).__name__} sends other sums beside gradients"
+    if judged:
         raise ValueError(f"{kind}: leave out clip, loss_scale and statistic, which would take them for gradients")
-    if route.codes or route.period > 1 or is_code(options.wire):
+    if route.codes or route.period > 1 or is_code(wire):
         raise ValueError(f"{kind}, of all ranks in each iteration: the route {route.name!r} does not bring them all")
 
 

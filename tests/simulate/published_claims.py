@@ -10,13 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dear_mpi.kernels.kfac import Sides
-from dear_mpi.models.paper_models import load_table
+from dear_mpi.models.paper_models import load_modules, load_table, matrix, module_of_row
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.wires.find import find_code
-from tests.recipes import logistic, tamuna, targets
+from tests.recipes import logistic, tamuna
 from tests.simulate.dimensions import FEW_RATIOS, gain
+from tests.variants import recipes
 
 ITEMSIZE = 4
 Shape = tuple[int, ...]
@@ -54,23 +55,15 @@ RANK_OF = {"resnet50": 4, "bert_base": 32}  # as ACP-SGD has it
 CLIENTS, SENDERS, KAPPA, STEPS = 8, 4, 1e4, 71
 
 
-def matrix(module: dict[str, Any]) -> tuple[int, int] | None:
-    """Outputs and inputs of the weight of a row of a table: each of its elements has two FLOPs for each output."""
-    weight, flops = module["params"][0], module["fwd_flops"]
-    outputs = 2 * weight * module["out_elems"] / flops if flops else 0
-    whole = outputs >= 1 and outputs == int(outputs) and weight % int(outputs) == 0
-    return (int(outputs), weight // int(outputs)) if whole else None
-
-
 def sides(module: dict[str, Any]) -> list[Sides]:
     """The factors of a row; none of a normalisation."""
-    shape = matrix(module)
-    return [Sides(shape[1] + len(module["params"]) - 1, shape[0])] if shape else []
+    found = module_of_row(module).sides
+    return [found] if found else []
 
 
 def factor_elements(name: str) -> int:
     """Of all triangles of a model's factors."""
-    return sum(each.elements for module in load_table(name)["modules"] for each in sides(module))
+    return sum(each.sides.elements for each in load_modules(name) if each.sides)
 
 
 def gradient_elements(name: str) -> int:
@@ -204,4 +197,4 @@ def tamuna_steps() -> float:
 def tamuna_rounds() -> tuple[int, int]:
     """Of gradient descent, and of the recipe, until the squared error is 1e-8 of that of zeros."""
     assert tamuna.route.period == STEPS
-    return logistic.Problem(CLIENTS, kappa=KAPPA).descent(1e-8), targets.tamuna_rounds("route", STEPS)
+    return logistic.Problem(CLIENTS, kappa=KAPPA).descent(1e-8), recipes.tamuna_rounds("route", STEPS)

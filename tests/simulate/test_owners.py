@@ -50,6 +50,7 @@ def test_the_longest_shard_and_the_costliest_update_count():
 def test_without_an_optimiser_shards_are_equal():
     even = row(update="sharded")
     assert even["optimizer"] is None
+    assert even["iteration_s"] == row(update="sharded", optimizer="adam")["iteration_s"]
     assert even["exposed_comm_s"] < row(update="sharded", optimizer="lamb")["exposed_comm_s"]
 
 

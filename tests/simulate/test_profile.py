@@ -12,9 +12,12 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.paper_models import load_modules, measured_seconds
 from dear_mpi.models.synthetic import synthetic_layers
 from dear_mpi.ranks.world import World
-from dear_mpi.simulate.model import model_of
+from dear_mpi.simulate.compute import model_of
+from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
+from dear_mpi.simulate.table import heading
+from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.workload import make_workload
@@ -175,7 +178,7 @@ def test_a_profile_reads_as_it_was_written(tmp_path):
     assert read_profile(file) == PROFILE
     assert json.loads(file.read_text())["uses"][1] == {
         "name": "dense",
-        "tensors": [{"key": 0, "shape": [1024, 1024], "outputs": 0}],
+        "tensors": [{"key": 0, "shape": [1024, 1024], "outputs": 0, "sides": None}],
         "forward_s": 0.03,
         "backward_s": 0.02,
         "weights_s": 0.0,
@@ -352,6 +355,50 @@ def test_factors_of_matrices_are_priced_by_the_shapes_of_a_profile(wire, floats)
     rank = LowRank(4)
     passes = rank.encode_s * (1 if wire == "acp:4" else 1.5) + rank.decode_s
     assert dense - codes == pytest.approx(ring_s(4, 4) * (1 - floats / COUNT) - COUNT * passes, rel=1e-6)
+
+
+def test_codes_take_as_many_times_as_long_as_in_the_profile():
+    rows = [simulated(profile=replace(PROFILE, code_factor=factor), wire="int8") for factor in (None, 3.0)]
+    legs = rows[0].scenario.settings.chosen_route.legs
+    said_s = sum(leg.compute_s(COUNT, 4) for leg in legs)
+    once, thrice = (each.row["iteration_s"] for each in rows)
+    assert thrice - once == pytest.approx(2 * said_s)
+    assert "codes: 3 times as long as on a core of their own (measured)" in heading(rows[1:])
+    assert replace(PROFILE, code_factor=3.0).scaled(0.02).code_factor == pytest.approx(1.5)
+
+
+def test_ranks_that_share_a_core_compute_one_after_the_other():
+    """All that one does takes twice as long, and updates hold messages up."""
+    profile = replace(PROFILE, start_s=1e-3, wake_s=2e-3, code_factor=1.5)
+    (alone, shared) = (simulated(profile=profile, ranks_per_core=ranks) for ranks in (1, 2))
+    one, two = (vars(each.scenario.model.costs) for each in (alone, shared))
+    for name in ("rest_s", "code_factor", "start_s", "wake_s"):
+        assert two[name] == 2 * one[name], name
+    for name in ("forward_s", "backward_s"):
+        assert two[name] == pytest.approx([2 * each for each in one[name]])
+    stalls = [each.scenario.contention.stall for each in (alone, shared)]
+    assert stalls == [(0.0,), (1.0,)]
+    assert simulated(profile=PROFILE, ranks_per_core=2, contention=parse_stall("30%")).scenario.contention.stall == (
+        0.3,
+    )
+    assert "2 ranks share a core" in heading([shared])
+    assert shared.row["update_s"] == pytest.approx(2 * alone.row["update_s"])
+    owners = Costs(update_s=1.0, ranks_per_core=2)
+    assert owners.update_seconds(np.array([4.0, 0.0, 0.0, 0.0])).max() == 4.0, "nobody else needs a core"
+    assert owners.update_seconds(np.array([1.0, 1.0, 2.0, 0.0])).max() == 2.0, "each core has as much to do"
+    assert owners.update_seconds(np.array([1.0, 1.0])).tolist() == [2.0, 2.0]
+
+
+def test_layers_that_sleep_share_no_core():
+    settings = {"models": ("synthetic:resnet50",), "forward_s": 0.3, "update_s": 1e-9}
+    alone, shared = (simulated(**settings, ranks_per_core=ranks) for ranks in (1, 3))
+    assert shared.row["compute_s"] == alone.row["compute_s"]
+    assert shared.row["update_s"] == pytest.approx(3 * alone.row["update_s"])
+
+
+def test_a_core_has_one_rank_at_least():
+    with pytest.raises(ValueError, match=r"ranks_per_core must be from 1 to 1024, not 0\.5"):
+        simulated(profile=PROFILE, ranks_per_core=0.5)
 
 
 def test_a_table_has_no_matrices():

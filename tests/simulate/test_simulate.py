@@ -33,7 +33,7 @@ KEYS = (  # a contract: scripts depend on them
     " loss_scale segment_bytes network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
     " hosts alpha_between_s beta_between_s_per_B o_between_s"
     " compute compute_origin update_s_per_element contention contention_origin update_origin"
-    " straggler jitter iterations seed"
+    " ranks_per_core code_factor start_s wake_s straggler jitter iterations seed"
     " iteration_s compute_s exposed_comm_s update_s rest_s bound_s speedup_vs_wfbp"
 )
 QUICK = {

@@ -165,6 +165,26 @@ def test_buckets_may_be_cut_anew_between_notes(update):
     assert found.update_s_per_element > 0
 
 
+@pytest.mark.parametrize(("wire", "codes"), [("int8", 4), ("fp32", 0)])
+def test_codes_are_beside_what_their_wire_says(wire, codes):
+    """Each leg takes a second."""
+
+    def body(transport):
+        layers = [Spends(Clock(), "weight", 0.0, np.ones(64, np.float32))]
+        with Session(layers, SpendsLoss(Clock()), transport, wire=wire, schedule="sequential") as session:
+            profiler, group = Profiler(session.group), session.group
+            group.streams.communication.seconds = lambda begin, end: 1.0
+            for _ in range(3):
+                session.step(np.zeros((2, 1)), np.zeros((2, 1)))
+                profiler.note()
+            (bucket,) = group.buckets
+            said_s = sum(leg.compute_s(bucket.count, transport.size) for leg in group.route.legs)
+            return profiler.profile("mine").code_factor, said_s
+
+    (factor, said_s), _ = run_loopback(2, body)
+    assert factor == (pytest.approx(codes / said_s) if codes else None)
+
+
 def test_a_profile_needs_an_iteration():
     def body(transport):
         with Session([Spends(Clock(), "weight", 1.0, np.ones(3))], SpendsLoss(Clock()), transport) as session:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.codes import OfCodes
+from dear_mpi.training.routes.find import coded, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.rounds import Outer
 from dear_mpi.training.runs.config import Config
@@ -356,3 +358,47 @@ def test_what_one_wire_encodes_no_other_decodes():
     route = replace(find_route("full", wire="int8"), back=find_route("full", wire="int4").back)
     with pytest.raises(RouteError, match="must have the wire that encodes this line"):
         prove(route)
+
+
+class Counting(Blocks):
+    """Keeps how many elements each call had."""
+
+    seen: ClassVar[dict[str, list[int]]] = {}
+
+    def encode(self, x, out):
+        self.seen["encode"].append(x.size)
+        super().encode(x, out)
+
+    def decode(self, codes, x):
+        self.seen["decode"].append(x.size)
+        super().decode(codes, x)
+
+
+class Memory:
+    """Of rank 1 of 3: a bucket of three shards of 64 elements."""
+
+    rank, ranks, width, hosts = 1, 3, 64, (0, 0, 0)
+
+    def __init__(self):
+        self.lines = {name: np.ones(self.ranks * self.width, np.float32) for name in ("gradients", "residual")}
+        self.codes = np.zeros((self.ranks, Blocks().nbytes(self.width)), np.uint8)
+
+    def shard(self, name, shard):
+        return self.lines[name][self.width * shard : self.width * (shard + 1)]
+
+    def rows(self, codes):
+        return self.codes
+
+
+@pytest.mark.parametrize("error", ["residual", None])
+def test_a_price_has_the_calls_and_the_elements_of_a_leg(error, monkeypatch):
+    prices = [f"{act}{what}_s" for act in ("encode", "decode") for what in ("", "_call")]
+    for leg in (leg for leg in coded("mine", Counting(), error=error).legs if isinstance(leg, OfCodes)):
+        Counting.seen = {"encode": [], "decode": []}
+        leg.bind(Memory())(1.0)
+        found = []
+        for price in prices:
+            for each in prices:
+                monkeypatch.setattr(Counting, each, float(each == price), raising=False)
+            found.append(leg.compute_s(Memory.ranks * Memory.width, Memory.ranks))
+        assert found == [figure for seen in Counting.seen.values() for figure in (sum(seen), len(seen))], str(leg)

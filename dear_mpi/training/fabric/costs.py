@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.collective import Collective
 
@@ -37,8 +39,11 @@ class Costs:
     update_s: float = 0.0  # of the optimiser, for each element
     rest_s: float = 0.0  # between forward and backward, for what is no layer
     code_factor: float = 1.0  # how many times as long as its wire says a code takes
+    start_s: float = 0.0  # until an engine without work begins
+    wake_s: float = 0.0  # until the main thread goes on when what it waits for is over
     ranks: int = 1  # who share an update where each updates its shard
     served: float = 1.0  # how much of a bucket one rank has of what hosts send each other, at most
+    ranks_per_core: float = 1.0  # who update one after the other; other seconds have that in them
     # From the seconds that an update takes alone to its stall, the seconds by which each of them delays messages beside
     # it, and its stretch, how many times as long it takes then. None: neither delays the other.
     contention: Callable[[float], tuple[float, float]] | None = None
@@ -50,3 +55,10 @@ class Costs:
 
     def work_of(self, bucket: Bucket) -> tuple[float, Any]:
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
+
+    def update_seconds(self, elements: Any) -> Any:
+        """What an update of so many elements takes, on all ranks or on each; those with few wait for who has many."""
+        if self.ranks_per_core > 1:
+            shared = self.ranks_per_core * np.mean(elements)
+            elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)
+        return self.update_s * elements

@@ -58,13 +58,14 @@ class PlanHandle(Handle):
         try:
             assert self.steps is not None, "it is not over"
             communication.wait(self.ready)
-            self.done = communication.mark()
+            self.done, since = communication.mark(), self.ready
             for step in self.steps(turn):
                 what = f"update of {step.what}" if step.kind == "update" else str(step.what)
                 begin = self.done
                 step.act()
                 self.done = communication.mark()
-                log.carried(step.kind, step.number, begin, self.done, step.what)
+                log.carried(step.kind, step.number, begin, self.done, step.what, since=since)
+                since = None
         except BaseException as error:
             self.error = CollectiveError(f"{what} failed: {error}")
             self.error.__cause__ = error

@@ -71,18 +71,19 @@ class VirtualFabric(Fabric):
 
     def computed_s(self, leg: Leg, bucket: Bucket) -> Any:
         """Seconds of an update, or a code, that has no messages beside it."""
+        served = self.costs.served if leg.level else 1.0
+        count, rows = (round(served * whole) for whole in (bucket.count, self.costs.ranks))
+        seconds: Any = self.costs.code_factor * leg.compute_s(count, rows)
         if isinstance(leg, Update):
-            whole, own = self.costs.work_of(bucket)
-            return self.costs.compute(self.costs.update_s * leg.elements(whole, own))
-        count = round(bucket.count * self.costs.served) if leg.level else bucket.count
-        return self.costs.compute(self.costs.code_factor * leg.compute_s(count, self.costs.ranks))
+            seconds = seconds + self.costs.update_seconds(leg.elements(*self.costs.work_of(bucket)))
+        return self.costs.compute(seconds)
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> VirtualHandle:
         handle = VirtualHandle(key, label, steps, self.clock_s)
         self.forget_what_is_over()
         for turn, each in self.order.submit(key, handle):
             assert each.steps is not None, "it is not over"
-            begin_s = max(self.engine_free_s, last(each.submitted_s))
+            begin_s = max(self.engine_free_s, last(each.submitted_s) + self.costs.start_s)
             for kind, number, what, seconds in each.steps(turn):
                 event = self.log.carried(kind, number, begin_s, begin_s + seconds, what)
                 begin_s += seconds
@@ -101,7 +102,7 @@ class VirtualFabric(Fabric):
         if handle.event is None:
             said = f"waits for the {handle.label} though it has not started what comes before"
             self.rules.refuse(f"{said}, {self.order.next}: it would wait for ever")
-        self.clock_s = later(self.clock_s, handle.event.end)
+        self.clock_s = later(self.clock_s, handle.event.end, self.costs.wake_s)
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
         """Let it take its time, and let an update hold up messages beside it."""
@@ -142,9 +143,12 @@ class VirtualFabric(Fabric):
         return end - begin
 
 
-def later(times_s: Any, bound_s: float) -> Any:
-    """Times that are not before a bound; of a number, NumPy would take many times as long."""
-    return max(times_s, bound_s) if isinstance(times_s, float) else np.maximum(times_s, bound_s)
+def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:
+    """Times that are not before a bound; those that were have to wake up. Of a number, NumPy would take many times as
+    long."""
+    if isinstance(times_s, float):
+        return times_s if times_s >= bound_s else bound_s + wake_s
+    return np.where(times_s >= bound_s, times_s, bound_s + wake_s)
 
 
 def sooner(times_s: Any, bound_s: float) -> Any:

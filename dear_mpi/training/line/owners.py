@@ -24,7 +24,7 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.layout import Layout, Shape
+from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.placement import placed
 from dear_mpi.training.line.weights import known
 
@@ -100,10 +100,6 @@ class Ownership:
     def owners(self, ranks: int, costs: Iterable[float]) -> Owners:
         """Of tensors whose updates cost so much; a ValueError if weights are wrong."""
         return Owners(ranks, known(self.weights, ranks), tuple(costs) if self.whole else None)
-
-    def costs(self, shapes: Iterable[Shape]) -> list[float]:
-        """Of tensors of these shapes, as the optimiser is given them."""
-        return [0.0 if self.optimizer is None else self.optimizer.cost(shape) for shape in shapes]
 
 
 class Sharing:

@@ -33,6 +33,7 @@ class Event:
     end: Any
     what: Any = ""  # what is carried, or waited for, as ``str`` says it; of an update the bucket
     awaited: str = ""  # the kind of event, of a wait
+    since: Any = None  # of the engine's first step of something: when the main thread had handed it over
 
 
 @dataclass(slots=True, eq=False)
@@ -82,9 +83,9 @@ class Log:
         """The main thread has waited for an event of this kind."""
         self.main.append(Event("wait", number, begin, end, what, awaited))
 
-    def carried(self, kind: str, number: int, begin: Any, end: Any, what: object) -> Event:
+    def carried(self, kind: str, number: int, begin: Any, end: Any, what: object, *, since: Any = None) -> Event:
         """The engine has done something."""
-        event = Event(kind, number, begin, end, what)
+        event = Event(kind, number, begin, end, what, since=since)
         self.last.engine.append(event)
         return event
 

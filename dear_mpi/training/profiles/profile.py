@@ -22,7 +22,9 @@ from msgspec import Meta, convert
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.kfac import Sides
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.models.paper_models import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
@@ -38,11 +40,16 @@ Flops = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A trained tensor; tied ones have one key. ``outputs`` is as ``Parameter`` has it."""
+    """A trained tensor; tied ones have one key. ``outputs`` is as ``Parameter`` has it.
+
+    Attributes:
+        sides: of the factors that it has, for K-FAC.
+    """
 
     key: Index
     shape: tuple[Index, ...]
     outputs: Index | None = 0
+    sides: Sides | None = None
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -51,6 +58,10 @@ class Tensor:
             return (math.prod(self.shape),)
         first = self.outputs if self.outputs < len(self.shape) else 0
         return (*self.shape[first : first + 1], *self.shape[:first], *self.shape[first + 1 :])
+
+    def cost(self, optimizer: Optimizer) -> int:
+        """What an update of it takes, where this is the session's optimiser: as ``Parameter.cost`` has it."""
+        return self.sides.cost if self.sides else optimizer.cost(self.seen)
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,10 @@ class Profile:
         update_s_per_element: of the optimiser.
         rest_s: of an iteration, for what is neither a layer, nor an update, nor waiting: the loss, packing, Python.
         uses: in the order of the forward pass.
+        code_factor: how many times as long as their wire says codes took, for all that shared the core; None where
+            there were none.
+        start_s, wake_s: until an engine without work began, and until the main thread went on after what it had waited
+            for (``handoffs.py``).
         forward_flops: of the forward pass of an iteration on one rank, a multiplication with an addition being two;
             None where nothing counts them.
     """
@@ -97,6 +112,14 @@ class Profile:
     rest_s: Seconds
     uses: tuple[Use, ...]
     forward_flops: Flops | None = None
+    code_factor: Seconds | None = None
+    start_s: Seconds = 0.0
+    wake_s: Seconds = 0.0
+
+    @property
+    def factored(self) -> bool:
+        """Whether layers have factors."""
+        return any(tensor.sides for use in self.uses for tensor in use.tensors)
 
     @property
     def passes_s(self) -> tuple[float, float]:
@@ -105,19 +128,21 @@ class Profile:
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
         """The same layers on a machine whose passes take so long; ValueError if one takes no time, and is to take some.
 
-        A backward pass that is not given is scaled as the forward pass is; so are updates and the rest.
+        A backward pass that is not given is scaled as the forward pass is; so are updates, codes and the rest.
         """
         old, new = self.passes_s, both_passes(forward_s, backward_s, self.passes_s)
         if any(to and not of for of, to in zip(old, new, strict=True)):
             raise ValueError(f"profile of {self.model!r} has a pass that takes no time, which cannot be scaled")
         ahead, back = (to / of if of else 1.0 for of, to in zip(old, new, strict=True))
         update_s, rest_s = ahead * self.update_s_per_element, ahead * self.rest_s
+        code_factor = None if self.code_factor is None else ahead * self.code_factor
 
         def scaled_use(use: Use) -> Use:
             back_s, weights_s = back * use.backward_s, back * use.weights_s
             return replace(use, forward_s=ahead * use.forward_s, backward_s=back_s, weights_s=weights_s)
 
-        return replace(self, update_s_per_element=update_s, rest_s=rest_s, uses=tuple(map(scaled_use, self.uses)))
+        uses = tuple(map(scaled_use, self.uses))
+        return replace(self, update_s_per_element=update_s, rest_s=rest_s, code_factor=code_factor, uses=uses)
 
     def costs(self, parts: int | None = None) -> Costs:
         """Layers, updates and the rest; a batch is split into so many parts, or as it was."""
@@ -130,6 +155,9 @@ class Profile:
             parts=parts,
             update_s=self.update_s_per_element,
             rest_s=self.rest_s,
+            code_factor=1.0 if self.code_factor is None else self.code_factor,
+            start_s=self.start_s,
+            wake_s=self.wake_s,
         )
 
     def __str__(self) -> str:
@@ -158,6 +186,9 @@ class Profile:
             if shapes.setdefault(tensor.key, tensor.shape) != tensor.shape:
                 both = f"{shapes[tensor.key]} and {tensor.shape}"
                 raise ValueError(f"tensors of key {tensor.key} must have one shape, not {both}")
+            sides = tensor.sides
+            if sides and (min(sides.inputs, sides.outputs) < 1 or tensor.shape != (sides.elements,)):
+                raise ValueError(f"sides must be above zero, of {sides.elements} elements, not those of {tensor}")
         if any(use.weights_s > use.backward_s for use in self.uses):
             raise ValueError("weights_s must be a part of backward_s, and is more in some use")
         if not any(map(all, shapes.values())):  # none of its lengths is 0

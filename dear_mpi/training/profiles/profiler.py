@@ -21,11 +21,13 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
-from dear_mpi.models.layer import layer_name
+from dear_mpi.kernels.kfac import Inverses, Sides
+from dear_mpi.models.layer import Parameter, layer_name
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import EXCHANGE, middle, sums_s, uses_s
+from dear_mpi.training.profiles.handoffs import starts_s, wakes_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 __all__ = ["Profiler"]
@@ -60,9 +62,24 @@ class Profiler:
             rest_s -= sum(uses_s(within, "update", fabric.seconds))
         if self.noted == WARM:
             self.samples.clear()
-        last = [self.update_s_per_element(), max(0.0, rest_s), length_s]
+        last = [self.update_s_per_element(), max(0.0, rest_s), *self.codes_s(), *self.handoffs_s(), length_s]
         self.samples.append(np.concatenate([forward_s, input_s + weights_s, weights_s, exchange_s, last]))
         self.noted += 1
+
+    def codes_s(self) -> tuple[float, float]:
+        """What the engine has taken for codes in the last iteration, so far; and what their wire says of the same."""
+        group = self.group
+        size, seconds, buckets = group.world.size, group.streams.communication.seconds, dict(enumerate(group.buckets))
+        legs = {leg.label: leg for leg in group.route.legs if leg.compute_s(1, size)}
+        found = [event for event in group.fabric.log.last.engine if event.kind in legs and event.number in buckets]
+        said = [legs[event.kind].compute_s(buckets[event.number].count, size) for event in found]
+        return sum(float(seconds(event.begin, event.end)) for event in found), sum(said)
+
+    def handoffs_s(self) -> tuple[float, int, float, int]:
+        """What the threads have taken to start and to wake up in the last iteration, in all, and how often."""
+        last = self.group.fabric.log.last
+        starts, wakes = (list(each(last)) if self.group.options.device == "cpu" else [] for each in (starts_s, wakes_s))
+        return sum(starts), len(starts), sum(wakes), len(wakes)
 
     def update_s_per_element(self) -> float:
         """Of the last two iterations, because updates of the last one may be still to come on the engine's thread; as
@@ -89,7 +106,8 @@ class Profiler:
         ranks: list[list[float]] = group.world.transport.gather_values(own)
         lengths = [seconds[-1] for seconds in ranks]
         rank = lengths.index(max(lengths))
-        *layers_s, update_s, rest_s, _ = ranks[rank]
+        layers_s, of_all = ranks[rank][: 4 * uses], ranks[rank][4 * uses :]
+        update_s, rest_s, codes_s, said_s, start_s, starts, wake_s, wakes, _ = of_all
         return Profile(
             model=model,
             device=group.options.device,
@@ -104,6 +122,9 @@ class Profiler:
             update_s_per_element=update_s,
             rest_s=rest_s,
             uses=tuple(self.use(number, layers_s[number::uses]) for number in range(uses)),
+            code_factor=codes_s / said_s if said_s else None,
+            start_s=start_s / starts if starts else 0.0,
+            wake_s=wake_s / wakes if wakes else 0.0,
         )
 
     def costs(self, *, timed: bool = False) -> Costs:
@@ -128,6 +149,11 @@ class Profiler:
 
     def use(self, number: int, seconds: Sequence[float]) -> Use:
         layout, layer = self.group.layout, self.group.uses[number].layer
-        outputs = [parameter.outputs for parameter in self.group.arena.parameters]
-        tensors = tuple(Tensor(tensor, layout.shapes[tensor], outputs[tensor]) for tensor in layout.uses[number])
+        own = [(tensor, self.group.arena.parameters[tensor]) for tensor in layout.uses[number]]
+        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, sides_of(each)) for tensor, each in own)
         return Use(layer_name(layer, number), tensors, *seconds)
+
+
+def sides_of(parameter: Parameter) -> Sides | None:
+    """Of the factors of a layer, if the parameter has them."""
+    return parameter.optimizer.sides if isinstance(parameter.optimizer, Inverses) else None

@@ -34,7 +34,8 @@ class Wire(Protocol):
 
     ``out`` and ``codes`` are bytes, ``nbytes`` of them; ``x`` is a shard, flat. Where x has what is infinite or no
     number, so must what is decoded: otherwise nobody hears of it. With ``encode_s`` and ``decode_s``, the seconds of a
-    core for an element, a simulation knows what codes cost.
+    core for an element, and ``encode_call_s`` and ``decode_call_s``, those of a call without elements, a simulation
+    knows what codes cost.
     """
 
     def nbytes(self, count: int) -> int: ...
@@ -60,9 +61,9 @@ class OfCodes(Leg):
         """Bytes of the line for a bucket of so many elements, so many in the longest shard, of so many bytes each;
         ``shapes``: of its tensors, if it has whole ones."""
 
-    def pass_s(self, act: str) -> float:
-        """Seconds for an element: of ``encode`` or ``decode``."""
-        return getattr(self.wire, f"{act}_s", 0.0)
+    def act_s(self, act: str, count: float, calls: int = 1) -> float:
+        """Seconds of ``encode`` or ``decode``: of so many elements in all, in so many calls."""
+        return count * getattr(self.wire, f"{act}_s", 0.0) + calls * getattr(self.wire, f"{act}_call_s", 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +130,9 @@ class Encode(WithErrors, InRows):
     shard: bool = False
 
     def compute_s(self, count: int, ranks: int) -> float:
-        seconds = self.pass_s("encode") + (self.pass_s("decode") if self.error else 0.0)
-        return seconds * count / (ranks if self.shard else 1)
+        elements, calls = (count / ranks, 1) if self.shard else (count, ranks)
+        acts = ("encode", "decode") if self.error else ("encode",)
+        return sum(self.act_s(act, elements, calls) for act in acts)
 
     def prove(self, memory: Memory) -> None:
         for rank in range(memory.size):
@@ -188,7 +190,7 @@ class Decode(InRows):
         return (self.codes,)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        return self.pass_s("decode") * count
+        return self.act_s("decode", count, ranks)
 
     def prove(self, memory: Memory) -> None:
         for rank in range(memory.size):

@@ -125,7 +125,7 @@ class Project(OfFactors):
         return (self.codes, FACTORS, *([self.error] if self.error else []))
 
     def compute_s(self, count: int, ranks: int) -> float:
-        return self.pass_s("encode") * count * (1 if self.error else 0.5)
+        return self.act_s("encode", count * (1 if self.error else 0.5))
 
     def prove(self, memory: Memory) -> None:
         """Codes of ranks with other factors do not add up."""
@@ -197,7 +197,7 @@ class Expand(OfFactors):
         return (self.codes, FACTORS)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        return self.pass_s("decode") * count
+        return self.act_s("decode", count)
 
     def prove(self, memory: Memory) -> None:
         whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.optimizer import CALL_COST
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
 from dear_mpi.training.routes.codes import OfCodes, WithErrors
 from dear_mpi.training.routes.legs import BucketMemory, Shape, Update
@@ -56,7 +57,7 @@ class Select(WithErrors, OfSelection):
     """
 
     def compute_s(self, count: int, ranks: int) -> float:
-        return self.pass_s("encode") * count
+        return self.act_s("encode", count)
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:
@@ -92,7 +93,11 @@ class UpdateSelected(Update, OfSelection):
         return (self.codes, "values", "state")
 
     def elements(self, whole: float, own: Any) -> Any:
-        return self.wire.kept(round(whole))
+        """A call costs as much for a few elements as for all of them, and is in the mean cost of an element of all."""
+        return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.act_s("decode", count)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         kept = self.wire.kept(bucket.line("gradients").size)

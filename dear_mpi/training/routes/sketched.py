@@ -76,7 +76,7 @@ class Fill(OfCounters):
         return (self.codes,)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        return self.pass_s("encode") * count
+        return self.act_s("encode", count)
 
     def prove(self, memory: Memory) -> None:
         memory.fits = memory.assumed
@@ -116,7 +116,7 @@ class Peel(OfCounters):
         return (self.codes, INDEX)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        return self.pass_s("decode") * count
+        return self.act_s("decode", count)
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:

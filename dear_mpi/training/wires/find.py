@@ -105,7 +105,7 @@ def find_code(text: str) -> Code:
         ValueError: there are none of this name, what stands after the colon has no meaning, or it has an option twice.
 
     >>> find_code("topk:1%:error=no")
-    Code(wire=TopK(share=0.01, encode_s=6e-09, decode_s=5e-10), legs='coded', feedback=False, after=0)
+    Code(wire=TopK(share=0.01), legs='coded', feedback=False, after=0)
     """
     name, *rest = text.split(":")
     kind = lookup("wire", name, {**dict.fromkeys(DTYPES), **CODES})

@@ -20,7 +20,7 @@ Invertible Bloom Lookup Tables, Allerton 2011.
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,7 +35,7 @@ BYTE = 8  # elements
 class Bits:
     """Which elements are not zero: a bit for each."""
 
-    encode_s: float = 0.3e-9
+    encode_s: ClassVar[float] = 0.3e-9
 
     def nbytes(self, count: int) -> int:
         return ceil(count / BYTE)
@@ -73,8 +73,8 @@ class Sketch:
     """Counters for one in ``ratio`` elements."""
 
     ratio: float
-    encode_s: float = 25e-9
-    decode_s: float = 5e-9
+    encode_s: ClassVar[float] = 25e-9
+    decode_s: ClassVar[float] = 5e-9
 
     def kept(self, count: int) -> int:
         return ceil(count / self.ratio)

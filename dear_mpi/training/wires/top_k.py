@@ -8,7 +8,7 @@ pays on slow links alone. Source: Aji and Heafield, Sparse Communication, EMNLP 
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,8 +22,10 @@ class TopK:
     """Keep this share of the elements of each shard, and at least one."""
 
     share: float
-    encode_s: float = 6e-9
-    decode_s: float = 0.5e-9
+    encode_s: ClassVar[float] = 6e-9
+    decode_s: ClassVar[float] = 0.5e-9
+    encode_call_s: ClassVar[float] = 7e-6
+    decode_call_s: ClassVar[float] = 3e-6
 
     def kept(self, count: int) -> int:
         return min(count, max(1, round(self.share * count)))
