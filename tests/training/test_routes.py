@@ -100,7 +100,7 @@ def mutants(route):
                 with_legs(route, (*before, replace(leg, line=OTHER_LINE[line]), *after), border),
             )
         if leg.level:
-            for level in {INSIDE, BETWEEN, ""} - {leg.level}:
+            for level in (each for each in (INSIDE, BETWEEN, "") if each != leg.level):
                 other = replace(leg, level=level)
                 yield f"{leg} as if {level or 'all at once'}", with_legs(route, (*before, other, *after), border)
         other = replace(leg, on=MAIN if leg.on == ENGINE else ENGINE)
