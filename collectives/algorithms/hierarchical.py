@@ -53,12 +53,12 @@ def inside(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> list[Step]:
     """The ring of a column, if this rank serves it: one rank of each host, each with its chunk of the column."""
-    servers = [ranks[column % len(ranks)] for ranks in members]
-    return around(rank, servers, [ranks[column : column + 1] for ranks in members]) if rank in servers else []
+    ring = [ranks[column % len(ranks)] for ranks in members]
+    return around(rank, ring, [ranks[column : column + 1] for ranks in members]) if rank in ring else []
 
 
 def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """An all_to_all in columns: chunk c is for rank c, if this rank serves its column, and ends as this rank's there.
+    """An all_to_all in columns: chunk c goes to rank c, if this rank serves it, and is chunk ``rank`` there.
 
     As in ``pairwise.py``, hosts swap chunks with both the host s + 1 after them and the host s + 1 before them.
     """

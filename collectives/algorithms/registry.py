@@ -58,7 +58,8 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "themis": family(themis.all_gather),
 }
 
-# The levels of ``hierarchical``, for the legs of routes. Each leaves partial results alone: nobody may choose one.
+# The levels of ``hierarchical``, for the legs of routes. One without the other leaves partial results,
+# so nobody may choose one.
 LEVELS: dict[str, dict[str, Algorithm]] = {
     INSIDE: family(hierarchical.inside, "all_gather"),
     BETWEEN: family(hierarchical.between, "all_gather") | {"all_to_all": hierarchical.exchange},

@@ -23,7 +23,7 @@ def by_host(hosts: Sequence[int]) -> list[list[int]]:
 
 
 def servers(rank: int, hosts: Sequence[int]) -> list[int]:
-    """Who bring what is for a rank to it, one rank of each host, itself among them: those at the same place.
+    """The ranks that bring a rank its chunk: of each host the one at the same place, itself among them.
 
     Where a host has fewer ranks, each of them serves several places.
 
@@ -45,7 +45,7 @@ def served(rank: int, hosts: Sequence[int]) -> list[int]:
 
 
 def share_served(hosts: Sequence[int]) -> float:
-    """How much of a buffer the rank that serves most serves.
+    """The largest share of a buffer that one rank serves.
 
     >>> share_served([0, 0, 1, 1]), share_served([0, 0, 1])
     (0.5, 1.0)

@@ -15,7 +15,8 @@ from dear_mpi.training.declared import Declared, listed, options_of
 from dear_mpi.training.runs.config import Config
 
 Flags: TypeAlias = Mapping[str, Any]
-"""What was typed: values by the names of flags. What was not typed, and has no default, is not in it."""
+"""What was typed, by the names of flags, and the defaults that ``with_flags`` was given. A flag's default in its table
+is shown in --help, and is not in it."""
 
 Table: TypeAlias = dict[str, inspect.Parameter]
 

@@ -26,7 +26,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
     Raises:
         ValueError: there is none, no such type, or what was given of its seconds has no meaning for it.
     """
-    profile, parts = measured(settings), settings.accumulate
+    profile, parts = profile_of(settings), settings.accumulate
     how: dict[str, Any] = {"ranks": ranks, "wire": settings.line_type_name, "ownership": settings.ownership(ranks)}
     if profile is None:
         modules = modules_of(name, settings.batch)
@@ -38,7 +38,9 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
     else:
         raise ValueError(f"profile of another model: it is of {profile.model!r}, not of {name!r}")
     costs = model.costs if settings.update_s is None else replace(model.costs, update_s=settings.update_s)
-    return replace(model, costs=crowded(costs, settings.ranks_per_core, asleep=name.startswith(SYNTHETIC)))
+    return replace(
+        model, costs=crowded(costs, settings.ranks_per_core, asleep=name.partition(":")[0] == SYNTHETIC.rstrip(":"))
+    )
 
 
 def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
@@ -56,7 +58,7 @@ def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
     return replace(costs, ranks_per_core=ranks, **longer)
 
 
-def measured(settings: Settings) -> Profile | None:
+def profile_of(settings: Settings) -> Profile | None:
     """The profile, scaled to what else was given."""
     profile, rate = settings.profile, settings.flops_per_s
     if profile is None or not is_scaled(settings):
@@ -118,7 +120,7 @@ def update_origin(settings: Settings) -> str:
 
 def compute_text(settings: Settings) -> tuple[str, str]:
     """What a row says of the seconds of compute, and in a word or two where they come from."""
-    profile, rate, batch, given_s = measured(settings), settings.flops_per_s, settings.batch, settings.backward_s
+    profile, rate, batch, given_s = profile_of(settings), settings.flops_per_s, settings.batch, settings.backward_s
     if profile is not None:
         scaled = ", scaled to {:.4g} s forward and {:.4g} s backward".format(*profile.passes_s)
         return (f"{profile}{scaled}", "measured, scaled") if is_scaled(settings) else (str(profile), "measured")

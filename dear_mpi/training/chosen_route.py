@@ -1,4 +1,5 @@
-"""The route that is chosen, and whether schedules, wires and other options go with it.
+"""The route that is chosen; whether schedules, wires and other options go with it; and, of several wires and schedules,
+which go together.
 
 Each check raises a ValueError, which says what does not go together.
 """

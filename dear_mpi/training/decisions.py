@@ -27,7 +27,7 @@ from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.log.log import pass_s
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.tuning.tuned_fusion import TunedFusion, tuning_of
+from dear_mpi.training.tuning.tuned_fusion import Tuning, tuning_of
 from dear_mpi.training.virtual_trainer import best_order, in_time, rehearse
 
 TIMED = 2  # iterations, after the first one
@@ -40,7 +40,7 @@ class Start:
     fusion: str  # that was asked for
     buckets: Cut  # until more is known
     by_time: str | None  # the policy that decides once layers have been timed
-    tuning: TunedFusion | None  # what tries other buckets from then on
+    tuning: Tuning | None  # what tries other buckets from then on
 
 
 class Weighing:
@@ -81,7 +81,7 @@ class Decisions:
 
     def __init__(self, group: WorkerGroup, name: str) -> None:
         self.group, self.name = group, name
-        self.weighing, self.tuning = Weighing(group), TunedFusion(group.options.fusion)
+        self.weighing, self.tuning = Weighing(group), Tuning(group.options.fusion)
         self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # that were decided before
 
     def first_cut(self, fusion: str) -> Cut:

@@ -1,12 +1,11 @@
-"""Checksums, by which ranks compare what they train, and a rank what it keeps from one iteration to the next."""
+"""Checksums, by which ranks compare what they train."""
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.kernels.array import Array, to_host
 from dear_mpi.models.layer import Layer, Loss
 
@@ -42,22 +41,3 @@ def checksum(array: Array) -> str:
 
 def octets(array: Array) -> memoryview:
     return np.ascontiguousarray(to_host(array)).view("u1").data
-
-
-def watched(
-    call: Callable[[float], object], lines: Mapping[str, Array], kept: dict[str, str], route: str, leg: str
-) -> Callable[[float], object]:
-    """A call that sees first that nothing else has changed its lines since the last such call; for ``debug``.
-
-    All calls on the same lines share what is ``kept``, their checksums; ``leg`` says what the call does.
-    """
-
-    def watch(factor: float) -> None:
-        for name, line in lines.items():
-            if kept.get(name, now := checksum(line)) != now:
-                changed = f"has changed {name!r}, before {leg}"
-                raise CollectiveError(f"something else than the route {route!r} {changed}")
-        call(factor)
-        kept.update({name: checksum(line) for name, line in lines.items()})
-
-    return watch

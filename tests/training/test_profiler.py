@@ -19,6 +19,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
 from tests.cli_checks import assert_one_line
+from tests.training.route_checks import OnHosts
 from tests.training_checks import README, settings
 
 
@@ -165,23 +166,25 @@ def test_buckets_may_be_cut_anew_between_notes(update):
     assert found.update_s_per_element > 0
 
 
-@pytest.mark.parametrize(("wire", "codes"), [("int8", 4), ("fp32", 0)])
-def test_codes_are_beside_what_their_wire_says(wire, codes):
-    """Each leg takes a second."""
+@pytest.mark.parametrize(("wire", "codes", "share"), [("int8", 4, 1), ("int8:between", 4, 0.5), ("fp32", 0, 1)])
+def test_codes_are_beside_what_their_wire_says(wire, codes, share):
+    """Each leg takes a second. On two hosts of two, a rank serves half of a bucket between them."""
 
     def body(transport):
         layers = [Spends(Clock(), "weight", 0.0, np.ones(64, np.float32))]
-        with Session(layers, SpendsLoss(Clock()), transport, wire=wire, schedule="sequential") as session:
+        on_hosts, choices = OnHosts(transport, (0, 0, 1, 1)), {"wire": wire, "schedule": "sequential"}
+        with Session(layers, SpendsLoss(Clock()), on_hosts, **choices) as session:
             profiler, group = Profiler(session.group), session.group
             group.streams.communication.seconds = lambda begin, end: 1.0
             for _ in range(3):
                 session.step(np.zeros((2, 1)), np.zeros((2, 1)))
                 profiler.note()
             (bucket,) = group.buckets
-            said_s = sum(leg.compute_s(bucket.count, transport.size) for leg in group.route.legs)
+            legs = [(leg, share if leg.level else 1) for leg in group.route.legs]
+            said_s = sum(leg.compute_s(int(part * bucket.count), int(part * 4)) for leg, part in legs)
             return profiler.profile("mine").code_factor, said_s
 
-    (factor, said_s), _ = run_loopback(2, body)
+    (factor, said_s), *_ = run_loopback(4, body)
     assert factor == (pytest.approx(codes / said_s) if codes else None)
 
 

@@ -309,6 +309,7 @@ def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
         ({"wire": "topk"}, "wire 'topk' must be written like 'topk:1%', or topk:1%:error=no"),
         ({"wire": "int8:3"}, "wire 'int8:3' must be written like 'int8', or int8:error=no"),
         ({"wire": "int8:between=4"}, "wire 'int8:between=4' must be written like 'int8', or int8:error=no, or int8:"),
+        ({"wire": "int8:between="}, "wire 'int8:between=' must be written like 'int8', or int8:error=no, or int8:"),
         ({"wire": "blocks:10%:between"}, "wire 'blocks:10%:between' must be written like 'blocks:10%'"),
         ({"wire": "int8:between"}, "'full over int8:between' has legs between hosts, and all ranks are on one"),
         ({"wire": "acp:0"}, "the rank of a wire must be a whole number above zero, not '0'"),

@@ -1,6 +1,7 @@
 """Codes of gradients: how long iterations wait, how far sums are off, and what is learned with them."""
 
 from collections.abc import Callable
+from statistics import median
 
 import numpy as np
 
@@ -18,8 +19,9 @@ def share(of: dict, base: dict) -> float:
 
 
 def int8_exposed() -> tuple[str, bool]:
-    dense, codes = (trained(60, link=SLOW, wire=wire) for wire in ("fp32", "int8"))
-    found = share(codes, dense)
+    """The median of three pairs of runs, which differ by a tenth."""
+    pairs = [[trained(60, link=SLOW, wire=wire, seed=seed) for wire in ("fp32", "int8")] for seed in range(3)]
+    found = median(share(codes, dense) for dense, codes in pairs)
     return f"{found:.2f}", found <= 0.35
 
 

@@ -42,8 +42,8 @@ class Costs:
     start_s: float = 0.0  # until an engine without work begins
     wake_s: float = 0.0  # until the main thread goes on when what it waits for is over
     ranks: int = 1  # who share an update where each updates its shard
-    served: float = 1.0  # how much of a bucket one rank has of what hosts send each other, at most
-    ranks_per_core: float = 1.0  # who update one after the other; other seconds have that in them
+    served: float = 1.0  # the largest share of a bucket that one rank serves between hosts
+    ranks_per_core: float = 1.0  # for updates, one after the other; all other seconds are already multiplied by it
     # From the seconds that an update takes alone to its stall, the seconds by which each of them delays messages beside
     # it, and its stretch, how many times as long it takes then. None: neither delays the other.
     contention: Callable[[float], tuple[float, float]] | None = None

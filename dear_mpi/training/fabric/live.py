@@ -11,6 +11,7 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.ranks.world import World
@@ -21,7 +22,7 @@ from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn
 from dear_mpi.training.fabric.plan_key import Place, PlanKey
 from dear_mpi.training.fabric.statistic import Statistic
 from dear_mpi.training.fabric.verdict import Verdict
-from dear_mpi.training.facts import checksum, watched
+from dear_mpi.training.facts import checksum
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
@@ -227,3 +228,22 @@ class LiveFabric(Fabric):
         self.free_plans(lambda key: True)
         if self.verdict is not None:
             self.verdict.free()
+
+
+def watched(
+    call: Callable[[float], object], lines: Mapping[str, Array], kept: dict[str, str], route: str, leg: str
+) -> Callable[[float], object]:
+    """A call that sees first that nothing else has changed its lines since the last such call; for ``debug``.
+
+    All calls on the same lines share what is ``kept``, their checksums; ``leg`` says what the call does.
+    """
+
+    def watch(factor: float) -> None:
+        for name, line in lines.items():
+            if kept.get(name, now := checksum(line)) != now:
+                changed = f"has changed {name!r}, before {leg}"
+                raise CollectiveError(f"something else than the route {route!r} {changed}")
+        call(factor)
+        kept.update({name: checksum(line) for name, line in lines.items()})
+
+    return watch

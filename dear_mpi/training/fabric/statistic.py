@@ -1,6 +1,6 @@
 """Statistics: what all ranks must know of the summed gradients before any of them is used.
 
-There is one, the norm, which clipping and loss scaling look at. Loss scaling multiplies gradients before they travel,
+Ours is the norm, which clipping and loss scaling look at. Loss scaling multiplies gradients before they travel,
 so that small ones do not vanish in fp16. The norm's sums of squares are exact, so that they do not depend on which rank
 adds up which part of the line:
 

@@ -71,9 +71,7 @@ class VirtualFabric(Fabric):
 
     def computed_s(self, leg: Leg, bucket: Bucket) -> Any:
         """Seconds of an update, or a code, that has no messages beside it."""
-        served = self.costs.served if leg.level else 1.0
-        count, rows = (round(served * whole) for whole in (bucket.count, self.costs.ranks))
-        seconds: Any = self.costs.code_factor * leg.compute_s(count, rows)
+        seconds: Any = self.costs.code_factor * leg.served_s(bucket.count, self.costs.ranks, self.costs.served)
         if isinstance(leg, Update):
             seconds = seconds + self.costs.update_seconds(leg.elements(*self.costs.work_of(bucket)))
         return self.costs.compute(seconds)
@@ -144,8 +142,7 @@ class VirtualFabric(Fabric):
 
 
 def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:
-    """Times that are not before a bound; those that were have to wake up. Of a number, NumPy would take many times as
-    long."""
+    """The times, or the bound plus ``wake_s`` where they are before it. Numbers are spared NumPy, which takes longer."""
     if isinstance(times_s, float):
         return times_s if times_s >= bound_s else bound_s + wake_s
     return np.where(times_s >= bound_s, times_s, bound_s + wake_s)

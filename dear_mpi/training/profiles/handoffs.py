@@ -1,4 +1,4 @@
-"""How long the two threads of a rank take to hand work over, which neither a layer nor a collective has.
+"""How long the two threads of a rank take to hand work over: time that is in no layer and in no collective.
 
     main thread   hands over | computes, waits ......................................... | goes on
     engine        no work .......... start_s | begins ............... ends | wake_s

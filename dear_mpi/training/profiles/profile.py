@@ -2,7 +2,7 @@
 
     {"model": "mlp", "device": "cpu", "ranks": 2, "rank": 1, "batch": 32, "accumulate": 1, "dtype": "fp32",
      "wire": "fp32", "schedule": "sequential", "iterations": 297, "update_s_per_element": 1.5e-09, "rest_s": 0.0003,
-     "forward_flops": null,
+     "forward_flops": null, "code_factor": null, "start_s": 0.0, "wake_s": 0.0,
      "uses": [{"name": "dense0", "tensors": [{"key": 0, "shape": [64, 128], "outputs": 1}, {"key": 1, "shape": [128]}],
                "forward_s": 2.1e-05, "backward_s": 4.4e-05}, ...]}                              in forward order
 

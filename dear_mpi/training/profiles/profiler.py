@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.kernels.kfac import Inverses, Sides
@@ -72,7 +73,8 @@ class Profiler:
         size, seconds, buckets = group.world.size, group.streams.communication.seconds, dict(enumerate(group.buckets))
         legs = {leg.label: leg for leg in group.route.legs if leg.compute_s(1, size)}
         found = [event for event in group.fabric.log.last.engine if event.kind in legs and event.number in buckets]
-        said = [legs[event.kind].compute_s(buckets[event.number].count, size) for event in found]
+        share = share_served(group.world.transport.hosts)
+        said = [legs[event.kind].served_s(buckets[event.number].count, size, share) for event in found]
         return sum(float(seconds(event.begin, event.end)) for event in found), sum(said)
 
     def handoffs_s(self) -> tuple[float, int, float, int]:
@@ -143,6 +145,7 @@ class Profiler:
             loss_s=loss_s,
             verdict_s=loss_s,
             ranks=group.world.size,
+            served=share_served(group.world.transport.hosts),
             work=group.arena.sharing.work,
             portions=group.fabric.portions,
         )

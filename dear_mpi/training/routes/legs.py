@@ -93,6 +93,11 @@ class Leg(ABC):
         """Seconds that it computes for a bucket of so many elements, as far as it can be said in advance."""
         return 0.0
 
+    def served_s(self, count: int, ranks: int, share: float) -> float:
+        """The same, where a rank serves at most this share of a bucket between hosts (``share_served``)."""
+        share = share if self.level else 1.0
+        return self.compute_s(round(share * count), round(share * ranks))
+
     def has_use(self, shapes: Sequence[Shape]) -> bool:
         """Whether there is something to do for it in a model with tensors of these shapes."""
         return True

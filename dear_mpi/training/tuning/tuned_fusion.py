@@ -33,8 +33,8 @@ PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
 MOST_TRIED = 10_000  # more buckets take rank 0 too long to look at
 
 
-class TunedFusion:
-    """Leaves the fusion as it is.
+class Tuning:
+    """How the fusion is tuned while a session trains; this one leaves it as it is.
 
     Attributes:
         fusion: the policy of the first buckets.
@@ -55,7 +55,7 @@ class TunedFusion:
         """Collective: an iteration of the schedule that is tuned is over; returns how to cut buckets next."""
 
 
-class ByTrials(TunedFusion):
+class ByTrials(Tuning):
     """Tries sizes that cut the line differently on iterations of the run, and ends with the best one."""
 
     over = False
@@ -89,7 +89,7 @@ class ByTrials(TunedFusion):
         return self.tried
 
 
-class ByPrediction(TunedFusion):
+class ByPrediction(Tuning):
     """The virtual fabric tries many buckets with the times of this run, and one cut follows.
 
     It costs seconds instead of iterations, and tries ``cut:SIZE``, too. It is as good as its prediction, which has no
@@ -131,7 +131,7 @@ class ByPrediction(TunedFusion):
 TUNINGS: Mapping[str, type[ByTrials] | type[ByPrediction]] = {"bo": ByTrials, "auto": ByPrediction}
 
 
-def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> TunedFusion | None:
+def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> Tuning | None:
     """What a fusion asks for, or None if it is not one that is tuned; ValueError if it cannot be read, or does not suit
     the model. Not collective.
 

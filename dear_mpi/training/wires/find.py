@@ -15,7 +15,7 @@ from dear_mpi.training.wires.selections import RandomBlocks, RandomK
 from dear_mpi.training.wires.sketch import Sketch
 from dear_mpi.training.wires.top_k import TopK
 
-FORGET, LATE, BETWEEN = "error=no", "after=50", "between"
+FORGET, LATE, OF_HOSTS = "error=no", "after=50", "between"
 
 
 def share(text: str) -> float:
@@ -63,10 +63,10 @@ class Kind:
 
 
 CODES: Mapping[str, Kind] = {
-    "int8": Kind(Blocks, options=(FORGET, BETWEEN)),
-    "int4": Kind(Halves, options=(FORGET, BETWEEN)),
-    "fp8": Kind(Eighths, options=(FORGET, BETWEEN)),
-    "topk": Kind(TopK, read=share, example="topk:1%", options=(FORGET, BETWEEN)),
+    "int8": Kind(Blocks, options=(FORGET, OF_HOSTS)),
+    "int4": Kind(Halves, options=(FORGET, OF_HOSTS)),
+    "fp8": Kind(Eighths, options=(FORGET, OF_HOSTS)),
+    "topk": Kind(TopK, read=share, example="topk:1%", options=(FORGET, OF_HOSTS)),
     "randomk": Kind(RandomK, "selected", share, "randomk:10%"),
     "blocks": Kind(RandomBlocks, "selected", share, "blocks:10%"),
     "acp": Kind(LowRank, "acp", partial(whole, "the rank"), "acp:4", tuple(DTYPES), (FORGET, LATE)),
@@ -109,17 +109,17 @@ def find_code(text: str) -> Code:
     """
     name, *rest = text.split(":")
     kind = lookup("wire", name, {**dict.fromkeys(DTYPES), **CODES})
-    given, options = named_values(f"wire {text!r}", [f"{each}=" if each == BETWEEN else each for each in rest])
+    given, options = named_values(f"wire {text!r}", [f"{each}=" if each == OF_HOSTS else each for each in rest])
     allowed = {each.partition("=")[0] for each in (kind.options if kind else ())}
     unknown = options.keys() - allowed or allowed.intersection(given)
-    wrong = options.get("error", "no") != "no" or options.get(BETWEEN)
+    wrong = options.get("error", "no") != "no" or any(each.startswith(f"{OF_HOSTS}=") for each in rest)
     if kind is None or unknown or wrong or len(given) != (kind.read is not None):
         example = EXAMPLES.get(name, name)
         also = "".join(f", or {example}:{option}" for option in (kind.options if kind else ()))
         raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
     after = whole("after", options["after"]) if "after" in options else 0
     wire = kind.make(*map(kind.read, given)) if kind.read else kind.make()
-    return Code(wire, BETWEEN if BETWEEN in options else kind.legs, feedback="error" not in options, after=after)
+    return Code(wire, OF_HOSTS if OF_HOSTS in options else kind.legs, feedback="error" not in options, after=after)
 
 
 def check_carries(text: str, dtype: str) -> None:
