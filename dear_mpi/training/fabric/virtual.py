@@ -142,7 +142,7 @@ class VirtualFabric(Fabric):
 
 
 def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:
-    """The times, or the bound plus ``wake_s`` where they are before it. Numbers are spared NumPy, which takes longer."""
+    """The times, or the bound plus ``wake_s`` where they are before it. A number is spared NumPy: it takes longer."""
     if isinstance(times_s, float):
         return times_s if times_s >= bound_s else bound_s + wake_s
     return np.where(times_s >= bound_s, times_s, bound_s + wake_s)
