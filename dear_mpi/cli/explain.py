@@ -18,7 +18,7 @@ OF_ROUTES = ("route", "wire")
 RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FILE.json."
 FLAGS = (
     flag("route", str | None, f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
-    | flag("wire", str | None, f"Codes whose route to show: {', '.join(EXAMPLES.values())}.")
+    | flag("wire", str | None, f"Codes whose route to show: {', '.join(EXAMPLES.values())}; int4:between.")
     | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION.", "ring")
     | flag("collective", str, f"Collective to show: {', '.join(COLLECTIVES)}.", "all_reduce")
     | flag("ranks", int, f"Number of ranks, at most {MOST_RANKS}.", 4, min=1)
@@ -39,8 +39,8 @@ def explain(flags: Flags) -> None:
     others = [f"--{name}" for name in flags if name not in OF_ROUTES]
     if len(others) < len(flags):
         if others:
-            what = f"--route goes with --wire alone, not with {', '.join(others)}"
-            raise ValueError(f"{what}: a route is proved anyway")
+            given = ", ".join(f"--{name}" for name in OF_ROUTES if name in flags)
+            raise ValueError(f"{given} shows a route, which is proved anyway: leave out {', '.join(others)}")
         explain_route(flags.get("route") or FULL.name, wire=flags.get("wire"))
         return
     written = written_by(flags, picture="--picture")

@@ -297,7 +297,7 @@ def test_explain_refuses(arguments):
 @pytest.mark.parametrize("flag", ["--ranks 100000", "--hosts 1", "--algorithm ring", "--collective reduce", "--check"])
 def test_explain_refuses_what_is_not_of_routes(flag):
     """Also what is its default."""
-    said = f"--route goes with --wire alone, not with {flag.partition(' ')[0]}: a route is proved anyway"
+    said = f"--route shows a route, which is proved anyway: leave out {flag.partition(' ')[0]}"
     assert_one_line(run("explain", "--route", "full", *flag.split()), said)
 
 

@@ -313,7 +313,7 @@ def test_explain_shows_a_route_and_what_was_found(tmp_path):
     assert "after each round of 4 iterations all ranks have the same values" in shown.output
     drawn = CliRunner().invoke(app, ["explain", "--route", "full", "--picture", str(tmp_path / "route.png")])
     assert drawn.exit_code == 2
-    assert "--route goes with --wire alone, not with --picture: a route is proved anyway" in drawn.output
+    assert "--route shows a route, which is proved anyway: leave out --picture" in drawn.output
     (tmp_path / "mine.py").write_text(
         "from dear_mpi.training.routes import *\nmine = Route('mine', out=(Pack(),), back=(Update(), Unpack()))\n"
     )

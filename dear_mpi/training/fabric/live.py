@@ -154,7 +154,8 @@ class LiveFabric(Fabric):
 
     def chosen(self, collectives: Sequence[str]) -> list[str]:
         """The algorithm of each bucket, in the first of these collectives, which reduces it."""
-        return [self.plans_of(collectives[0], bucket)[0].algorithm for bucket in self.buckets]
+        (leg, *_) = self.route.collectives(collectives[0])
+        return ["hierarchical" if leg.level else self.plan(leg, bucket).algorithm for bucket in self.buckets]
 
     def judge(self, statistics: Sequence[Statistic]) -> None:
         """Collective: from now on look at the gradients of each iteration before they are used."""

@@ -151,8 +151,11 @@ class Route:
             if objection := leg.objection(ranks):
                 raise ValueError(f"route {self.name!r} on {ranks} ranks: {objection}")
         if self.has_levels and len(set(hosts)) == 1:
-            what = "has legs between hosts, and all ranks are on one: take another wire or route, or emulate hosts"
-            raise ValueError(f"route {self.name!r} {what} (--link, or --network, 1gbit,20us/20mbit,100us,hosts=2)")
+            what = (
+                f"has legs between hosts, and all ranks are on one ({ranks} ranks; a network of one link is one host)"
+            )
+            example = "--link, or --network, 1gbit,20us/20mbit,100us,per_host=2"
+            raise ValueError(f"route {self.name!r} {what}: take another wire or route, or emulate hosts ({example})")
 
     @cached_property
     def jobs(self) -> dict[str, tuple[tuple[Leg, ...], ...]]:
