@@ -28,7 +28,7 @@ hierarchical all-reduce.
 from collections.abc import Sequence
 
 from dear_mpi.collectives.algorithms.grid import around, merged
-from dear_mpi.collectives.program.hosts import by_host, placed, served, servers
+from dear_mpi.collectives.program.hosts import at_place, by_host, placed, served, servers
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
@@ -53,7 +53,7 @@ def inside(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> list[Step]:
     """The ring of a column, if this rank serves it: one rank of each host, each with its chunk of the column."""
-    ring = [ranks[column % len(ranks)] for ranks in members]
+    ring = at_place(column, members)
     return around(rank, ring, [ranks[column : column + 1] for ranks in members]) if rank in ring else []
 
 

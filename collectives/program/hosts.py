@@ -31,6 +31,11 @@ def servers(rank: int, hosts: Sequence[int]) -> list[int]:
     [[0, 2], [1, 3], [0, 2], [1, 3], [0, 4]]
     """
     members, _, place = placed(rank, hosts)
+    return at_place(place, members)
+
+
+def at_place(place: int, members: Sequence[Sequence[int]]) -> list[int]:
+    """Who serves a place, in each host."""
     return [ranks[place % len(ranks)] for ranks in members]
 
 

@@ -38,9 +38,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
     else:
         raise ValueError(f"profile of another model: it is of {profile.model!r}, not of {name!r}")
     costs = model.costs if settings.update_s is None else replace(model.costs, update_s=settings.update_s)
-    return replace(
-        model, costs=crowded(costs, settings.ranks_per_core, asleep=name.partition(":")[0] == SYNTHETIC.rstrip(":"))
-    )
+    return replace(model, costs=crowded(costs, settings.ranks_per_core, asleep=is_synthetic(name)))
 
 
 def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
@@ -105,11 +103,14 @@ def modules_of(name: str, batch: int | None) -> list[Module]:
 
 def table_of(name: str) -> str:
     """What follows ``synthetic:``."""
-    kind, _, table = name.partition(":")
-    if kind != SYNTHETIC:
+    if not is_synthetic(name):
         others = "others need a profile (--profile FILE, from dear-mpi train)"
         raise ValueError(f"simulate takes synthetic models, as synthetic:resnet50, not {name!r}: {others}")
-    return table
+    return name.partition(":")[2]
+
+
+def is_synthetic(name: str) -> bool:
+    return name.partition(":")[0] == SYNTHETIC
 
 
 def update_origin(settings: Settings) -> str:
