@@ -21,7 +21,7 @@ RESNET = {
     "fusion": "10MB",
     "forward_time": 0.25,
     "iterations": 15,
-    "segment_bytes": "1MiB",
+    "segment": "1MiB",
 }
 # ResNet-50 has 102.2 MB of fp32 gradients, of which a ring on 4 ranks sends 2 * 3/4 in each direction: 153 MB, which
 # takes four times the forward time at this bandwidth.

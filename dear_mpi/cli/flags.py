@@ -26,7 +26,7 @@ PANELS = {
     "context iterations pieces seconds cadence beside device seed",
     "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
-    "segments segment_bytes memory device_memory link rates stall",
+    "segments memory device_memory link rates stall",
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
     "factor_decay clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check",

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from dear_mpi import __version__
 from dear_mpi.cli.app import COMMANDS, app
-from dear_mpi.cli.flags import PANELS
+from dear_mpi.cli.demo import DIGITS, RESNET
+from dear_mpi.cli.flags import PANELS, chosen
 from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
@@ -308,6 +309,13 @@ def test_threads_are_refused_under_mpirun(command, monkeypatch):
     result = run(command, "--threads", 2)
     assert result.exit_code == 2
     assert "--threads runs in one process: start it without mpirun" in result.stderr
+
+
+def test_each_option_of_the_demo_is_a_flag_that_its_job_takes():
+    """Names that no flag has would be left out without a word."""
+    names = {said.name(name) for name, said in options_of(Config).items()}
+    assert {*DIGITS, *RESNET} <= names
+    assert Config.of(chosen(Config, RESNET)).segment_bytes == 1 << 20
 
 
 def test_the_command_line_is_imported_without_what_only_some_commands_need():
