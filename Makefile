@@ -18,7 +18,8 @@ PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
 WORKERS = $(shell $(PYTHON) -c 'import os, xdist; print(os.cpu_count() + 1)' 2>/dev/null)
 PARALLEL = $(patsubst %,-n % --dist loadfile,$(WORKERS))
 # What starts jobs, and waits for them most of the time: more workers, and each of its tests for itself.
-LAUNCHERS := tests/test_launch.py tests/test_namespaces.py
+# What waits longest comes first.
+LAUNCHERS := tests/test_namespaces.py tests/test_launch.py
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
 

@@ -45,6 +45,11 @@ def schedules_for(choices):
     return tuple(SCHEDULES) if choices["model"] == "mlp" else KINDS
 
 
+def third(number):
+    """``sequential`` and each third of the others, from this one on: three cases of a test have all schedules."""
+    return ("sequential", *[name for name in SCHEDULES if name != "sequential"][number % 3 :: 3])
+
+
 def settings(**choices):
     """A run of a second."""
     return {"model": "mlp", "data": "digits", "fusion": "none", "batch": 32, "iterations": 8, "seed": 3} | choices

@@ -108,6 +108,7 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
     return load_arrays(path, dtype) if path.suffix == ".npz" else load_text(path, context)
 
 
+@lru_cache  # threads that are ranks share it
 def load_digits(dtype: np.dtype[Any]) -> Dataset:
     """The handwritten digits of scikit-learn, scaled to 0..1."""
     try:

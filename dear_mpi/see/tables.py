@@ -170,6 +170,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     said = [text for row in rows if (text := waits(row, digits_of(rows)))]
     if said:
         said[0] = f"ms, means over iterations and ranks: {said[0]}"
+    if not alike("wire", rows) and unit == "rounds":
+        said.append("Schedules with rounds stand once, without a code: they send values, and codes are of gradients.")
     if len(rows) > 1 and count < FEWEST_SAMPLES:
         said.append(
             f"Fewer than {FEWEST_SAMPLES} {unit} have no 95 % interval: ± spans them all, and none is called faster."

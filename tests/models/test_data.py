@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.models.data import Batches, Examples, load_data, split
+from dear_mpi.models.data import Batches, Examples, load_data, load_digits, split
 
 RANKS = st.integers(1, 5)
 SEEDS = st.integers(0, 100)
@@ -107,6 +107,7 @@ def test_digits(dtype):
 
 
 def test_without_scikit_learn(monkeypatch):
+    load_digits.cache_clear()
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ValueError, match=r"data 'digits' needs scikit-learn: pip install scikit-learn"):
         load_data("digits", DTYPES["fp32"], 0)

@@ -5,6 +5,8 @@ python -m tests.simulate.dimensions
 ``cost`` prices the programs, after ``verify`` has proved them; on emulated hosts both algorithms are also measured.
 """
 
+from functools import cache
+
 from dear_mpi.bench.collective import Contest, bench
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.themis import split
@@ -76,6 +78,7 @@ def priced(ranks, across, ratio, nbytes=LARGE, prove=lambda programs: None):
     return found
 
 
+@cache
 def gain(*case, **how):
     one, two = priced(*case, **how)
     return one / two
