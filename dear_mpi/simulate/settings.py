@@ -25,7 +25,7 @@ from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import Schedule, find_schedules
 from dear_mpi.training.wires.find import is_code
 
-NOISY_ITERATIONS, MOST_PER_CORE = 20, 1024
+NOISY_ITERATIONS = 20
 MOST_PARTS, MOST_ITERATIONS, MOST_BATCH = 10**4, 10**6, 10**9
 MODEL = "synthetic:resnet50"
 NETWORK = (
@@ -174,12 +174,13 @@ class Settings(Exchange):
     @cached_property
     def pairs(self) -> list[tuple[Wire, str]]:
         """The wires, each with its schedules."""
-        return pairs(self.wires or (self.wire,), self.kinds)
+        return pairs(self.asked_wires, self.kinds)
 
     @property
-    def first_wire(self) -> Wire:
-        """The wire of what speed-ups are over."""
-        return self.wires[0] if self.wires else self.wire
+    def asked_wires(self) -> tuple[Wire, ...]:
+        """Speed-ups are over the first one; a code of the profile is the usual one."""
+        usual = self.types[1] if is_code(self.types[1]) else None
+        return self.wires or (self.wire or usual,)
 
     def with_wire(self, wire: Wire) -> Settings:
         """The same with one wire alone."""
@@ -191,7 +192,7 @@ class Settings(Exchange):
 
     @property
     def types(self) -> tuple[str, str]:
-        """Of parameters, and of gradients on their way, if no other is chosen."""
+        """Of parameters, and of gradients on their way, if no other is chosen; the second may be a code."""
         return ("fp32", "fp32") if self.profile is None else (self.profile.dtype, self.profile.wire)
 
     @property
@@ -202,7 +203,7 @@ class Settings(Exchange):
     @property
     def line_type_name(self) -> str:
         """The type of gradients on the line: of codes it is the parameters' own."""
-        return self.types[0] if is_code(self.wire) else self.wire_name
+        return self.types[0] if is_code(self.wire_name) else self.wire_name
 
     def ownership(self, ranks: int) -> Ownership:
         """What decides who updates what; weights are measured as the straggler says."""
@@ -233,8 +234,8 @@ class Settings(Exchange):
         for name, seconds in given.items():
             if seconds is not None:
                 check_seconds(name, seconds)
-        if not 1 <= self.ranks_per_core <= MOST_PER_CORE:
-            raise ValueError(f"ranks_per_core must be from 1 to {MOST_PER_CORE}, not {self.ranks_per_core}")
+        if not 1 <= self.ranks_per_core <= max(self.ranks):
+            raise ValueError(f"--ranks-per-core must be from 1 to {max(self.ranks)} ranks, not {self.ranks_per_core:g}")
         for ranks in self.ranks:
             straggling(self.straggler, ranks)
         parse_jitter(self.jitter)

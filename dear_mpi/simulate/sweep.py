@@ -48,7 +48,7 @@ def simulate(
         ValueError: a name is unknown, or a text cannot be read.
         ScheduleError: a schedule breaks a rule, or would wait for ever.
     """
-    base_kind, first = find_schedules([BASELINE])[BASELINE], settings.first_wire
+    base_kind, first = find_schedules([BASELINE])[BASELINE], settings.asked_wires[0]
     asked = dict.fromkeys([first, *(wire for wire, _ in settings.pairs)])
     prices: Shared = {}
     scenarios = {wire: scenarios_of(settings, wire, {BASELINE: base_kind}, prices) for wire in asked}

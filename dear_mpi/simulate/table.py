@@ -107,7 +107,7 @@ def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> lis
     """What was chosen of the exchange for all rows, where it is not what is usual."""
     row = rows[0]
     usual = dict.fromkeys(("optimizer", "weights", "route", "wire", "clip"))
-    usual |= {"route": FULL.name, "wire": settings.types[1], "loss_scale": "none"}
+    usual |= {"route": FULL.name, "wire": settings.types[0], "loss_scale": "none"}
     said = [
         f"{name.replace('_', ' ')} {row[name]}"
         for name, value in usual.items()
@@ -121,16 +121,17 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
     """What is doubtful about the seconds, and what an algorithm lacks."""
     lacking = dict.fromkeys(each.scenario.algorithm for each in found if each.scenario.lacks_rates)
     said = [f"note: {name} works without rates inside and between hosts: a topology has none" for name in lacking]
-    profile = found[0].scenario.settings.profile
+    settings = found[0].scenario.settings
+    profile, shared = settings.profile, settings.ranks_per_core > 1
     if profile is None:
-        return said
+        return [*said, "note: layers of a synthetic model sleep, so they share no core"] if shared else said
     if any(use.exchange_s for use in profile.uses):
         said.append("warning: what layers exchange takes as long as in the profile, on whatever network")
-    if profile.ranks == 1:
+    if profile.ranks == 1 or shared:
         return said
     taken = f"warning: the profile was taken on {profile.ranks} ranks under {profile.schedule}"
-    shared = "layers share cores and memory with other ranks and with messages"
-    return [*said, f"{taken}, where {shared}: take it on one rank"]
+    why = "layers share cores and memory with other ranks and with messages"
+    return [*said, f"{taken}, where {why}: take it on one rank"]
 
 
 def notes(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> list[str]:

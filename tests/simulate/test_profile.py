@@ -16,7 +16,7 @@ from dear_mpi.simulate.compute import model_of
 from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.table import heading
+from dear_mpi.simulate.table import heading, warnings
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
@@ -280,7 +280,7 @@ def changed(*where, to):
         (changed("forward_flops", to=0), "forward_flops must be a number > 0.0, not 0"),
         (changed("forward_flops", to="many"), 'forward_flops must be a number or null, not "many"'),
         (changed("batch", to=True), "batch must be a whole number or null, not true"),
-        (changed("wire", to="fp8"), "wire 'fp8' is unknown"),
+        (changed("wire", to="fp7"), "wire 'fp7' is unknown"),
         (changed("device", to="tpu"), "device 'tpu' is unknown: did you mean 'cpu'?"),
         (changed("schedule", to="deer"), "schedule 'deer' is unknown: did you mean 'dear'?"),
         (changed("model", to=""), 'model must be a text of length >= 1, not ""'),
@@ -367,6 +367,13 @@ def test_codes_take_as_many_times_as_long_as_in_the_profile():
     assert replace(PROFILE, code_factor=3.0).scaled(0.02).code_factor == pytest.approx(1.5)
 
 
+def test_the_code_of_a_profile_is_the_usual_wire():
+    profile = replace(PROFILE, wire="int8")
+    assert simulated(profile=profile).row == simulated(profile=profile, wires=("int8",)).row
+    assert "wire int8" in heading([simulated(profile=profile)])
+    assert simulated(profile=profile, wires=("fp32",)).row["exposed_comm_s"] == pytest.approx(ring_s(4, 4), rel=1e-6)
+
+
 def test_ranks_that_share_a_core_compute_one_after_the_other():
     """All that one does takes twice as long, and updates hold messages up."""
     profile = replace(PROFILE, start_s=1e-3, wake_s=2e-3, code_factor=1.5)
@@ -394,11 +401,14 @@ def test_layers_that_sleep_share_no_core():
     alone, shared = (simulated(**settings, ranks_per_core=ranks) for ranks in (1, 3))
     assert shared.row["compute_s"] == alone.row["compute_s"]
     assert shared.row["update_s"] == pytest.approx(3 * alone.row["update_s"])
+    assert warnings([shared]) == ["note: layers of a synthetic model sleep, so they share no core"]
+    assert warnings([alone]) == []
 
 
 def test_a_core_has_one_rank_at_least():
-    with pytest.raises(ValueError, match=r"ranks_per_core must be from 1 to 1024, not 0\.5"):
-        simulated(profile=PROFILE, ranks_per_core=0.5)
+    for wrong in (0.5, 3.0):
+        with pytest.raises(ValueError, match=rf"--ranks-per-core must be from 1 to 2 ranks, not {wrong:g}"):
+            simulated(profile=PROFILE, ranks=(2,), ranks_per_core=wrong)
 
 
 def test_a_table_has_no_matrices():

@@ -310,6 +310,23 @@ def test_lines_that_the_route_does_not_keep_are_named(before, after, lost, tmp_p
     assert said == ([] if lost is None else [whole + "it is lost"])
 
 
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"wire": "int8"}, "an equal share of the sum of line 'residual'"),
+        ({"schedule": "local:2", "momentum": 0.9, "optimizer": "sgd"}, "the mean of the optimiser's states"),
+        ({}, None),
+    ],
+)
+def test_what_other_ranks_had_for_themselves_is_shared_out_and_it_says_so(choices, said, tmp_path, capsys):
+    file = tmp_path / "run.npz"
+    run(2, 4, Saving(file), **choices)
+    capsys.readouterr()
+    run(3, 6, Saving(file, resume=True), **choices)
+    whole = f"note: checkpoint '{file}' is of 2 ranks, and each of these ranks gets {said}\n"
+    assert capsys.readouterr().err == ("" if said is None else whole)
+
+
 def test_ranks_are_compared_once_after_an_iteration(tmp_path, monkeypatch):
     """Not again for the outcome of a run, and when its session is left."""
     seen = []

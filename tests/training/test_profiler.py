@@ -182,10 +182,11 @@ def test_codes_are_beside_what_their_wire_says(wire, codes, share):
             (bucket,) = group.buckets
             legs = [(leg, share if leg.level else 1) for leg in group.route.legs]
             said_s = sum(leg.compute_s(int(part * bucket.count), int(part * 4)) for leg, part in legs)
-            return profiler.profile("mine").code_factor, said_s
+            return profiler.profile("mine"), said_s
 
-    (factor, said_s), *_ = run_loopback(4, body)
-    assert factor == (pytest.approx(codes / said_s) if codes else None)
+    (found, said_s), *_ = run_loopback(4, body)
+    assert found.wire == wire
+    assert found.code_factor == (pytest.approx(codes / said_s) if codes else None)
 
 
 def test_a_profile_needs_an_iteration():

@@ -6,7 +6,7 @@ Each row is a claim that could fail: with what is beside it, on the same machine
 """
 
 from tests.provenance import Watch, write_page
-from tests.variants import codes, kfac, orders, owners, recipes, rounds, sketch
+from tests.variants import codes, kfac, orders, owners, recipes, rounds, sketch, twin
 
 PAGE = "docs/benchmarks/variants.md"
 HEAD = """Each row has a target, what was seen, and whether that meets it. The model is `mlp` on the digits where no
@@ -17,7 +17,7 @@ batch and seed 0. "Exposed" is the waiting of the median iteration. How each var
 A small classifier says whether training goes on as before. It does not say what a large model would lose.
 """
 
-FILES = (codes, sketch, rounds, owners, orders, kfac, recipes)
+FILES = (codes, sketch, rounds, owners, orders, kfac, recipes, twin)
 
 
 def main() -> None:

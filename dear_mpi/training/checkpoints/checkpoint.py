@@ -82,11 +82,27 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
             fill_own(group, f"line.{name}", line, state, share=1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
     here = {*own_names(group), *equal_names(group)}
+    own = [name for name in about.own if name in here or name.startswith("state.")]
+    if own and about.ranks != transport.size:
+        note(group.world, f"{what} is of {about.ranks} ranks, and {shared_out(own)}")
     lines = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in here]
     if lost := ", ".join(f"line {name.removeprefix('line.')!r}" for name in lines):
         said = f"the route {group.route.name!r} does not keep what {what} has of {lost}: it is lost"
         note(group.world, f"the run goes on, but {said}")
     return about.notes
+
+
+def shared_out(names: Sequence[str]) -> str:
+    """What becomes of the arrays that each of other ranks had for itself.
+
+    >>> shared_out(["state.0", "line.error"])
+    "each of these ranks gets an equal share of the sum of line 'error', and the mean of the optimiser's states"
+    """
+    lines = [f"the sum of line {name.removeprefix('line.')!r}" for name in names if name.startswith("line.")]
+    if len(lines) < len(names):
+        lines.append("the mean of the optimiser's states")
+    text = ", and ".join(lines)
+    return f"each of these ranks gets {'an equal share of ' if text.startswith('the sum') else ''}{text}"
 
 
 def filled_states(group: WorkerGroup, state: TrainingState) -> Iterator[Array]:

@@ -30,6 +30,7 @@ from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.schedules import ROUNDS, SCHEDULES
+from dear_mpi.training.wires.find import find_code, is_code
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -84,7 +85,7 @@ class Profile:
         rank: the one that was busy longest, for which the others wait.
         batch: examples of an iteration, of the whole job; None where there are no data.
         accumulate: in how many parts the batch passed; seconds are the sum over parts.
-        dtype, wire: the types of the parameters, and of gradients on their way.
+        dtype, wire: the type of the parameters; and that of gradients on their way, or their code.
         schedule: under another one than ``sequential`` communication went on beside compute.
         iterations: how many were measured, without the first ones; half of them count (``profiler.py``).
         update_s_per_element: of the optimiser.
@@ -176,7 +177,7 @@ class Profile:
                 raise ValueError(f"names must be printable, not {text!r:.200}")
         lookup("device", self.device, dict.fromkeys(("cpu", "cuda")))
         lookup("dtype", self.dtype, DTYPES)
-        lookup("wire", self.wire, DTYPES)
+        find_code(self.wire) if is_code(self.wire) else lookup("wire", self.wire, DTYPES)
         if not is_in_file(self.schedule):
             lookup("schedule", self.schedule.partition(":")[0], SCHEDULES | ROUNDS)
         if self.rank >= self.ranks:

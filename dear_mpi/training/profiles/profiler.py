@@ -118,7 +118,7 @@ class Profiler:
             batch=batch,
             accumulate=group.options.accumulate,
             dtype=name_of(group.arena.values.dtype),
-            wire=name_of(group.arena.wire.dtype),
+            wire=group.options.wire or name_of(group.arena.wire.dtype),
             schedule=self.schedule,
             iterations=len(self.samples),
             update_s_per_element=update_s,
