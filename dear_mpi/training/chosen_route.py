@@ -69,8 +69,8 @@ def check_route(
     check_collectives(schedules)
     proof = prove(route)
     if judged and not proof.summed:
-        what = "clip and loss_scale look at the sums of gradients, which must be there before the update"
-        raise ValueError(f"{what}: on the route {route.name!r} they are not")
+        what = "clip, loss_scale and statistic need the sums of gradients before the update"
+        raise ValueError(f"{what}: the route {route.name!r} does not have them")
     if scaled and route.errors:
         what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
         raise ValueError(f"loss_scale must be none: {what}")

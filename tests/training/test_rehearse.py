@@ -186,7 +186,7 @@ class GathersSoon(Dear):
 def test_an_early_update_is_refused_where_all_gradients_are_looked_at_first():
     rehearsed("mine", UpdatesSoon, BUCKETS, USES)
     with pytest.raises(
-        ScheduleError, match="before all buckets are on their way, which clipping and loss scaling need"
+        ScheduleError, match="before all buckets are on their way, which clipping, loss scaling or a statistic needs"
     ):
         rehearsed("mine", UpdatesSoon, BUCKETS, USES, judged=True)
 

@@ -158,7 +158,7 @@ def test_on_another_number_of_ranks_the_outer_momentum_goes_on(tmp_path):
         ({"schedule": "diloco:4:delay=4"}, "delay must be less than the period, 4, not 4"),
         ({"schedule": "diloco:10:staggered=perhaps"}, "staggered must be yes or no, not 'perhaps'"),
         ({"schedule": "local:10:11"}, "has period twice"),
-        ({"schedule": "local:10", "clip": 1.0}, "on the route 'local:10' they are not"),
+        ({"schedule": "local:10", "clip": 1.0}, "the route 'local:10' does not have them"),
         ({"schedule": "local:10", "wire": "int8"}, "has a route of its own: leave out wire"),
         ({"schedule": "local:10", "update": "sharded"}, "has a route of its own: leave out update"),
         ({"schedule": "local:10", "update": "full", "wire": "int8"}, "has a route of its own: leave out wire$"),

@@ -263,7 +263,7 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"clip": 1.0}, "on the route 'local' they are not"),
+        ({"clip": 1.0}, "the route 'local' does not have them"),
         ({"schedule": "fsdp"}, "on the route 'local' they differ between rounds"),
         ({"schedule": "local:4"}, "schedule 'local:4' has a route of its own: leave out route"),
         ({"route": NAMES["int8"], "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),

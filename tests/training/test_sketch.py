@@ -216,7 +216,7 @@ def test_a_route_that_leaves_a_leg_out_is_refused(unwanted):
         ({"wire": "sketch"}, "wire 'sketch' must be written like 'sketch:10'"),
         ({"wire": "sketch:10:error=no"}, "wire 'sketch:10:error=no' must be written like 'sketch:10'"),
         ({"wire": "sketch:10", "update": "sharded"}, "update must be full: sketch:10 has counters of elements of all"),
-        ({"wire": "sketch:10", "clip": 1.0}, "on the route 'full over sketch:10' they are not"),
+        ({"wire": "sketch:10", "clip": 1.0}, "the route 'full over sketch:10' does not have them"),
     ],
 )
 def test_what_cannot_be_is_refused(choices, said):

@@ -28,7 +28,7 @@ class Fabric(ABC):
         judged: whether all gradients are looked at before any of them is used; see ``verdict.py``.
 
     Attributes:
-        iteration: how many have sent all their gradients.
+        iteration: the number of iterations all of whose gradients are on their way.
         delayed: of each layer whose weights' gradients are not there yet, in the order in which they ran backward.
     """
 

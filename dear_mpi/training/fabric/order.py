@@ -153,8 +153,8 @@ class Order(Generic[T]):
         return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
     def submit(self, key: Key, item: T) -> list[tuple[Turn, T]]:
-        """Take an item; return the turns that have come with it, and their items. An exchange comes at once: what has
-        come before it is the same on all ranks, since it follows from what was submitted alone.
+        """Take an item; return the turns that have come with it, and their items. An exchange does not wait for a turn:
+        all ranks submit alike, so it has the same place on all.
 
         Raises:
             ValueError: the order has no such collective, or one that is under way.

@@ -71,7 +71,7 @@ class Rules:
             self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
         backs = [not reduces(collective) for collective, *_ in order or ()]
         if self.judged and backs != sorted(backs):
-            what = "after which clipping and loss scaling look at all gradients"
+            what = "after which clipping, loss scaling or a statistic looks at all gradients"
             self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
         self.followed = given
 
@@ -146,7 +146,8 @@ class Rules:
     def check_judged(self, what: str) -> None:
         """Gradients are used now: if they are to be looked at before, all must have been started."""
         if self.judged and self.reduced % len(self.entries):
-            self.refuse(f"{what} before all buckets are on their way, which clipping and loss scaling need")
+            before = "before all buckets are on their way"
+            self.refuse(f"{what} {before}, which clipping, loss scaling or a statistic needs")
 
     def end_backward(self, delayed: Sequence[int] = ()) -> None:
         """Backward is over: all buckets must be on their way, and no use's weights may be ``delayed`` any more."""

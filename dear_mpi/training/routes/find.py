@@ -59,8 +59,8 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
 def between(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
     """The same between hosts alone: inside them, gradients and sums travel as they are.
 
-    What codes have lost is recalled before anything is summed: it may lie where a rank has served before, and no longer
-    does, because buckets or hosts are others now.
+    First each rank adds its residual to its gradients: since buckets or hosts changed, the residual may lie in shards
+    that the rank no longer serves.
     """
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
     recall = (Recall(error=error),) if error else ()
@@ -153,7 +153,8 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
 
     Args:
         wire: in what gradients travel; codes have a route of their own, with full or with sharded updates.
-        halves: whether ``sharded`` has the bits of ``full`` and can be carried out: then ``auto`` takes it.
+        halves: whether there are several ranks, gradients travel in the parameters' type, and the algorithm has both
+            halves of an all-reduce: then ``sharded`` has the bits of ``full``, and ``auto`` takes it.
 
     Raises:
         ValueError: there is none, or it is no ``Route``, or codes were chosen for a user's.

@@ -51,9 +51,9 @@ class Leg(ABC):
 
     Attributes:
         on: the thread, ``main`` or ``engine``.
-        every: it is done in every so many-th iteration,
-        after: and then so many iterations later,
-        first, until: if that is one of these iterations, counted from 0: until the one before ``until``, or for ever.
+        every: of each so many iterations it belongs to the last one;
+        first, until: of these, to those from number ``first`` on, and before ``until`` if given, counted from 0;
+        after: it is done so many iterations later.
         fits: whether only where an earlier leg has found that codes fit the gradients, or only where they do not; None
             for always. What is found is the same on all ranks.
         level: ``inside hosts``, where ranks bring together what their host has of each shard; ``between hosts``, where
