@@ -12,6 +12,7 @@ from dear_mpi.collectives.plans.execution import Task
 from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
 from dear_mpi.collectives.plans.runners import RUNNERS, check_call
+from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
@@ -98,7 +99,7 @@ def prepare(
     reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)
     if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # alike on all ranks
-        raise ValueError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
+        raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
     run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
     if options["debug"]:
         work = replace(work, before=[run_checker(transport, f"{call.collective} number {tag}"), *work.before])

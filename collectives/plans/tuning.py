@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, convert
 from msgspec.structs import asdict, replace
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, load_algorithm, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, runner_of, served_by
 from dear_mpi.collectives.lowering.instructions import WINDOW
 from dear_mpi.collectives.program.json_file import reading
 
@@ -98,7 +98,7 @@ def serves(name: str, collective: str) -> bool:
     """Whether an algorithm that exists, or what a tuning table picks, can carry out a collective."""
     if runner_of(name) == "native" or rules_of(name) is not None:
         return True
-    return collective in (load_algorithm(name) if ":" in name else ALGORITHMS[name])
+    return collective in served_by(name)
 
 
 def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rule:

@@ -21,7 +21,7 @@ from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
-from dear_mpi.training.chosen_route import check_own, check_sent
+from dear_mpi.training.chosen_route import check_sent
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.costs import Price
 from dear_mpi.training.fabric.foresight import portions_of
@@ -78,11 +78,9 @@ class Scenario:
 
         Raises:
             ScheduleError: it breaks a rule, or would wait for ever.
-            ValueError: the fusion policy cannot be read, or a route was chosen beside the schedule's own.
+            ValueError: the fusion policy cannot be read, or the route does not bring what is chosen.
         """
         policy, settings = own_fusion(fusion, schedule), self.settings
-        if schedule.own_route() is not None:
-            check_own(settings, name)
         check_sent(settings, name, settings.route_of(schedule), settings.types[0])
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time

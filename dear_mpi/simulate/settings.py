@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -179,12 +179,8 @@ class Settings(Exchange):
     @property
     def asked_wires(self) -> tuple[Wire, ...]:
         """Speed-ups are over the first one; a code of the profile is the usual one."""
-        usual = self.types[1] if is_code(self.types[1]) else None
-        return self.wires or (self.wire or usual,)
-
-    def with_wire(self, wire: Wire) -> Settings:
-        """The same with one wire alone."""
-        return replace(self, wire=wire)
+        code = self.profile.wire if self.profile and is_code(self.profile.wire) else None
+        return self.wires or (self.wire or code,)
 
     def route_of(self, schedule: type[Schedule]) -> Route:
         """What buckets go through under a schedule: its own route, if it brings one."""
@@ -192,8 +188,9 @@ class Settings(Exchange):
 
     @property
     def types(self) -> tuple[str, str]:
-        """Of parameters, and of gradients on their way, if no other is chosen; the second may be a code."""
-        return ("fp32", "fp32") if self.profile is None else (self.profile.dtype, self.profile.wire)
+        """Of parameters, and of gradients on their way, if no other is chosen."""
+        dtype, wire = (self.profile.dtype, self.profile.wire) if self.profile else ("fp32", "fp32")
+        return dtype, dtype if is_code(wire) else wire
 
     @property
     def wire_name(self) -> str:
@@ -203,7 +200,7 @@ class Settings(Exchange):
     @property
     def line_type_name(self) -> str:
         """The type of gradients on the line: of codes it is the parameters' own."""
-        return self.types[0] if is_code(self.wire_name) else self.wire_name
+        return self.types[0] if is_code(self.wire) else self.wire_name
 
     def ownership(self, ranks: int) -> Ownership:
         """What decides who updates what; weights are measured as the straggler says."""

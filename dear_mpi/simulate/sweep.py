@@ -10,7 +10,7 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.chosen_route import Wire, check_route, check_sums, check_weights
+from dear_mpi.training.chosen_route import Wire, check_choice, check_own
 from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 
@@ -76,16 +76,14 @@ def scenarios_of(
         prices: where what collectives cost is kept; it does not depend on the model.
     """
     asked.check()
-    settings = asked.with_wire(wire)
+    settings = replace(asked, wire=wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | dict(others)
-    optimizer, scaled = settings.chosen_optimizer, settings.loss_scale != "none"
-    scope = "element" if optimizer is None else optimizer.scope
-    check_route(settings.chosen_route, kinds, judged=settings.judged, scaled=scaled, scope=scope)
-    for route in map(settings.route_of, kinds.values()):
-        if optimizer is not None:
-            check_sums(optimizer, route, judged=settings.judged, wire=settings.wire)
-        if settings.weights is not None:
-            check_weights(route)
+    for name, kind in kinds.items():
+        if kind.own_route() is not None:
+            check_own(settings, name)
+    for route in dict.fromkeys(map(settings.route_of, kinds.values())):
+        these = {name: kind for name, kind in kinds.items() if settings.route_of(kind) == route}
+        check_choice(settings, route, these, settings.chosen_optimizer)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
     found = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}

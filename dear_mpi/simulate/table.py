@@ -107,7 +107,7 @@ def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> lis
     """What was chosen of the exchange for all rows, where it is not what is usual."""
     row = rows[0]
     usual = dict.fromkeys(("optimizer", "weights", "route", "wire", "clip"))
-    usual |= {"route": FULL.name, "wire": settings.types[0], "loss_scale": "none"}
+    usual |= {"route": FULL.name, "wire": settings.types[1], "loss_scale": "none"}
     said = [
         f"{name.replace('_', ' ')} {row[name]}"
         for name, value in usual.items()

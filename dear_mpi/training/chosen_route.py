@@ -35,13 +35,23 @@ def chosen_route(
         check_own(options, first)
     route = own or options.find_route(halves=halves)
     check_sent(options, first, route, dtype)
-    how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
-    proof = check_route(route, schedules, scope=options.optimizer.scope, **how)
+    proof = check_choice(options, route, schedules, options.optimizer)
     route.check(hosts)
-    check_sums(options.optimizer, route, judged=options.judged, wire=options.wire)
+    return route, proof
+
+
+def check_choice(
+    options: Exchange, route: Route, schedules: Mapping[str, type[Schedule]], optimizer: Optimizer | None
+) -> Proof:
+    """The proof that a route trains, and goes with all that was chosen; None for an optimiser that is not known."""
+    scope = "element" if optimizer is None else optimizer.scope
+    how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
+    proof = check_route(route, schedules, scope=scope, **how)
+    if optimizer is not None:
+        check_sums(optimizer, route, judged=options.judged, wire=options.wire)
     if options.weights is not None:
         check_weights(route)
-    return route, proof
+    return proof
 
 
 def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:
@@ -56,7 +66,7 @@ def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:
 
 def serve_halves(algorithm: str) -> bool:
     """Whether there is such an algorithm, and it has both halves of an all-reduce."""
-    with suppress(KeyError, ValueError):
+    with suppress(ValueError):
         return all(serves(algorithm, half) for half in ("reduce_scatter", "all_gather"))
     return False
 

@@ -157,6 +157,7 @@ BAD = [
         ["--algorithm", "rnig"],
         "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring",
     ),
+    (["--algorithm", "rnig", "--wire", "int8"], "algorithm 'rnig' is unknown: did you mean 'ring'?"),
     (["--algorithm", "native"], "algorithm 'native' needs MPI, not the transport 'loopback"),
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam' or 'adamw'?"),
     (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),

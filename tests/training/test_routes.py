@@ -340,6 +340,17 @@ def test_legs_that_cannot_be_are_refused(leg, said):
     assert said in verdict(route)
 
 
+class Undeclared(Update):
+    """Reads what no leg has said to be there."""
+
+    reads = ("gradients", "control")
+
+
+def test_a_line_that_no_leg_declares_is_refused():
+    route = replace(FULL, back=(*(Undeclared(on=MAIN) if isinstance(leg, Update) else leg for leg in FULL.back),))
+    assert "line 'control' of bucket 0, must have this line in lines, with its kind" in verdict(route)
+
+
 def test_codes_need_their_wire_and_are_gathered():
     codes = USERS["int8"]
     assert "must be an all_to_all or an all_gather: codes do not add up" in verdict(

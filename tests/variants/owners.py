@@ -1,6 +1,6 @@
 """Who updates what: owners of whole matrices (Muon), and shares by speed (PARTEL)."""
 
-from threading import Lock
+from threading import Barrier, Lock
 from time import perf_counter
 
 import numpy as np
@@ -29,7 +29,7 @@ class Updates:
     """How long the updates of all buckets take a rank: the least of some looks."""
 
     def __init__(self, update: str) -> None:
-        self.update, self.turn = update, Lock()
+        self.update, self.turn, self.all_looked = update, Lock(), Barrier(4)
 
     def __call__(self, transport: Transport) -> float:
         tokens, rng = np.arange(64)[None] % 256, np.random.default_rng(0)
@@ -40,6 +40,7 @@ class Updates:
             session.flush()
             with self.turn:
                 found = min(self.look(session) for _ in range(LOOKS))
+            self.all_looked.wait()  # asleep: a rank that waits for messages takes turns with one that looks
             session.step(tokens, tokens, total=64 * transport.size)  # gathers what owners have updated alone
             return found
 

@@ -28,7 +28,7 @@ from dear_mpi.training.routes.route import reduces
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket; or an exchange, and the number of a use
 LOSS: Key = ("loss", 0)  # its sum over the ranks is started after the forward pass
 VERDICT: Key = ("verdict", 0)  # on the gradients, after the last reduction
-SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the norm"}  # what is of no bucket
+SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # what is of no bucket
 T = TypeVar("T")
 
 

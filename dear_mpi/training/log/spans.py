@@ -21,7 +21,7 @@ KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "othe
 class Span(NamedTuple):
     """Something that a rank did from one time to another, in seconds; spans of one lane do not overlap.
 
-    ``kind`` is one of ``KINDS``: of a collective its name, or ``other`` for the sums of the loss and of the norm.
+    ``kind`` is one of ``KINDS``: of a collective its name, or ``other`` for the sums of the loss and of the statistics.
     """
 
     lane: str

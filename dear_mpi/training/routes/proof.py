@@ -124,6 +124,8 @@ def check_form(route: Route) -> None:
             refuse(route, leg, leg.reads[0], f"must be on {ENGINE!r}, which knows whether codes fit")
         if isinstance(leg, Collective):
             check_collective(route, leg)
+        elif unknown := {*leg.reads, *leg.writes}.difference(FIXED, route.lines, route.codes):
+            refuse(route, leg, min(unknown), "must have this line in lines, with its kind")
         if route.delay and leg.on == ENGINE and not (isinstance(leg, Collective) and leg.every == route.period > 1):
             refuse(route, leg, leg.reads[0], "must be a collective of each round: what is late must be nothing else")
         if isinstance(leg, OfCodes) and leg.wire is not route.codes[leg.codes].wire:

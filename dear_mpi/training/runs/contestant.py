@@ -11,7 +11,6 @@ from statistics import fmean
 import numpy as np
 
 from dear_mpi.training.costs.plan_cost import communication, traffic
-from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fusion.policies import fused
 from dear_mpi.training.log.log import Times, waits_s
 from dear_mpi.training.profiles.profiler import Profiler
@@ -116,9 +115,6 @@ class Contestant:
     def test(self) -> None:
         """See how good it is. Where rounds overlap, each rank tests what it has: to end them would change training."""
         self.job.flush()
-        fabric: Fabric = self.job.group.fabric
-        for handle in fabric.late.values():  # the engine is not to work in another one's turn
-            fabric.block(handle)
         found = self.job.accuracy()
         self.accuracy += [] if found is None else [found]
 
