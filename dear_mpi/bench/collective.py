@@ -80,11 +80,12 @@ class Contest(Conditions):
         return self.algorithms or lookup("device", self.device, DEFAULTS)
 
     def cases(self, ranks: int) -> list[Case]:
-        """What is measured; where chunks must be equal, sizes are rounded down to that, or up to one element each."""
+        """What is measured; sizes are rounded down to whole elements, or up to one; where chunks must be equal, of each
+        rank."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
         found = list[Case]()
         for collective, nbytes in product(self.collectives, self.sizes):
-            grain = ranks * DTYPES[self.dtype].itemsize if COLLECTIVES[collective].addressed else 1
+            grain = DTYPES[self.dtype].itemsize * (ranks if COLLECTIVES[collective].addressed else 1)
             found.append(Case(collective, max(nbytes // grain, 1) * grain, **conditions))
         return list(dict.fromkeys(found))
 

@@ -232,6 +232,14 @@ def test_the_peer_is_the_fastest_call_at_each_size():
     assert of_best == [("native-persistent", 4), ("ring", 4), ("native", 64), ("ring", 64), ("ring", 256)]
 
 
+def test_sizes_that_are_as_many_elements_are_measured_once():
+    contest = Contest(sizes=(5, 4, 7, 8, 17), collectives=("all_reduce", "all_gather"))
+    assert [(case.collective, case.nbytes) for case in contest.cases(2)] == [
+        *(("all_reduce", nbytes) for nbytes in (4, 8, 16)),
+        *(("all_gather", nbytes) for nbytes in (8, 16)),
+    ]
+
+
 def test_sums_that_no_type_can_hold_are_refused():
     check_exact(Case("all_reduce", 4, dtype="bf16"), 256)
     check_exact(Case("all_reduce", 4, dtype="bf16", op="max"), 1000)

@@ -184,6 +184,7 @@ def test_the_command_has_one_table(tmp_path, monkeypatch):
     assert done.stdout.count("speed-up  ") == 1
     assert "…" not in done.stdout, "80 columns have room for the table"
     assert "s until" in done.stdout
+    assert "Schedules with rounds stand once, without a code" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("command", ["compare", "simulate"])
