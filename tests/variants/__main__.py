@@ -12,8 +12,8 @@ PAGE = "docs/benchmarks/variants.md"
 HEAD = """Each row has a target, what was seen, and whether that meets it. The model is `mlp` on the digits where no
 other is named, on 4 ranks that are threads of one process, over the emulated link that the row names, with the preset's
 batch and seed 0. In the last three rows the ranks are processes, with 32 examples together: these are of
-[the twin of a run](../simulate.md#the-twin-of-a-run). "Exposed" is the waiting of the median iteration. How each variant
-works, and when it pays, is in [variants](../variants.md).
+[the twin of a run](../simulate.md#the-twin-of-a-run). "Exposed" is the waiting of the median iteration. How each
+variant works, and when it pays, is in [variants](../variants.md).
 
 A small classifier says whether training goes on as before. It does not say what a large model would lose.
 """
