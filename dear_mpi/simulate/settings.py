@@ -174,7 +174,8 @@ class Settings(Exchange):
     @cached_property
     def pairs(self) -> list[tuple[Wire, str]]:
         """The wires, each with its schedules."""
-        return pairs(self.asked_wires, self.kinds)
+        asked = self.wires or self.wire  # what a profile says is not: schedules with a route of their own go without
+        return pairs(self.asked_wires if asked else 2 * self.asked_wires, self.kinds)
 
     @property
     def asked_wires(self) -> tuple[Wire, ...]:
@@ -231,8 +232,8 @@ class Settings(Exchange):
         for name, seconds in given.items():
             if seconds is not None:
                 check_seconds(name, seconds)
-        if not 1 <= self.ranks_per_core <= max(self.ranks):
-            raise ValueError(f"--ranks-per-core must be from 1 to {max(self.ranks)} ranks, not {self.ranks_per_core:g}")
+        if not 1 <= self.ranks_per_core <= min(self.ranks):
+            raise ValueError(f"--ranks-per-core must be from 1 to {min(self.ranks)} ranks, not {self.ranks_per_core:g}")
         for ranks in self.ranks:
             straggling(self.straggler, ranks)
         parse_jitter(self.jitter)

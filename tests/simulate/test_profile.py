@@ -371,6 +371,8 @@ def test_the_code_of_a_profile_is_the_usual_wire():
     profile = replace(PROFILE, wire="int8")
     assert simulated(profile=profile).row == simulated(profile=profile, wires=("int8",)).row
     assert "wire int8" in heading([simulated(profile=profile)])
+    found = simulate(Settings(**QUICK | {"profile": profile, "schedules": ("dear", "local:2")}))
+    assert [each.row["wire"] for each in found] == ["int8", "fp32"]
     assert simulated(profile=profile, wires=("fp32",)).row["exposed_comm_s"] == pytest.approx(ring_s(4, 4), rel=1e-6)
 
 

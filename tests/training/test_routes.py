@@ -346,6 +346,15 @@ class Undeclared(Update):
     reads = ("gradients", "control")
 
 
+def test_legs_without_a_comma_are_no_tuple(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dear_mpi.training.routes import *\nmine = Route('mine', out=(Pack()), back=(Update(), Unpack()))\n"
+    )
+    with pytest.raises(ValueError, match="must have a tuple of legs in out, not Pack"):
+        find_route(f"{file}:mine")
+
+
 def test_a_line_that_no_leg_declares_is_refused():
     route = replace(FULL, back=(*(Undeclared(on=MAIN) if isinstance(leg, Update) else leg for leg in FULL.back),))
     assert "line 'control' of bucket 0, must have this line in lines, with its kind" in verdict(route)

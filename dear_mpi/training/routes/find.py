@@ -175,4 +175,7 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
     found = load(source_of(name, "route", MINE))
     if not isinstance(found, Route):
         raise ValueError(f"route {name!r} must be a Route of dear_mpi.training.routes, not {found!r:.99}")
+    for what, legs in (("out", found.out), ("back", found.back)):
+        if not isinstance(legs, tuple) or not all(isinstance(leg, Leg) for leg in legs):
+            raise ValueError(f"route {name!r} must have a tuple of legs in {what}, not {legs!r:.99}")
     return found
