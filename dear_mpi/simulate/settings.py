@@ -174,8 +174,7 @@ class Settings(Exchange):
     @cached_property
     def pairs(self) -> list[tuple[Wire, str]]:
         """The wires, each with its schedules."""
-        asked = self.wires or self.wire  # what a profile says is not: schedules with a route of their own go without
-        return pairs(self.asked_wires if asked else 2 * self.asked_wires, self.kinds)
+        return pairs(self.asked_wires, self.kinds, implied=not (self.wires or self.wire))
 
     @property
     def asked_wires(self) -> tuple[Wire, ...]:

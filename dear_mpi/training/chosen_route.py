@@ -153,15 +153,19 @@ def check_wires(wires: Sequence[Wire]) -> None:
     check_distinct("wire", named, lambda wire: str(find_code(wire)) if is_code(wire) else wire)
 
 
-def pairs(wires: Sequence[Wire], schedules: Mapping[str, type[Schedule]]) -> list[tuple[Wire, str]]:
-    """Each wire with each schedule, by name. Where there are several wires, a schedule with a route of its own stands
-    once, with the parameters' type: what it sends is no gradients.
+def pairs(
+    wires: Sequence[Wire], schedules: Mapping[str, type[Schedule]], *, implied: bool = False
+) -> list[tuple[Wire, str]]:
+    """Each wire with each schedule, by name. Where there are several wires, or nobody asked for one (``implied``), a
+    schedule with a route of its own stands once, with the parameters' type: what it sends is no gradients.
 
     >>> from dear_mpi.training.schedules import find_schedules
     >>> pairs(["fp16", "int8"], find_schedules(["dear", "local:10"]))
     [('fp16', 'dear'), (None, 'local:10'), ('int8', 'dear')]
     """
-    own = [name for name, schedule in schedules.items() if len(wires) > 1 and schedule.own_route() is not None]
+    own = [
+        name for name, schedule in schedules.items() if (implied or len(wires) > 1) and schedule.own_route() is not None
+    ]
     found: dict[tuple[Wire, str], None] = {}
     for wire in wires:
         found |= dict.fromkeys((None if name in own else wire, name) for name in schedules)

@@ -25,7 +25,7 @@ def trained(threads=None, link=None, **choices):
 def test_same_bits_under_every_schedule_when_repeated_and_over_threads(comm, choices):
     if comm.size > FEW and choices not in SCHEDULE_CASES[:2]:
         pytest.skip("on few ranks, and on threads")
-    names = third(comm.size) if choices["model"] == "mlp" else KINDS  # all schedules, on 1 to 3 ranks
+    names = third(comm.size) if choices["model"] == "mlp" else KINDS  # 1 to 3 ranks have all schedules
     digests = {trained(schedule=schedule, **choices)["params_sha256"] for schedule in (*names, "dear", "dear")}
     digests.add(trained(schedule="dear", threads=comm.size, **choices)["params_sha256"])
     digests.update(*comm.allgather(digests))

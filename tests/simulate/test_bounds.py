@@ -16,7 +16,7 @@ from dear_mpi.training.schedules import SCHEDULES, find_schedule
 from tests.simulate.predicted import predicted
 
 NAMES = (*SCHEDULES, "zero:overlap_param_gather=yes", "bytescheduler:credit=1")
-SETTINGS = 6_000
+SETTINGS = 10_000
 FUSIONS = ("own", "none", "tensors", "layers:2", "buckets:1", "cut:1KB", "2KB", "25MB", "mgwfbp")
 ROUNDING = 1e-9
 

@@ -65,7 +65,7 @@ def test_sums_are_alike_on_all_ranks_and_near_those_of_float64(hosts, wire, most
     assert 0 < np.linalg.norm(first - exact) < most * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("ranks", [3, 5])
+@pytest.mark.parametrize("ranks", [3, 4, 5])
 @pytest.mark.parametrize("choices", [{"wire": "int4:between"}, {"wire": "topk:10%:between", "update": "sharded"}])
 def test_all_schedules_come_to_the_same_bits(choices, ranks):
     """On all ranks, which ``train`` compares."""

@@ -44,7 +44,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("threads", [1, 3, 5])
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("choices", CASES, ids=str)
 def test_whenever_weights_are_written_the_bits_are_the_same(threads, choices, monkeypatch):
     for name, plan in PLANS.items():

@@ -65,7 +65,7 @@ def always_broken(self, nominal):
     return [found]
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize(
     "options", [{}, {"update": "sharded"}, {"clip": 0.5}, {"wire": "fp32", "update": "sharded"}], ids=str
 )

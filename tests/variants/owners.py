@@ -15,12 +15,12 @@ from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.legs import Update
 from tests.variants.target import Target, mean_ms, trained
 
-LOOKS, SPEEDS = 5, (1, 3, 3, 3)
+RANKS, LOOKS, SPEEDS = 4, 5, (1, 3, 3, 3)
 
 
 def muon_time() -> tuple[str, bool]:
     """Of the rank that takes longest; one after the other, so that no rank shares a core."""
-    taken = {update: max(run_loopback(4, Updates(update))) for update in ("full", "sharded")}
+    taken = {update: max(run_loopback(RANKS, Updates(update))) for update in ("full", "sharded")}
     found = taken["sharded"] / taken["full"]
     return f"{found:.2f}", found <= 0.35
 
@@ -29,7 +29,7 @@ class Updates:
     """How long the updates of all buckets take a rank: the least of some looks."""
 
     def __init__(self, update: str) -> None:
-        self.update, self.turn, self.all_looked = update, Lock(), Barrier(4)
+        self.update, self.turn, self.all_looked = update, Lock(), Barrier(RANKS)
 
     def __call__(self, transport: Transport) -> float:
         tokens, rng = np.arange(64)[None] % 256, np.random.default_rng(0)
