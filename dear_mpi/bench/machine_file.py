@@ -1,4 +1,4 @@
-"""The file of a machine: ``bench`` writes its rows, ``doctor`` the links of its ranks, and ``simulate`` reads it."""
+"""The file of a machine: ``bench`` writes its rows, ``doctor`` and ``links`` its links, and ``simulate`` reads it."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Link:
-    """Two neighbours in the ring, measured; ``path`` is host, device (handed to MPI) or staged."""
+    """One rank to another, measured as ``doctor/links.py`` says; ``path`` is host, device (handed to MPI) or staged."""
 
     source: Size
     dest: Size
@@ -75,6 +75,10 @@ class Link:
     latency_high_us: Microseconds
     GBps_low: Speed
     GBps_high: Speed
+    messages: Count = 1  # of ``bytes`` in a stream one way
+    both_GBps: Speed | None = None  # of both directions together, while both are busy
+    both_GBps_low: Speed | None = None
+    both_GBps_high: Speed | None = None
 
 
 @dataclass(frozen=True)

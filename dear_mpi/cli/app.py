@@ -19,6 +19,7 @@ from dear_mpi.cli.demo import demo
 from dear_mpi.cli.doctor import doctor
 from dear_mpi.cli.explain import explain
 from dear_mpi.cli.flags import PanelledCommand, as_switch
+from dear_mpi.cli.links import links
 from dear_mpi.cli.run import complain
 from dear_mpi.cli.simulate import simulate
 from dear_mpi.cli.train import train
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench,
     "bench-kernels": bench_kernels,
     "doctor": doctor,
+    "links": links,
     "explain": explain,
     "simulate": simulate,
 }

@@ -11,11 +11,11 @@ from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.doctor.examine import examine, look
 from dear_mpi.doctor.findings import findings
+from dear_mpi.doctor.links import parse_message
 from dear_mpi.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.declared import parsed
 
 FLAGS = shared("device_memory", "json_file")
@@ -23,7 +23,7 @@ FLAGS |= flag("device", str | None, "What to examine: cpu or cuda.", show_defaul
 FLAGS |= flag("size", str, "Size of the messages that measure bandwidth.")
 
 
-@with_flags(FLAGS, device_memory="auto", size="4MiB")
+@with_flags(FLAGS, device_memory="auto", size="1MiB")
 def doctor(flags: Flags) -> None:
     """Report which MPI, GPUs and links this job has, what is wrong with them, and how to mend it.
 
@@ -41,9 +41,7 @@ def doctor(flags: Flags) -> None:
     alone = look(launch, device)  # collective: before an error of this rank, which is told to the others
     lookup("device", device or "cpu", STREAMS)
     lookup("device_memory", device_memory, OVERRIDES)
-    nbytes = parsed("--size", parse_bytes, flags["size"])
-    if nbytes < 1:
-        raise ValueError(f"--size must be at least 1 B, not {flags['size']}")
+    nbytes = parsed("--size", parse_message, flags["size"])
     file = flags.get("json_file") if launch.rank == 0 else None
     report = run_ranks(command, {"json_file": file, "threads": None if alone.usable else 1})
     raise typer.Exit(int(any(finding["severity"] == "broken" for finding in report["findings"])))

@@ -23,13 +23,13 @@ Table: TypeAlias = dict[str, inspect.Parameter]
 # Every flag of every command is here; what follows is the order in which the panels are shown.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
-    "context iterations pieces seconds cadence beside device seed",
+    "context iterations pieces seconds cadence beside at_once device seed",
     "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
     "segments memory device_memory link rates stall",
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
     "factor_decay clip loss_scale",
-    "Job": "threads other_mpi stall_after stall_abort debug check",
+    "Job": "threads other_mpi stall_after stall_abort debug check worst",
     "Files": "save every resume profile tune plot picture timeline json_file",
 }
 PLACES = {

@@ -4,8 +4,9 @@ What is found are plain values, so that tests can make them up.
 """
 
 import os
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, q
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
+from dear_mpi.doctor.host import kernel, mtus, read, software
 from dear_mpi.doctor.in_use import in_use
-from dear_mpi.doctor.links import measure_links
+from dear_mpi.doctor.links import measure_links, neighbours
 from dear_mpi.kernels.gpu import Gpu, current_gpu
+from dear_mpi.ranks.clock import Offset, offsets
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 
@@ -52,6 +55,10 @@ class RankFacts:
     gpu: Gpu | None = None
     gpu_problem: str | None = None
     congestion: str = ""  # TCP's congestion control, if the kernel says it
+    software: Mapping[str, str] = field(default_factory=dict)  # versions
+    kernel: str = ""
+    mtus: Mapping[str, int] = field(default_factory=dict)  # of the interfaces that are up, in bytes
+    clock: Offset | None = None  # of the wall clock, from rank 0's
     machine: str = ""  # whose kernel schedules it: several hosts may be one machine
     limit: Limit | None = None  # the cgroup that allows it the fewest cores
 
@@ -107,6 +114,9 @@ def look(launch: Launch, device: str | None) -> Facts:
         gpu=gpu,
         gpu_problem=why,
         congestion=read(CONGESTION),
+        software=software(None if mpi is None else mpi.library),
+        kernel=kernel(),
+        mtus=mtus(),
         machine=machine(),
         limit=cgroup_limit(),
     )
@@ -161,23 +171,19 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
     return not problem, f"{problem or 'collapsed on demand'} ({said or 'no such kernel settings'})"
 
 
-def read(file: Path) -> str:
-    """What the kernel has in one of its files; "" if it cannot be read."""
-    try:
-        return file.read_text("utf-8").strip()
-    except OSError:
-        return ""
-
-
-def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
+def examine(
+    world: World, alone: Facts, *, device_memory: str, nbytes: int, clock: Callable[[], float] = time.time
+) -> Facts:
     """Collective: what each rank knows by itself, what they can only find out together, and their links, with messages
-    of ``nbytes``; only this rank's facts, where MPI is not usable."""
+    of ``nbytes``; only this rank's facts, where MPI is not usable. ``clock`` is compared between ranks."""
     flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
     agree(world.transport, "doctor", lambda: flags)
     if not alone.usable:
         return alone
     comm: Any = world.transport.native
-    ranks: list[RankFacts] = world.transport.gather_values(replace(alone.ranks[0], rank=world.rank))
+    clocks = offsets(world.transport, clock)
+    mine = replace(alone.ranks[0], rank=world.rank, clock=clocks[world.rank])
+    ranks: list[RankFacts] = world.transport.gather_values(mine)
     carries = in_use(alone.mpi.library) if world.rank == 0 and alone.mpi is not None else None
     world.transport.barrier(asleep=True)
     probed = decide(comm) if any(rank.gpu for rank in ranks) else None
@@ -192,7 +198,9 @@ def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> F
         probed=probed,
         device_memory=decide(comm, device_memory) if probed and device_memory != "auto" else probed,
     )
-    return replace(facts, links=[row for path in paths(facts) for row in measure_links(world.transport, nbytes, path)])
+    ring = neighbours(world.size)
+    links = [row for path in paths(facts) for row in measure_links(world.transport, ring, nbytes, path)]
+    return replace(facts, links=links)
 
 
 def paths(facts: Facts) -> list[str]:

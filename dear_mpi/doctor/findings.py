@@ -1,28 +1,14 @@
 """From the facts of a job to what is wrong with it and what to do about it. Pure functions, one for each subject."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 from dear_mpi.collectives.transports.patience import THREADS, Crowd
-from dear_mpi.doctor.examine import Facts, RankFacts
-from dear_mpi.reporting.units import format_numbers, plural
+from dear_mpi.doctor.differences import clocks, differences
+from dear_mpi.doctor.examine import Facts
+from dear_mpi.doctor.finding import SEVERITIES, Finding, broken, grouped, note, ranks_of, warning
+from dear_mpi.reporting.units import plural
 
-SEVERITIES = ("broken", "warning", "note")
 GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """``severity``: broken (the job cannot do what it is for), warning (slower or wrong in part), or note."""
-
-    severity: str
-    text: str
-    advice: str = ""
-
-
-broken, warning, note = (partial(Finding, severity) for severity in SEVERITIES)
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -95,10 +81,10 @@ def slow_device_path(facts: Facts) -> Iterator[Finding]:
         worst = min(slow, key=lambda row: row.GBps / host[row.source, row.dest].GBps)
         other = host[worst.source, worst.dest].GBps
         how = "leave UCX_TLS unset, or let it list cuda_copy and cuda_ipc; between hosts, GPUDirect RDMA is needed"
-        more = f" and {plural(len(slow) - 1, 'more pair')}" if len(slow) > 1 else ""
+        more = f" and on {plural(len(slow) - 1, 'more link')}" if len(slow) > 1 else ""
         yield warning(
-            f"device memory ({worst.path}) travels at less than half the speed of host memory between ranks "
-            f"{worst.source} and {worst.dest}{more}: {worst.GBps:.2f} GB/s against {other:.2f} GB/s",
+            f"device memory ({worst.path}) travels at less than half the speed of host memory from rank "
+            f"{worst.source} to rank {worst.dest}{more}: {worst.GBps:.2f} GB/s against {other:.2f} GB/s",
             how if worst.path == "device" else f"leave --device-memory at auto, which tries direct; see {GUIDE}",
         )
 
@@ -173,15 +159,7 @@ def pausing_tcp(facts: Facts) -> Iterator[Finding]:
         )
 
 
-CHECKS = (library, gpus, cores, wrong_local_rank, small_pages, pausing_tcp, device_memory, slow_device_path)
-
-
-def grouped(ranks: Sequence[RankFacts], key: Callable[[RankFacts], Any]) -> list[tuple[Any, list[RankFacts]]]:
-    groups: dict[Any, list[RankFacts]] = {}
-    for rank in ranks:
-        groups.setdefault(key(rank), []).append(rank)
-    return list(groups.items())
-
-
-def ranks_of(ranks: Sequence[RankFacts]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {format_numbers(rank.rank for rank in ranks)}"
+CHECKS = (
+    *(library, gpus, cores, wrong_local_rank, differences, clocks),
+    *(small_pages, pausing_tcp, device_memory, slow_device_path),
+)

@@ -1,7 +1,15 @@
-"""Latency and bandwidth between neighbours in the ring, one pair after the other, by messages there and back."""
+"""Latency and bandwidth between pairs of ranks, both directions of a pair apart.
+
+latency        half of a round trip of 8 bytes: one figure for both directions, which a round trip cannot tell apart
+one way        ``MESSAGES`` messages from one rank to the other, which answers with 8 bytes when all have come: their
+               bytes, divided by the time until the answer is there (as osu_bw does)
+both at once   as many messages each way: the bytes of both directions, divided by the time until the answer
+"""
 
 import time
-from dataclasses import astuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -10,32 +18,177 @@ from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, synchronize
-from dear_mpi.reporting.stats import Median, median
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median
+from dear_mpi.reporting.units import format_bytes, parse_bytes
+
+Pair: TypeAlias = tuple[int, int]
+Programs: TypeAlias = Callable[[int, int, int, int], Program]
+"""Of rank, size, source and dest."""
 
 SMALL_BYTES = 8
-SAMPLES = (100, 30)  # round trips of small and of large messages
-WARM_UP = 3
+MESSAGES = 8  # of a stream
+SAMPLES = (100, 30)  # of small and of large messages, at most
+BUDGET_S = 0.3  # for as many samples as fit in, but for the fewest of which a median has an interval
+WARM_UP = 2
+MOST_BYTES = 1 << 30  # of a large message
 
 
-def measure_links(transport: Transport, nbytes: int, path: str) -> list[Link]:
-    """Collective: a row per pair of neighbours, the same on all ranks; ``nbytes`` is the size of the large messages."""
-    size = transport.size
-    rows: list[Link] = []
-    for source in range(size if size > 2 else size - 1):
-        dest = (source + 1) % size
-        mine = []
-        for count, samples in zip((SMALL_BYTES, nbytes), SAMPLES, strict=True):
-            tag = transport.next_tag()
-            if transport.rank in (source, dest):
-                program = there_and_back(transport.rank, size, source, dest)
-                mine.append(round_trip_s(program, transport, path, tag=tag, nbytes=count, samples=samples))
-        transport.barrier(asleep=True)  # the other ranks leave their cores to the pair
-        small, large = transport.gather_values(mine)[source]
-        latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small))
-        speed, most, least = (nbytes / (seconds / 2) * 1e-9 for seconds in astuple(large))
-        measured = latency, SMALL_BYTES, SAMPLES[0], speed, nbytes, SAMPLES[1]
-        rows.append(Link(source, dest, path, *measured, low_us, high_us, least, most))
-    return rows
+@dataclass(frozen=True)
+class Timed:
+    seconds: Median
+    samples: int
+
+
+def parse_message(text: str) -> int:
+    """The bytes of a large message, or a ValueError."""
+    nbytes = parse_bytes(text)
+    if not 1 <= nbytes <= MOST_BYTES:
+        raise ValueError(f"size must be from 1 B to {format_bytes(MOST_BYTES)}, not {text}")
+    return nbytes
+
+
+def neighbours(size: int) -> list[list[Pair]]:
+    """The pairs of a ring, one at a time.
+
+    >>> neighbours(2), neighbours(3)
+    ([[(0, 1)]], [[(0, 1)], [(1, 2)], [(2, 0)]])
+    """
+    return [[(source, (source + 1) % size)] for source in range(size if size > 2 else size - 1)]
+
+
+def one_at_a_time(size: int) -> list[list[Pair]]:
+    """All pairs; the first is of the first and the last rank, which are on two hosts if there are two.
+
+    >>> one_at_a_time(3)
+    [[(0, 2)], [(0, 1)], [(1, 2)]]
+    """
+    pairs = [(one, other) for one in range(size) for other in range(one + 1, size)]
+    return [[pair] for pair in sorted(pairs, key=lambda pair: pair != (0, size - 1))]
+
+
+def at_once(size: int) -> list[list[Pair]]:
+    """All pairs, in rounds of pairs that have no rank in common, as in a tournament (Kirkman, 1847).
+
+    >>> at_once(4)
+    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
+    """
+    others = list(range(1, size + size % 2))  # of an odd number of ranks, whoever meets rank ``size`` has a rest
+    rounds, half = [], (len(others) + 1) // 2
+    for _ in others:
+        seats = [0, *others]
+        met = zip(seats[:half], reversed(seats[half:]), strict=True)
+        rounds.append(sorted((min(pair), max(pair)) for pair in met if max(pair) < size))
+        others = others[-1:] + others[:-1]
+    return rounds
+
+
+def measure_links(
+    transport: Transport,
+    rounds: Sequence[Sequence[Pair]],
+    nbytes: int,
+    path: str,
+    advance: Callable[[Sequence[Pair]], object] = lambda pairs: None,
+) -> list[Link]:
+    """Collective: a row for each direction of each pair, the same on all ranks.
+
+    Args:
+        rounds: pairs that are measured at once; the other ranks leave their cores to them.
+        nbytes: of a large message. A rank allocates 2 ``MESSAGES`` of these.
+        path: host, device (memory handed to MPI), or staged.
+        advance: is called after each round, with its pairs.
+    """
+    talks = Talks(transport, nbytes, path)
+    for pairs in rounds:
+        tag = transport.next_tag()
+        for pair in pairs:
+            if transport.rank in pair:
+                talks.measure(*pair, tag)
+        transport.barrier(asleep=True)
+        advance(pairs)
+    found = {key: timed for each in transport.gather_values(talks.found) for key, timed in each.items()}
+    return [row for pairs in rounds for pair in pairs for row in rows(found, pair, nbytes, path)]
+
+
+def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: str) -> Iterator[Link]:
+    """Of what was timed, the two directions of a pair."""
+    small, both = found["latency", pair], found["both", pair]
+    latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small.seconds))
+    together, least_both, most_both = (2 * MESSAGES * nbytes / s * 1e-9 for s in astuple(both.seconds))
+    for source, dest in (pair, pair[::-1]):
+        stream = found["stream", (source, dest)]
+        speed, most, least = (MESSAGES * nbytes / seconds * 1e-9 for seconds in astuple(stream.seconds))
+        yield Link(
+            *(source, dest, path, latency, SMALL_BYTES, small.samples, speed, nbytes, stream.samples),
+            *(low_us, high_us, least, most),
+            messages=MESSAGES,
+            both_GBps=together,
+            both_GBps_low=most_both,
+            both_GBps_high=least_both,
+        )
+
+
+class Talks:
+    """What a rank has to measure with others, and what it has found."""
+
+    def __init__(self, transport: Transport, nbytes: int, path: str) -> None:
+        self.transport, self.nbytes, self.staged = transport, nbytes, path == "staged"
+        allocate = np.ones if path == "host" else device_ones  # written: pages that never were are all one page
+        self.small, self.large = allocate(2 * SMALL_BYTES, np.uint8), allocate(2 * MESSAGES * nbytes, np.uint8)
+        self.found: dict[tuple[str, Pair], Timed] = {}
+
+    def measure(self, one: int, other: int, tag: int) -> None:
+        self.timed("latency", [self.run(there_and_back, one, other, tag)], (one, other), tag)
+        for source, dest in ((one, other), (other, one)):
+            there = self.run(one_way, source, dest, tag, large=True)
+            self.timed("stream", [there, self.run(one_way, dest, source, tag)], (source, dest), tag)
+        both = self.run(both_ways, one, other, tag, large=True)
+        self.timed("both", [both, self.run(one_way, other, one, tag)], (one, other), tag)
+
+    def run(self, programs: Programs, source: int, dest: int, tag: int, *, large: bool = False) -> MessagesRun:
+        size, (buffer, segment) = self.transport.size, (self.small, SMALL_BYTES)
+        if large:
+            buffer, segment = self.large, self.nbytes
+        half = buffer.size // 2
+        return MessagesRun(
+            programs(self.transport.rank, size, source, dest),
+            buffer,
+            (0, half, *[2 * half] * (size - 1)),
+            self.transport,
+            op="sum",
+            segment=segment,
+            tag=tag,
+            staged=self.staged,
+            window=MESSAGES,
+        )
+
+    def timed(self, what: str, runs: Sequence[MessagesRun], pair: Pair, tag: int) -> None:
+        """Time the runs, one after the other, as often as the first of the two ranks says."""
+        warm_s = [self.sample(runs) for _ in range(WARM_UP)][-1]
+        most = SAMPLES[what != "latency"]
+        count = self.told(int(min(most, max(FEWEST_SAMPLES, BUDGET_S / warm_s))), *pair, tag)
+        seconds = [self.sample(runs) for _ in range(count)]
+        for run in runs:
+            run.free()
+        if self.transport.rank == pair[0]:
+            self.found[what, pair] = Timed(median(seconds), count)
+
+    def sample(self, runs: Sequence[MessagesRun]) -> float:
+        begin_s = time.perf_counter()
+        for run in runs:
+            run.whole()
+            if self.staged:
+                synchronize(run.buffer)  # the copy in was only launched
+        return time.perf_counter() - begin_s
+
+    def told(self, number: int, source: int, dest: int, tag: int) -> int:
+        """The number of ``source``, on both ranks."""
+        box, sends = np.array([number]), self.transport.rank == source
+        init, peer = (self.transport.send_init, dest) if sends else (self.transport.recv_init, source)
+        request = init(box, peer, tag)
+        request.Start()
+        request.Wait()
+        request.Free()
+        return int(box[0])
 
 
 def there_and_back(rank: int, size: int, source: int, dest: int) -> Program:
@@ -51,27 +204,27 @@ def there_and_back(rank: int, size: int, source: int, dest: int) -> Program:
     return Program("round trip", rank, size, steps[rank])
 
 
-def round_trip_s(program: Program, transport: Transport, path: str, *, tag: int, nbytes: int, samples: int) -> Median:
-    """The seconds of a round trip of ``nbytes``."""
-    buffer = np.zeros(2 * nbytes, np.uint8) if path == "host" else device_zeros(2 * nbytes)
-    chunks, staged = (0, nbytes, *[2 * nbytes] * (program.size - 1)), path == "staged"
-    run = MessagesRun(program, buffer, chunks, transport, op="sum", segment=nbytes, tag=tag, staged=staged)
-    seconds = []
-    for _ in range(WARM_UP + samples):
-        begin_s = time.perf_counter()
-        run.whole()
-        if staged:
-            synchronize(buffer)  # the copy in was only launched
-        seconds.append(time.perf_counter() - begin_s)
-    run.free()
-    return median(seconds[WARM_UP:])
+def one_way(rank: int, size: int, source: int, dest: int) -> Program:
+    """Chunk 0 goes from ``source`` to ``dest``."""
+    steps = {source: Step(sends=(Send(dest, range(1)),)), dest: Step(receives=(Receive(source, range(1)),))}
+    return Program("one way", rank, size, (steps[rank],))
 
 
-def device_zeros(nbytes: int) -> Array:
-    """Zeros in device memory, ready to be handed to MPI; allocated as buckets are, which decides how they travel."""
+def both_ways(rank: int, size: int, source: int, dest: int) -> Program:
+    """Chunk 0 goes from ``source`` to ``dest``, while chunk 1 comes from there."""
+    forth, back = range(1), range(1, 2)
+    steps = {
+        source: Step(sends=(Send(dest, forth),), receives=(Receive(dest, back),)),
+        dest: Step(sends=(Send(source, back),), receives=(Receive(source, forth),)),
+    }
+    return Program("both ways", rank, size, (steps[rank],))
+
+
+def device_ones(nbytes: int, dtype: type) -> Array:
+    """Device memory, ready to be handed to MPI; allocated as buckets are, which decides how they travel."""
     from dear_mpi.kernels.cuda_backend import allocate  # imports CuPy
 
     array = allocate(nbytes)
-    array[...] = 0
+    array[...] = 1
     synchronize(array)
     return array

@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 
-from dear_mpi.bench.machine_file import Link
 from dear_mpi.doctor.examine import Facts, RankFacts
-from dear_mpi.doctor.findings import Finding
+from dear_mpi.doctor.finding import Finding
+from dear_mpi.doctor.pairs import PAIR_COLUMNS, explained, pairs_of
 from dear_mpi.reporting.terminal import console, listing, table
-from dear_mpi.reporting.units import format_bytes, format_hosts, format_numbers, plural
+from dear_mpi.reporting.units import format_hosts, format_numbers, plural
 
+SHOWN = ("Python", "NumPy", "mpi4py", "dear-mpi")
 STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 
@@ -29,27 +31,25 @@ def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
         soft_wrap=True,
     )
     if facts.links:
-        links = sorted(facts.links, key=lambda row: (row.source, row.path != "host"))
-        screen.print(table([links], LINK_COLUMNS, left=("ranks", "memory")))
-        row = facts.links[0]
-        screen.print(
-            f"neighbours in the ring, one pair at a time; latency: half the median of {row.latency_samples} round "
-            f"trips of {format_bytes(row.latency_bytes)}; GB/s: from the median of {row.samples} round trips of "
-            f"{format_bytes(row.bytes)}; in brackets: the 95 % interval of the median; staged: copied to the host, "
-            "sent, and copied back\n",
-            style="dim",
-            soft_wrap=True,
-        )
-    for finding in found:
-        screen.print(f"[{STYLES[finding.severity]}]{finding.severity}[/]: {escape(finding.text)}", soft_wrap=True)
-        if finding.advice:
-            screen.print(f"    -> {finding.advice}", markup=False, soft_wrap=True)
+        hosts = [rank.host for rank in facts.ranks]
+        pairs = sorted(pairs_of(facts.links, hosts), key=lambda pair: (pair.forth.source, pair.forth.path != "host"))
+        screen.print(table([pairs], PAIR_COLUMNS, left=("ranks", "memory")))
+        legend = f"neighbours in the ring, one pair at a time; {explained(facts.links)}; staged: copied to the host, "
+        screen.print(f"{legend}sent, and copied back\n", style="dim", soft_wrap=True)
+    show_findings(screen, found)
     if not any(finding.severity != "note" for finding in found):
         screen.print("nothing wrong was found", style="green")
 
 
+def show_findings(screen: Console, found: Sequence[Finding]) -> None:
+    for finding in found:
+        screen.print(f"[{STYLES[finding.severity]}]{finding.severity}[/]: {escape(finding.text)}", soft_wrap=True)
+        if finding.advice:
+            screen.print(f"    -> {finding.advice}", markup=False, soft_wrap=True)
+
+
 def job_rows(facts: Facts) -> dict[str, str]:
-    launch, mpi = facts.launch, facts.mpi
+    launch, mpi, first = facts.launch, facts.mpi, facts.ranks[0]
     rows = {"launcher": f"{launch.launcher}, {plural(launch.size, 'rank')}" if launch.size > 1 else launch.launcher}
     if mpi is None:
         return rows | {"MPI library": "none"}
@@ -62,8 +62,10 @@ def job_rows(facts: Facts) -> dict[str, str]:
         "MPICH device": mpi.device,
         "carries messages": f"{facts.in_use} (in use)" if facts.in_use else "",
         "built with": f"UCX, {facts.ucx}, its CUDA module {cuda}loaded" if facts.ucx else "",
-        "shared huge pages": facts.ranks[0].huge_pages_text,
-        "TCP controlled by": facts.ranks[0].congestion,
+        "runs on": ", ".join([first.kernel, *(f"{name} {first.software.get(name, '')}" for name in SHOWN)]),
+        "interfaces (MTU)": ", ".join(f"{name} ({mtu})" for name, mtu in first.mtus.items()),
+        "shared huge pages": first.huge_pages_text,
+        "TCP controlled by": first.congestion,
         "settings": "\n".join(f"{name}={value}" for name, value in facts.settings.items()) or "the library's defaults",
         "CUDA-aware, MPI says": "\n".join(answers),
         "CUDA-aware, tried out": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",
@@ -85,10 +87,4 @@ RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
         if rank.gpu
         else (rank.gpu_problem or "-").partition(" (")[0]  # what to do about it is said once, as a finding
     ),
-}
-LINK_COLUMNS: dict[str, Callable[[Link], str]] = {
-    "ranks": lambda row: f"{row.source} - {row.dest}",
-    "memory": lambda row: row.path,
-    "latency (us)": lambda row: f"{row.latency_us:.1f} ({row.latency_low_us:.1f} to {row.latency_high_us:.1f})",
-    "GB/s": lambda row: f"{row.GBps:.2f} ({row.GBps_low:.2f} to {row.GBps_high:.2f})",
 }

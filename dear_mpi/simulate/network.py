@@ -5,10 +5,10 @@
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
 fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which messages meet
-FILE.json                          what ``bench`` or ``doctor`` wrote with ``--json`` (``bench/machine_file.py``)
+FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
 
 Rows of ``dear-mpi bench`` tell most: a network is fitted to them, and with ``--beside`` they tell how messages and
-updates delay each other. Of the links of ``dear-mpi doctor`` the slowest count, inside hosts and between them, because
+updates delay each other. Of the links of ``links`` or ``doctor`` the slowest count, inside hosts and between them, as
 a ring is as fast as its slowest link.
 """
 

@@ -82,7 +82,7 @@ def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
         ("train", "device-memory", "auto"),
         ("compare", "model", "synthetic:resnet50"),
         ("compare", "schedules", "wfbp,dear"),
-        ("doctor", "size", "4MiB"),
+        ("doctor", "size", "1MiB"),
     ],
 )
 def test_defaults_are_shown(command, flag, default, monkeypatch):

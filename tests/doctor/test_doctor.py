@@ -3,24 +3,28 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dear_mpi import __version__
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts
 from dear_mpi.collectives.transports import shared_memory
-from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor import examine
+from dear_mpi.doctor.differences import SUBJECTS
 from dear_mpi.doctor.examine import Facts, RankFacts, shared_huge_pages
-from dear_mpi.doctor.findings import SEVERITIES, findings
-from dear_mpi.doctor.links import measure_links
+from dear_mpi.doctor.finding import SEVERITIES
+from dear_mpi.doctor.findings import findings
+from dear_mpi.doctor.host import mtus, software
 from dear_mpi.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.gpu import Gpu
+from dear_mpi.ranks.clock import Offset
 
 MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
 DIRECT = DeviceMemory(True, "direct: device memory goes to MPI (probed)")
@@ -37,24 +41,35 @@ def rank(number, **changes):
 def job(*ranks, **changes):
     """A healthy job of two ranks, changed."""
     ranks = list(ranks) or [rank(0), rank(1)]
-    healthy = Facts(Launch("Open MPI's mpirun", 2, 0, 0), MPI, ranks, links=[link("host", 10.0)])
+    healthy = Facts(Launch("Open MPI's mpirun", 2, 0, 0), MPI, ranks, links=links("host", 10.0))
     return replace(healthy, **changes)
 
 
-def link(path, speed, source=0, dest=1):
-    return Link(source, dest, path, 2.0, 8, 100, speed, 4 << 20, 10, 1.9, 2.2, speed / 2, speed * 1.1)
+def links(path, speed):
+    """Both directions of a pair."""
+    figures = path, 2.0, 8, 100, speed, 4 << 20, 10, 1.9, 2.2, speed / 2, speed * 1.1
+    return [Link(0, 1, *figures), Link(1, 0, *figures)]
+
+
+def clocks(*offsets, host="a"):
+    """Ranks of a host, whose wall clocks are so far from rank 0's, give or take; healthy for the rest."""
+    first = 0 if host == "a" else 2
+    return [rank(first + place, host=host, clock=Offset(*offset)) for place, offset in enumerate(offsets)]
 
 
 def with_gpus(*gpus, **changes):
     return job(*(rank(number, gpu=gpu) for number, gpu in enumerate(gpus)), **{"probed": DIRECT} | changes)
 
 
+SOFTWARE = {"Python": "3.12.1", "NumPy": "2.1", "mpi4py": "4.0", "the MPI library": "MPICH 5", "dear-mpi": "0.1.0"}
+ONE = {"mtus": {"eth0": 9000}, "kernel": "Linux 6.1", "congestion": "cubic"}
+OTHERS = {"mtus": {"ens3": 1500}, "kernel": "Linux 6.12", "congestion": "reno", "host_cores": 64}
 OTHER = replace(H200, number=1, address="0000:02:00.0")
 PAIR = (H200, OTHER)
 
 CASES = {
     "healthy": (job(), []),
-    "healthy with GPUs": (with_gpus(*PAIR, device_memory=DIRECT, links=[link("host", 10), link("device", 40)]), []),
+    "healthy with GPUs": (with_gpus(*PAIR, device_memory=DIRECT, links=links("host", 10) + links("device", 40)), []),
     "no MPI": (job(mpi=None, problem="cannot load MPI library"), ["broken: no MPI library can be used: cannot load"]),
     "other launcher": (
         job(mpi=replace(MPI, size=1), launch=Launch("Hydra", 4)),
@@ -94,8 +109,8 @@ CASES = {
         ["note: MPI says no when asked whether it takes device memory, but a trial shows that it does"],
     ),
     "slow device path": (
-        with_gpus(*PAIR, links=[link("host", 10.0), link("device", 4.0)]),
-        ["warning: device memory (device) travels at less than half the speed of host memory between ranks 0 and 1"],
+        with_gpus(*PAIR, links=links("host", 10.0) + links("device", 4.0)),
+        ["warning: device memory (device) travels at less than half the speed of host memory from rank 0"],
     ),
     "crowd": (
         job(*(rank(number, cores=(0,), host_cores=1, blas_threads=1) for number in range(2))),
@@ -141,6 +156,37 @@ CASES = {
         ["note: TCP of ranks 0-1 is controlled by bbr"],
     ),
     "a TCP that nobody uses": (job(rank(0, congestion="bbr"), rank(1, congestion="bbr")), []),
+    "other software": (
+        job(rank(0, software=SOFTWARE), rank(1, software=SOFTWARE | {"NumPy": "1.26", "dear-mpi": "0.0.9"})),
+        [
+            "warning: ranks differ in NumPy: 2.1 on a (rank 0); 1.26 on a (rank 1)",
+            "warning: ranks differ in dear-mpi: 0.1.0 on a (rank 0); 0.0.9 on a (rank 1)",
+        ],
+    ),
+    "hosts that differ": (
+        job(
+            *(rank(number, **ONE) for number in range(2)),
+            *(rank(number, host=f"b{number}", machine="b", **OTHERS) for number in range(2, 7)),
+        ),
+        [
+            "warning: ranks differ in the MTU of their interfaces: eth0 9000 on a (ranks 0-1); "
+            "ens3 1500 on b2, b3, b4 and 2 more hosts (ranks 2-6)",
+            "note: ranks differ in the number of cores: 2 of 8 on a (ranks 0-1); 2 of 64 on b2, b3, b4",
+            "note: ranks differ in the kernel: Linux 6.1 on a (ranks 0-1); Linux 6.12 on b2",
+            "note: ranks differ in TCP's congestion control: cubic on a (ranks 0-1); reno on b2",
+        ],
+    ),
+    "interfaces of other names": (job(rank(0, mtus={"eth0": 1500}), rank(1, mtus={"ens3": 1500, "ib0": 1500})), []),
+    "a clock that is 3 s off": (
+        job(*clocks((0, 0), (1e-5, 2e-5)), *clocks((2.9, 0.5), (3.00001, 3e-5), host="b")),
+        ["warning: the clock of b (ranks 2-3) is 3.00001 s ahead of that of rank 0, give or take 30 us -> logs and"],
+    ),
+    "a clock that is 20 ms off": (
+        job(*clocks((0, 0)), *clocks((-0.02, 1e-5), host="b")),
+        ["note: the clock of b (rank 2) is 0.02 s behind that of rank 0, give or take 10 us"],
+    ),
+    "clocks of which little is known": (job(*clocks((0, 0)), *clocks((3, 3.1), host="b")), []),
+    "clocks that NTP keeps": (job(*clocks((0, 0)), *clocks((3e-4, 1e-5), host="b")), []),
     "local ranks that collide": (
         job(rank(0), rank(1, launched_local_rank=0)),
         ["warning: the launcher's local rank is not the one counted by shared memory for rank 1 (rank 1: 0"],
@@ -176,7 +222,7 @@ def test_what_is_in_use_is_told_apart_from_what_the_library_was_built_with(capsy
         shown = " ".join(capsys.readouterr().out.split())
         assert "built with │ UCX, /lib/libucp.so, its CUDA module not loaded" in shown
         assert ("carries messages │ pml ob1, single copies by smsc cma (in use)" in shown) == (carries is not None)
-    assert "10.00 (5.00 to 11.00)" in shown  # GB/s of the pair, with its interval
+    assert "10.00 ±5.00" in shown  # GB/s of the pair, with its interval
 
 
 def test_huge_pages_of_shared_memory_are_tried_out(tmp_path, monkeypatch):
@@ -189,6 +235,26 @@ def test_huge_pages_of_shared_memory_are_tried_out(tmp_path, monkeypatch):
     assert "(shmem_enabled never)" in text
     works, text = shared_huge_pages()
     assert text.startswith("collapsed on demand" if works else "none: ")
+
+
+def test_mtus_are_those_of_interfaces_that_are_up(tmp_path):
+    for name, state, mtu in (
+        ("eth0", "up", 9000),
+        ("eth1", "down", 1500),
+        ("tun0", "unknown", 1400),
+        ("lo", "up", 65536),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "operstate").write_text(f"{state}\n")
+        (tmp_path / name / "mtu").write_text(f"{mtu}\n")
+    assert mtus(tmp_path) == {"eth0": 9000, "tun0": 1400}
+    assert mtus(tmp_path / "none") == {}
+
+
+def test_software_is_what_this_process_uses():
+    found = software("MPICH 5")
+    assert (found["NumPy"], found["dear-mpi"], found["the MPI library"]) == (np.__version__, __version__, "MPICH 5")
+    assert set(found) < set(SUBJECTS)
 
 
 def test_the_worst_comes_first():
@@ -222,22 +288,11 @@ def test_launchers(environment, launch):
     assert launch_of(environment) == launch
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_links_of_all_neighbours(size):
-    answers = run_loopback(size, lambda transport: measure_links(transport, 1000, "host"))
-    pairs = {1: [], 2: [(0, 1)], 3: [(0, 1), (1, 2), (2, 0)], 4: [(0, 1), (1, 2), (2, 3), (3, 0)]}[size]
-    assert all([(row.source, row.dest) for row in rows] == pairs for rows in answers)
-    for row in answers[0]:
-        assert 0 < row.latency_low_us <= row.latency_us <= row.latency_high_us
-        assert 0 < row.GBps_low <= row.GBps <= row.GBps_high
-        assert asdict(row) == asdict(row) | {"path": "host", "bytes": 1000, "latency_bytes": 8}
-
-
 BAD = [
     (["--device", "gpu"], "device 'gpu' is unknown"),
     (["--device-memory", "stagd"], "device_memory 'stagd' is unknown: did you mean 'staged'?"),
     (["--size", "4"], "size '4' has no unit"),
-    (["--size", "0MB"], "size must be at least 1 B, not 0MB"),
+    (["--size", "0MB"], "size must be from 1 B to 1 GiB, not 0MB"),
     (["--json", "no such folder/x.json"], "--json 'no such folder/x.json' cannot be written"),
 ]
 

@@ -6,7 +6,7 @@ import pytest
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor.examine import gpu_of
-from dear_mpi.doctor.links import measure_links, there_and_back
+from dear_mpi.doctor.links import measure_links, neighbours, there_and_back
 from dear_mpi.kernels.gpu import current_gpu, use_gpu
 from tests.gpu.conftest import watched
 
@@ -16,10 +16,10 @@ from tests.gpu.conftest import watched
 def test_links_of_all_neighbours(size, path):
     def rank(transport):
         with cupy.cuda.Stream(non_blocking=True):
-            return measure_links(watched(transport), 10_000, path)
+            return measure_links(watched(transport), neighbours(size), 10_000, path)
 
     answers = run_loopback(size, rank)
-    pairs = [(0, 1)] if size == 2 else [(0, 1), (1, 2), (2, 0)]
+    pairs = [(0, 1), (1, 0)] if size == 2 else [(0, 1), (1, 0), (1, 2), (2, 1), (2, 0), (0, 2)]
     assert all(
         [(row.source, row.dest, row.path) for row in rows] == [(*pair, path) for pair in pairs] for rows in answers
     )

@@ -1,6 +1,8 @@
 """The doctor, on the ranks of a real job."""
 
 import os
+import re
+import time
 
 import pytest
 
@@ -13,9 +15,9 @@ from dear_mpi.ranks.world import run_world
 pytestmark = pytest.mark.mpi
 
 
-def examined(device_memory="auto"):
+def examined(device_memory="auto", clock=time.time):
     alone = look(launch_of(os.environ), "cpu")
-    return run_world(lambda world: examine(world, alone, device_memory=device_memory, nbytes=65536))
+    return run_world(lambda world: examine(world, alone, device_memory=device_memory, nbytes=65536, clock=clock))
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,9 @@ def test_what_carries_messages_is_named(comm, agree, facts):
 
 
 def test_links_of_all_neighbours(comm, agree, facts):
-    count = {1: 0, 2: 1}.get(comm.size, comm.size)
-    agree([row.source for row in facts.links] == list(range(count)), facts.links)
+    pairs = [(rank, (rank + 1) % comm.size) for rank in range({1: 0, 2: 1}.get(comm.size, comm.size))]
+    ends = [(row.source, row.dest) for row in facts.links]
+    agree(ends == [end for pair in pairs for end in (pair, pair[::-1])], facts.links)
     agree(all(0 < row.latency_us < 1e6 and row.GBps > 0 and row.bytes == 65536 for row in facts.links), facts.links)
     agree(comm.allgather(facts.links) == [facts.links] * comm.size)
 
@@ -52,6 +55,22 @@ def test_a_job_of_this_machine_is_not_broken(comm, agree, facts, capsys):
     agree(all(finding.severity != "broken" for finding in found), found)
     show_doctor(facts, found)
     assert f"{comm.size} rank" in capsys.readouterr().out
+
+
+def test_a_clock_that_is_3_s_off_is_found(comm, agree):
+    """The last rank's, as if it were on another host."""
+    off = 3.0 if 0 < comm.rank == comm.size - 1 else 0.0
+    found = [finding.text for finding in findings(examined(clock=lambda: time.time() + off))]
+    clocks = [text for text in found if text.startswith("the clock of")]
+    agree(len(clocks) == (comm.size > 1), found)
+    for text in clocks:
+        said = re.search(rf"\(rank {comm.size - 1}\) is (\S+) s ahead of that of rank 0, give or take (\S+) us", text)
+        agree(said is not None and abs(float(said[1]) - 3) <= float(said[2]) * 1e-6 + 1e-5, text)
+
+
+def test_the_hosts_of_a_job_on_one_machine_are_alike(comm, agree, facts):
+    found = [finding.text for finding in findings(facts)]
+    agree(not any(text.startswith(("ranks differ", "the clock")) for text in found), found)
 
 
 def test_a_bad_flag_of_one_rank_is_an_error_on_all(comm):

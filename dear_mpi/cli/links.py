@@ -1,0 +1,106 @@
+"""The command ``dear-mpi links``: every pair of ranks, measured."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.bench.machine_file import Link
+from dear_mpi.cli.files import check_files, written_by
+from dear_mpi.cli.flags import Flags, flag, shared
+from dear_mpi.cli.run import run_ranks, with_flags
+from dear_mpi.collectives.transports.agree import agree, by_rank_0
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.doctor.links import Pair, at_once, device_ones, measure_links, one_at_a_time, parse_message
+from dear_mpi.doctor.show_links import LinksReport, show_links
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.streams import STREAMS, Streams, open_streams
+from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import bar, console, note
+from dear_mpi.reporting.units import plural
+from dear_mpi.see.figure import write_figure
+from dear_mpi.see.heat_map import draw_heat_maps
+from dear_mpi.training.declared import parsed
+
+QUIET_S = 2.0  # of what takes longer, something is said before
+AT_ONCE = "Measure pairs without a common rank at the same time: sooner done, but they may share a wire or a core."
+FLAGS = shared("device_memory", "link", "threads", "stall_after", "stall_abort", "plot", "json_file")
+FLAGS |= flag("device", str, "Whose memory travels: cpu or cuda.")
+FLAGS |= flag("size", str, "Size of the messages that measure bandwidth.")
+FLAGS |= flag("at_once", bool, AT_ONCE)
+FLAGS |= flag("worst", int, "How many pairs the table has, the worst ones.", min=1)
+
+
+@with_flags(FLAGS, device="cpu", size="1MiB", at_once=False, worst=20)
+def links(flags: Flags) -> None:
+    """Measure latency and bandwidth of every pair of ranks, both directions apart, and name what is slow.
+
+    Example: mpirun -n 4 dear-mpi links --plot result_links.png --json result_links.json
+    """
+    check_files({}, written_by(flags))
+    lookup("device", flags["device"], STREAMS)
+    if flags["device"] == "cpu" and "device_memory" in flags:
+        raise ValueError("--device-memory does not apply to the device 'cpu'")
+    nbytes = parsed("--size", parse_message, flags["size"])
+    others = [(name, path) for name, path in written_by(flags) if name != "--json"]
+    run_ranks(lambda world: links_of(world, flags, nbytes), flags, device=flags["device"], others=others)
+
+
+def links_of(world: World, flags: Flags, nbytes: int) -> dict[str, Any]:
+    opened = list[Streams]()
+    agree(world.transport, "links", lambda: asked(world, flags, nbytes, opened))
+    rounds = (at_once if flags["at_once"] else one_at_a_time)(world.size)
+    with opened[0].compute.use():
+        path = "host" if flags["device"] == "cpu" else path_of(world)
+        found = measured(world, rounds, nbytes, path)
+    report = LinksReport(found, host_names(world.transport), world.transport.name, flags["at_once"])
+    show_links(console(world), report, flags["worst"])
+    if "plot" in flags:
+        draw = partial(draw_heat_maps, list(map(asdict, found)), report.hosts, report.transport)
+        by_rank_0(world.transport, "--plot", lambda: write_figure("--plot", flags["plot"], draw()))
+    return report.as_object()
+
+
+def asked(world: World, flags: Flags, nbytes: int, opened: list[Streams]) -> dict[str, Any]:
+    """What must be the same on all ranks; opens the device, or raises where there is none."""
+    if world.size < 2:
+        raise ValueError("there must be at least 2 ranks, not 1: mpirun -n 2, or --threads 2")
+    opened.append(open_streams(flags["device"]))
+    return {"size": nbytes, "device": flags["device"], "at_once": flags["at_once"]}
+
+
+def path_of(world: World) -> str:
+    """How device memory travels here; collective, because it may be tried out."""
+    return "device" if world.transport.takes(device_ones(1, np.uint8)) else "staged"
+
+
+def host_names(transport: Transport) -> list[str]:
+    """A name for the host of each rank: a number, where several hosts have one name, as emulated ones do."""
+    hosts, names = transport.hosts, transport.gather_values(os.uname().nodename)
+    if len(set(names)) < len(set(hosts)):
+        return [f"host {host}" for host in hosts]
+    return [names[hosts.index(host)] for host in hosts]
+
+
+def measured(world: World, rounds: Sequence[Sequence[Pair]], nbytes: int, path: str) -> list[Link]:
+    """The first round tells how long the others will take."""
+    begin_s = time.perf_counter()
+    found = measure_links(world.transport, rounds[:1], nbytes, path)
+    left_s = (time.perf_counter() - begin_s) * (len(rounds) - 1)
+    if left_s > QUIET_S:
+        pairs = plural(world.size * (world.size - 1) // 2, "pair")
+        note(world, f"{pairs} in {plural(len(rounds), 'round')}: about {left_s:.0f} s more")
+    with bar(world, len(rounds), format_pairs(rounds[0])) as progress:
+        progress(format_pairs(rounds[0]))
+        left = measure_links(world.transport, rounds[1:], nbytes, path, lambda pairs: progress(format_pairs(pairs)))
+    return found + left
+
+
+def format_pairs(pairs: Sequence[Pair]) -> str:
+    """For the bar: the first of them."""
+    one, other = pairs[0]
+    return f"ranks {one} and {other}"

@@ -1,0 +1,34 @@
+"""One thing to say about a job, and the ranks that it is about."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dear_mpi.doctor.examine import RankFacts
+from dear_mpi.reporting.units import format_numbers
+
+SEVERITIES = ("broken", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``severity``: broken (the job cannot do what it is for), warning (slower or wrong in part), or note."""
+
+    severity: str
+    text: str
+    advice: str = ""
+
+
+broken, warning, note = (partial(Finding, severity) for severity in SEVERITIES)
+
+
+def grouped(ranks: Sequence[RankFacts], key: Callable[[RankFacts], Any]) -> list[tuple[Any, list[RankFacts]]]:
+    groups: dict[Any, list[RankFacts]] = {}
+    for rank in ranks:
+        groups.setdefault(key(rank), []).append(rank)
+    return list(groups.items())
+
+
+def ranks_of(ranks: Sequence[RankFacts]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {format_numbers(rank.rank for rank in ranks)}"
